@@ -1,0 +1,60 @@
+# Everything sets itself up from nothing but python3 and make: virtual environment, install, run.
+# A second call does not install again: each set of extras leaves a stamp that is newer than what it was made from.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUN    := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),2) $(BIN)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+FAST   := not realdata and not thirdparty and not browser and not slow
+MADE_FROM := pyproject.toml constraints.txt
+
+.PHONY: demo test check format lint types test-slow test-realdata test-thirdparty test-browser test-all bench clean help
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+	@touch $@
+
+# stamps: .venv/.installed-EXTRA means that offaxis[EXTRA] is installed as constraints.txt pins it
+$(VENV)/.installed-%: $(VENV)/.made $(MADE_FROM)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+demo: $(VENV)/.installed-demo  ## train on embedded digits, score five kinds of strangers, write one page
+	$(RUN)/offaxis demo
+
+test: $(VENV)/.installed-test  ## the fast tests, in two processes
+	$(PYTEST) -n 2 -q -m "$(FAST)"
+
+check: format lint types test  ## what CI runs: format, lint, types, then exactly `make test`
+
+format: $(VENV)/.installed-dev  ## is everything formatted?
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.installed-dev  ## ruff
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-dev  ## mypy --strict
+	$(BIN)/mypy
+
+test-slow: $(VENV)/.installed-test  ## tests that take minutes
+	$(PYTEST) -q -m slow
+
+test-realdata: $(VENV)/.installed-test  ## tests on real image sets; set OFFAXIS_DATA
+	$(PYTEST) -q -m realdata
+
+test-thirdparty: $(VENV)/.installed-test $(VENV)/.installed-thirdparty  ## attach() on timm, torchvision and transformers networks
+	$(PYTEST) -q -m thirdparty tests
+
+test-browser: $(VENV)/.installed-test  ## pages in a real browser (needs chromium)
+	$(PYTEST) -q -m browser
+
+test-all: test test-slow test-realdata test-thirdparty test-browser  ## every tier
+
+clean:  ## remove the environment and everything that was made
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,106 @@
+"""A set of images, whatever it was read from."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from offaxis.errors import DataError
+
+
+class ImageSet(ABC):
+    """N images of one size, with labels where they are known.
+
+    Attributes:
+        name: what tables and files call it.
+        classes: the classes' names in the order of the labels; empty where there are none.
+        labels: int64 (N,), or None.
+    """
+
+    def __init__(self, name: str, labels: Tensor | None = None, classes: Sequence[str] = ()) -> None:
+        self.name = name
+        self.labels = labels
+        self.classes = tuple(classes)
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of every image."""
+
+    @abstractmethod
+    def batch(self, indices: Tensor) -> Tensor:
+        """The images at these indices: (B, c, h, w), uint8, or float32 in [0, 1] where they never were bytes."""
+
+    def batches(self, size: int) -> Iterator[Tensor]:
+        """All images in order, ``size`` at a time."""
+        for indices in torch.arange(len(self)).split(size):
+            yield self.batch(indices)
+
+    def subset(self, indices: Tensor, name: str | None = None) -> "ImageSet":
+        """The images at these indices as a set of their own."""
+        return Subset(self, indices, name or self.name)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the images and labels in order: the same whatever they were read from."""
+        digest = hashlib.sha256(str((len(self), *self.shape)).encode())
+        for images in self.batches(1024):
+            digest.update(images.contiguous().numpy().tobytes())
+        if self.labels is not None:
+            digest.update(self.labels.numpy().tobytes())
+        return digest.hexdigest()
+
+
+class TensorSet(ImageSet):
+    """Images in memory: uint8 (N, c, h, w), or float32 in [0, 1]."""
+
+    def __init__(self, name: str, images: Tensor, labels: Tensor | None = None, classes: Sequence[str] = ()) -> None:
+        if images.dim() != 4 or images.dtype not in (torch.uint8, torch.float32):
+            raise DataError(
+                f"Expected images of shape (N, c, h, w) in uint8 or float32 but {name} has "
+                f"{tuple(images.shape)} in {str(images.dtype).removeprefix('torch.')}."
+            )
+        if labels is not None and labels.shape != (len(images),):
+            raise DataError(f"Expected {len(images)} labels for {name} but got shape {tuple(labels.shape)}.")
+        super().__init__(name, None if labels is None else labels.long(), classes)
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """(B,) -> (B, c, h, w)."""
+        return self.images[indices]
+
+
+class Subset(ImageSet):
+    """Some images of another set."""
+
+    def __init__(self, whole: ImageSet, indices: Tensor, name: str) -> None:
+        super().__init__(name, None if whole.labels is None else whole.labels[indices], whole.classes)
+        self.whole = whole
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        return self.whole.shape
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """(B,) -> (B, c, h, w)."""
+        return self.whole.batch(self.indices[indices])

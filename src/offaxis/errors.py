@@ -1,0 +1,73 @@
+"""What can go wrong, as one tree.
+
+Every error that a user can cause is one of these, and its message says what was expected, what came and what to do.
+The command line prints the message alone and exits with code 2; ``assert`` is left for our own invariants.
+
+::
+
+    OffaxisError
+    ├── ArgumentError            a value that the function does not take (also a ValueError)
+    ├── HeadError                a head cannot give what is asked of it
+    ├── AttachError              no output layer can be found, or more than one could be meant
+    ├── MissingPackageError      an optional package is not installed (also an ImportError)
+    ├── StorageError             a file cannot be written: the disk is full or the folder is not ours
+    ├── DataError                images or labels that cannot be read or do not fit
+    ├── RunError                 a folder that is not a training run, or not this one
+    │   └── CheckpointError      a checkpoint is damaged, foreign or belongs to other settings
+    └── TrainingError            training cannot go on
+        ├── NotFiniteError       the loss became NaN or infinite
+        ├── ScaleCollapseError   the predicted scale fell to zero, and the gradient with it
+        └── TrainingStopped      somebody asked the training to stop; its state is saved
+"""
+
+
+class OffaxisError(Exception):
+    """The root of the tree: catch this to catch everything that offaxis raises on purpose."""
+
+
+class ArgumentError(OffaxisError, ValueError):
+    """A value that the function does not take."""
+
+
+class HeadError(OffaxisError):
+    """A head cannot give what is asked of it."""
+
+
+class AttachError(OffaxisError):
+    """No output layer can be found, or more than one could be meant."""
+
+
+class MissingPackageError(OffaxisError, ImportError):
+    """An optional package is not installed."""
+
+
+class StorageError(OffaxisError, OSError):
+    """A file cannot be written."""
+
+
+class DataError(OffaxisError):
+    """Images or labels that cannot be read or do not fit."""
+
+
+class RunError(OffaxisError):
+    """A folder that is not a training run, or not the one meant."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint is damaged, foreign or belongs to other settings."""
+
+
+class TrainingError(OffaxisError):
+    """Training cannot go on."""
+
+
+class NotFiniteError(TrainingError):
+    """The loss became NaN or infinite."""
+
+
+class ScaleCollapseError(TrainingError):
+    """The predicted scale fell to zero, and the gradient with it."""
+
+
+class TrainingStopped(TrainingError):  # noqa: N818 - a state, not a fault
+    """Somebody asked the training to stop; its state is saved."""

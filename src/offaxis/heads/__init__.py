@@ -1,0 +1,29 @@
+"""Features -> Outputs: the output layers that a network can be given."""
+
+from collections.abc import Callable
+
+from offaxis.errors import ArgumentError
+from offaxis.heads.cosine import CosineHead
+from offaxis.heads.head import Head
+from offaxis.heads.linear import LinearHead
+from offaxis.heads.outputs import Outputs
+
+HEADS: dict[str, Callable[[int, int], Head]] = {"cosine": CosineHead, "linear": LinearHead}
+
+HeadLike = str | Callable[[int, int], Head]
+"""A name out of HEADS, or a callable (in_features, num_classes) -> Head such as ``partial(CosineHead, scale=16.0)``."""
+
+
+def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
+    """The head that a name or a callable stands for, made for these sizes."""
+    if callable(head):
+        return head(in_features, num_classes)
+    if head not in HEADS:
+        raise ArgumentError(
+            f"Expected argument `head` to be one of {', '.join(map(repr, HEADS))} or a callable "
+            f"(in_features, num_classes) -> Head but got {head!r}."
+        )
+    return HEADS[head](in_features, num_classes)
+
+
+__all__ = ["HEADS", "CosineHead", "Head", "HeadLike", "LinearHead", "Outputs", "make_head"]

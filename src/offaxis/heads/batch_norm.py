@@ -1,0 +1,87 @@
+"""Batch normalisation whose statistics may span processes, on any device."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from offaxis.errors import HeadError
+
+
+def _processes() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+class SyncedBatchNorm(_BatchNorm):
+    """Batch normalisation over the batches of all processes together.
+
+    In one process it is PyTorch's own, bit for bit. In several, the mean and the variance are taken over the global
+    batch by two differentiable all-reduces (PyTorch's ``SyncBatchNorm`` runs on GPUs only). Takes (N, C) or
+    (N, C, ...). Parameters, buffers and their names are those of ``nn.BatchNorm1d`` and ``nn.BatchNorm2d``.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise HeadError(f"Expected at least 2 dimensions (N, C, ...) but got shape {tuple(input.shape)}.")
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, ...) -> (N, C, ...), normalised by the global batch when training, by running statistics otherwise."""
+        if not self.training:
+            return self._by_running_statistics(input)
+        if _processes() > 1:
+            return self._by_global_batch(input)
+        if input.numel() == input.shape[1]:
+            raise HeadError(
+                "Expected a training batch of at least 2 images but got 1: a variance cannot be taken of one value, and "
+                "the predicted scale is batch-normalised. Use larger batches, drop the last incomplete one "
+                "(DataLoader(..., drop_last=True)), or call .eval() to predict."
+            )
+        return super().forward(input)
+
+    def _by_running_statistics(self, input: Tensor) -> Tensor:
+        # Statistics are cast to the input's type: a network turned to half precision keeps a float32 head input.
+        tensors = (self.running_mean, self.running_var, self.weight, self.bias)
+        mean, var, weight, bias = (None if t is None else t.to(input.dtype) for t in tensors)
+        return F.batch_norm(input, mean, var, weight, bias, training=mean is None, eps=self.eps)
+
+    def _by_global_batch(self, input: Tensor) -> Tensor:
+        over = [0, *range(2, input.dim())]
+        shape = (1, -1, *[1] * (input.dim() - 2))
+        local = input.new_full((1,), input.numel() / input.shape[1])
+        totals = all_reduce(torch.cat([input.sum(over), local]))
+        count = totals[-1].detach()
+        mean = totals[:-1] / count
+        centred = input - mean.view(shape)
+        var = all_reduce(centred.square().sum(over)) / count
+        self._track(mean.detach(), var.detach(), count)
+        out: Tensor = centred * (var + self.eps).rsqrt().view(shape)
+        if self.weight is not None:
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        return out
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked.add_(1)
+        rate = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), rate)
+        self.running_var.lerp_((var * count / (count - 1)).to(self.running_var.dtype), rate)
+
+
+def synchronise(module: nn.Module) -> nn.Module:
+    """Turn every batch normalisation inside ``module`` into a SyncedBatchNorm with the same parameters and statistics."""
+    for name, child in module.named_children():
+        if isinstance(child, _BatchNorm) and not isinstance(child, SyncedBatchNorm):
+            synced = SyncedBatchNorm(
+                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
+            )
+            synced.train(child.training)
+            # The very same parameters and buffers, so that optimisers made earlier still hold them.
+            synced._parameters, synced._buffers = child._parameters, child._buffers
+            setattr(module, name, synced)
+        else:
+            synchronise(child)
+    return module

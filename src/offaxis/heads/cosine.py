@@ -1,0 +1,66 @@
+r"""Softmax of scaled cosine similarity (Techapanurak, Suganuma, Okatani 2019, arXiv:1905.10628).
+
+.. math::
+
+    p_i = \frac{e^{s \cos\theta_i}}{\sum_j e^{s \cos\theta_j}}, \qquad
+    \cos\theta_i = \frac{w_i^\top f}{\lVert w_i \rVert \lVert f \rVert}, \qquad
+    s = \exp\{\mathrm{BN}(w_s^\top f + b_s)\}
+
+A class is an axis :math:`w_i`; an unfamiliar image points off every axis, so its largest cosine is small.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from offaxis.errors import ArgumentError
+from offaxis.heads.head import Head, at_least_float32, linear_parameters
+from offaxis.heads.outputs import Outputs
+from offaxis.heads.scale import Scale, make_scale
+
+EPS = 1e-12  # a vector shorter than this has no direction: its cosines are 0
+
+
+class CosineHead(Head):
+    """Logits s * cos: the paper's output layer, and by its arguments each row of the paper's ablation.
+
+    Args:
+        in_features: d, the size of the features.
+        num_classes: C.
+        scale: ``"predicted"`` from the features (the method), ``"learned"`` as one parameter (NormFace), or a constant.
+        hidden: size of an extra linear layer, without activation, between features and cosine, as metric-learning
+            methods have it; the features of ``outputs`` and the scale are then taken from that layer's output.
+
+    Everything runs in float32 under autocast. A zero feature vector has cosine 0 with every axis.
+
+    Example:
+        >>> head = CosineHead(64, 10).eval()
+        >>> out = head.outputs(torch.randn(3, 64))
+        >>> out.cosine.shape, bool((out.cosine.abs() <= 1).all()), out.scale.shape
+        (torch.Size([3, 10]), True, torch.Size([3]))
+    """
+
+    undecayed = ("weight", "hidden.weight", "hidden.bias")
+
+    def __init__(
+        self, in_features: int, num_classes: int, scale: Scale = "predicted", hidden: int | None = None
+    ) -> None:
+        super().__init__(in_features, num_classes)
+        if hidden is not None and (not isinstance(hidden, int) or hidden < 1):
+            raise ArgumentError(f"Expected argument `hidden` to be None or a positive whole number but got {hidden!r}.")
+        width = hidden or in_features
+        self.hidden = nn.Linear(in_features, hidden) if hidden else None
+        self.weight, _ = linear_parameters(width, num_classes)
+        self.scale = make_scale(scale, width, num_classes)
+
+    def outputs(self, features: Tensor) -> Outputs:
+        """(N, d) -> Outputs(features (N, d), logits (N, C), cosine (N, C) in [-1, 1], scale (N,) > 0)."""
+        self._check(features)
+        with torch.autocast(features.device.type, enabled=False):
+            f = at_least_float32(features)
+            if self.hidden is not None:
+                f = F.linear(f, self.hidden.weight.to(f.dtype), self.hidden.bias.to(f.dtype))
+            axes = F.normalize(self.weight.to(f.dtype), dim=1, eps=EPS)
+            cosine = F.linear(F.normalize(f, dim=1, eps=EPS), axes).clamp(-1, 1)
+            scale: Tensor = self.scale(f)
+            return Outputs(f, scale.unsqueeze(1) * cosine, cosine, scale)

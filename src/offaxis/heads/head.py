@@ -1,0 +1,66 @@
+"""What every head has in common: features in, logits and Outputs out."""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from offaxis.errors import ArgumentError, HeadError
+from offaxis.heads.outputs import Outputs
+
+
+class Head(nn.Module, ABC):
+    """The output layer of a classifier, a drop-in for ``nn.Linear``.
+
+    Attributes:
+        in_features: d, the size of the features it takes.
+        num_classes: C, the number of logits it gives.
+        undecayed: names of its parameters that weight decay leaves alone unless it is asked for.
+    """
+
+    undecayed: tuple[str, ...] = ()
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        for name, value, least in (("in_features", in_features, 1), ("num_classes", num_classes, 2)):
+            if not isinstance(value, int) or value < least:
+                raise ArgumentError(
+                    f"Expected argument `{name}` to be a whole number of at least {least} but got {value!r}."
+                )
+        self.in_features = in_features
+        self.num_classes = num_classes
+
+    @abstractmethod
+    def outputs(self, features: Tensor) -> Outputs:
+        """(N, d) -> everything the head computes, logits (N, C) among it."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, d) -> logits (N, C), ready for cross-entropy."""
+        return self.outputs(features).logits
+
+    def _check(self, features: Tensor) -> None:
+        if features.dim() != 2 or features.shape[1] != self.in_features:
+            raise HeadError(
+                f"Expected features of shape (N, {self.in_features}) but got {tuple(features.shape)}. The head must be "
+                "made for the size of the features that the network gives it."
+            )
+
+    def extra_repr(self) -> str:
+        """Sizes, as ``nn.Linear`` shows them."""
+        return f"in_features={self.in_features}, num_classes={self.num_classes}"
+
+
+def linear_parameters(in_features: int, out_features: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """Weight (out, in) and bias (out,) with the default initialisation of ``nn.Linear``."""
+    weight = nn.Parameter(torch.empty(out_features, in_features))
+    bias = nn.Parameter(torch.empty(out_features))
+    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+    bound = 1 / math.sqrt(in_features)
+    nn.init.uniform_(bias, -bound, bound)
+    return weight, bias
+
+
+def at_least_float32(features: Tensor) -> Tensor:
+    """The features in float32, or in float64 where they were: norms and exponentials overflow in half precision."""
+    return features.to(torch.promote_types(features.dtype, torch.float32))

@@ -1,0 +1,80 @@
+"""Wide residual networks for small images (Zagoruyko and Komodakis 2016, arXiv:1605.07146)."""
+
+from torch import Tensor, nn
+
+from offaxis.classifier import Classifier
+from offaxis.heads import HeadLike, make_head
+from offaxis.networks.initialise import initialise
+from offaxis.networks.sizes import check_sizes
+
+
+class Block(nn.Module):
+    """Pre-activation residual block: BN, ReLU, 3x3 conv, BN, ReLU, dropout, 3x3 conv, plus the shortcut."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, dropout: float) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+        # Where the size changes, the shortcut starts after the first activation; elsewhere it is the input itself.
+        changes = in_channels != out_channels or stride != 1
+        self.shortcut = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False) if changes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, c, h, w) -> (N, c', h/stride, w/stride)."""
+        active = self.relu(self.bn1(x))
+        residual: Tensor = self.conv2(self.dropout(self.relu(self.bn2(self.conv1(active)))))
+        return residual + (x if self.shortcut is None else self.shortcut(active))
+
+
+class WideResNetBackbone(nn.Module):
+    """Images (N, c, h, w) -> features (N, 64 * width), after ReLU and global average pooling, so non-negative."""
+
+    layer_names = ("conv", "group1", "group2", "final")
+
+    def __init__(self, depth: int, width: int, in_channels: int, dropout: float, stem_stride: int) -> None:
+        super().__init__()
+        blocks = (depth - 4) // 6
+        sizes = (16, 16 * width, 32 * width, 64 * width)
+        self.conv = nn.Conv2d(in_channels, sizes[0], 3, stem_stride, 1, bias=False)
+        groups = []
+        for before, after, stride in zip(sizes, sizes[1:], (1, 2, 2), strict=False):
+            first = Block(before, after, stride, dropout)
+            groups.append(nn.Sequential(first, *[Block(after, after, 1, dropout) for _ in range(blocks - 1)]))
+        self.group1, self.group2, self.group3 = groups
+        self.final = nn.Sequential(nn.BatchNorm2d(sizes[-1]), nn.ReLU(inplace=True))
+        self.num_features = sizes[-1]
+        initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, c, h, w) -> (N, d)."""
+        maps: Tensor = self.final(self.group3(self.group2(self.group1(self.conv(x)))))
+        return maps.mean((2, 3))
+
+
+def wide_resnet(
+    depth: int = 28,
+    width: int = 10,
+    num_classes: int = 10,
+    head: HeadLike = "cosine",
+    in_channels: int = 3,
+    dropout: float = 0.0,
+    stem_stride: int = 1,
+) -> Classifier:
+    """WRN-depth-width, the CIFAR version, with a head of ours; WRN-28-10 is the paper's.
+
+    Args:
+        depth: 6n + 4, with n residual blocks in each of three groups.
+        width: k; the groups have 16k, 32k and 64k channels.
+        num_classes: C.
+        head: ``"cosine"``, ``"linear"`` or a callable (in_features, num_classes) -> Head.
+        in_channels: 3 for colour, 1 for grey.
+        dropout: between the two convolutions of a block.
+        stem_stride: 2 halves the maps at once: the small relatives that train on a laptop, about four times faster.
+    """
+    check_sizes(depth, dropout, width=width, in_channels=in_channels, stem_stride=stem_stride)
+    backbone = WideResNetBackbone(depth, width, in_channels, dropout, stem_stride)
+    return Classifier(backbone, make_head(head, backbone.num_features, num_classes), backbone.layer_names)
