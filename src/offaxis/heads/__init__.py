@@ -1,6 +1,7 @@
 """Features -> Outputs: the output layers that a network can be given."""
 
 from collections.abc import Callable
+from typing import Any
 
 from offaxis.errors import ArgumentError
 from offaxis.heads.cosine import CosineHead
@@ -26,4 +27,10 @@ def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
     return HEADS[head](in_features, num_classes)
 
 
-__all__ = ["HEADS", "CosineHead", "Head", "HeadLike", "LinearHead", "Outputs", "make_head"]
+def describe(head: Head) -> dict[str, Any] | None:
+    """What ``make_head`` needs to make such a head again, as JSON can hold it; None for a head that is not in HEADS."""
+    name = next((n for n, made in HEADS.items() if made is type(head)), None)
+    return None if name is None else {"name": name, **head.arguments}
+
+
+__all__ = ["HEADS", "CosineHead", "Head", "HeadLike", "LinearHead", "Outputs", "describe", "make_head"]
