@@ -4,10 +4,9 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,6 +26,9 @@ from offaxis.training.run import RunFolder, Trained
 from offaxis.training.signals import StopRequest
 from offaxis.training.tally import Tally, measure
 from offaxis.training.watch import Watch
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Loss = Callable[[Outputs, Tensor], Tensor]
 """(Outputs of a batch, labels (N,)) -> the batch's mean loss, a scalar."""
@@ -48,7 +50,7 @@ def train(
     normalise: Normalise | None = None,
     validation: ImageSet | None = None,
     loss: Loss = cross_entropy,
-    fabric: Fabric | None = None,
+    fabric: "Fabric | None" = None,
     sync_bn: bool = False,
     log_every: int | None = None,
     quiet: bool = False,
@@ -81,7 +83,10 @@ def train(
     """
     recipe = recipe or laptop()
     _check_labels(classifier, data)
-    fabric = fabric or Fabric(accelerator="auto", devices=1)
+    if fabric is None:
+        from lightning_fabric import Fabric  # takes a second to import, which `offaxis --help` need not
+
+        fabric = Fabric(accelerator="auto", devices=1)
     fabric.launch()
     if sync_bn:
         synchronise(classifier)
@@ -120,7 +125,7 @@ def _settings(classifier: Classifier, data: ImageSet, plan: Plan, normalise: Nor
     }
 
 
-def _find(fabric: Fabric, folder: RunFolder | None, settings: dict[str, Any], resume: bool) -> Checkpoint | None:
+def _find(fabric: "Fabric", folder: RunFolder | None, settings: dict[str, Any], resume: bool) -> Checkpoint | None:
     """Where an earlier run stopped. Every process looks, so that all refuse together; then one of them writes."""
     if folder is None:
         return None
@@ -156,7 +161,7 @@ class _Training:
         normalise: Normalise,
         validation: ImageSet | None,
         loss: Loss,
-        fabric: Fabric,
+        fabric: "Fabric",
         folder: RunFolder | None,
         settings: dict[str, Any],
         log_every: int | None,
@@ -197,17 +202,17 @@ class _Training:
     def _steps(self, first: int, last: int, progress: Progress, request: StopRequest) -> None:
         per_epoch = self.plan.steps_per_epoch
         order = self.plan.order(first // per_epoch)
-        pending, since, begun = torch.zeros(4, device=self.fabric.device), first, time.monotonic()
+        pending, since, begun = torch.zeros((), device=self.fabric.device), first, time.monotonic()
         for step in range(first, last):
             if step % per_epoch == 0:
                 order = self.plan.order(step // per_epoch)
-            pending += self._step(order, step)
+            pending = pending + self._step(order, step)
             done = step + 1
             epoch_ends = done % per_epoch == 0
             if done % self.every == 0 or epoch_ends:
                 now = time.monotonic()
                 self._report(pending, done, done - since, now - begun, progress)
-                pending, since, begun = torch.zeros_like(pending), done, now
+                pending, since, begun = torch.zeros((), device=self.fabric.device), done, now
             if epoch_ends:
                 self._end_epoch(done, progress)
                 begun = time.monotonic()
