@@ -166,6 +166,9 @@ def pooled(out: Any, channels_last: bool = False) -> Tensor:
     return tensor.flatten(1, -2).mean(1) if tensor.dim() > 2 else tensor
 
 
+_FORMATS = {"SwinTransformer": "NHWC"}
+
+
 class _Recorder:
     """Forward hooks that pool the outputs of named submodules, and are gone afterwards."""
 
@@ -179,7 +182,8 @@ class _Recorder:
                 f"are {', '.join(known)}; named_modules() of the backbone lists all."
             )
         self.modules = {n: modules[n] for n in names}
-        self.channels_last = getattr(backbone, "output_fmt", None) == "NHWC"  # timm's word for Swin's maps
+        # Swin's maps are (N, h, w, c): timm says so, torchvision does not.
+        self.channels_last = "NHWC" in (getattr(backbone, "output_fmt", ""), _FORMATS.get(type(backbone).__name__))
         self.pooled: dict[str, Tensor] = {}
         self.handles: list[torch.utils.hooks.RemovableHandle] = []
 

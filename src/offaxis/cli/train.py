@@ -41,7 +41,8 @@ def train_command(
     ] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.", show_default="the recipe's")] = None,
     clip: Annotated[
-        float | None, typer.Option(help="Largest norm of the gradient.", show_default="the recipe's")
+        float | None,
+        typer.Option(help="Largest gradient, as a multiple of the usual one.", show_default="the recipe's"),
     ] = None,
     flip: Annotated[
         bool | None, typer.Option(help="Mirror images at random.", show_default="not for digits and letters")

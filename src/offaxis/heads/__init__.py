@@ -40,7 +40,8 @@ def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
 def describe(head: Head) -> dict[str, Any] | None:
     """What ``make_head`` needs to make such a head again, as JSON can hold it; None for a head that is not in HEADS."""
     for name, made in HEADS.items():
-        kind, given = (made.func, made.keywords) if isinstance(made, partial) else (made, {})
+        kind: Any = getattr(made, "func", made)
+        given: dict[str, Any] = getattr(made, "keywords", {})
         if kind is type(head) and given.items() <= head.arguments.items():
             return {"name": name, **head.arguments}
     return None

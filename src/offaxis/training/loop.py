@@ -20,6 +20,7 @@ from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.augment import crop_and_flip
 from offaxis.training.checkpoint import Checkpoint
+from offaxis.training.clip import UsualNorm
 from offaxis.training.plan import Plan
 from offaxis.training.recipe import Recipe, laptop
 from offaxis.training.run import RunFolder, Trained
@@ -183,6 +184,7 @@ class _Training:
         )
         self.step_module, self.optimizer = fabric.setup(_Step(classifier, loss), optimizer)
         self.scaled = getattr(classifier.head, "scale", None) is not None
+        self.usual = None if recipe.clip is None else UsualNorm(recipe.clip, fabric.device)
         self.epoch_tally = Tally()
         self.history: list[dict[str, Any]] = []
 
@@ -234,11 +236,21 @@ class _Training:
         loss, sums = self.step_module(images, labels)
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
-        if recipe.clip is not None:
-            self.fabric.clip_gradients(self.step_module, self.optimizer, max_norm=recipe.clip, error_if_nonfinite=False)
+        self._clip(recipe)
         self.optimizer.step()
         measured: Tensor = sums
         return measured
+
+    def _clip(self, recipe: Recipe) -> None:
+        limits = [] if self.usual is None else [self.usual.limit()]
+        limits += [] if recipe.max_norm is None else [torch.tensor(recipe.max_norm, device=self.fabric.device)]
+        if limits:
+            largest: Any = torch.stack(limits).min()  # a tensor, so that no device has to wait
+            norm = self.fabric.clip_gradients(
+                self.step_module, self.optimizer, max_norm=largest, error_if_nonfinite=False
+            )
+            if self.usual is not None and norm is not None:
+                self.usual.add(norm.detach())
 
     def _report(self, pending: Tensor, done: int, steps: int, seconds: float, progress: Progress) -> None:
         """Log the last steps, show them, and look whether something went wrong."""
@@ -294,8 +306,13 @@ class _Training:
 
     def _save(self, done: int) -> None:
         if self.folder is not None and self.fabric.is_global_zero:
-            progress = {"sums": self.epoch_tally.sums, "seconds": self.epoch_tally.seconds, "history": self.history}
+            progress: dict[str, Any] = {
+                "sums": self.epoch_tally.sums,
+                "seconds": self.epoch_tally.seconds,
+                "history": self.history,
+            }
             progress["precision"] = self.fabric.strategy.precision.state_dict()
+            progress["usual_norm"] = None if self.usual is None else self.usual.state()
             momentum = checkpoints.momentum_by_name(self.classifier, self.optimizer)
             state = Checkpoint(done, self.settings, progress, self.classifier.state_dict(), momentum)
             checkpoints.save(self.folder.checkpoint, state)
@@ -308,6 +325,8 @@ class _Training:
         self.epoch_tally = Tally(list(found.progress["sums"]), found.progress["seconds"])
         self.history = list(found.progress["history"])
         self.fabric.strategy.precision.load_state_dict(found.progress["precision"])
+        if self.usual is not None:
+            self.usual.restore(found.progress["usual_norm"])
         return found.step
 
     def _must_stop(self, request: StopRequest, done: int, epoch_ends: bool) -> bool:

@@ -18,8 +18,9 @@ class Recipe:
         momentum: of SGD, in Nesterov's form.
         milestones: fractions of all steps after which the learning rate is multiplied by ``gamma``.
         gamma: that factor.
-        clip: the gradient of all parameters together is scaled down to this norm where it is larger; None never does.
-            It keeps the predicted scale from collapsing (docs/scale-collapse.md).
+        clip: a gradient more than this many times as large as usual is scaled down to that; None lets it pass. It keeps
+            the predicted scale from collapsing (docs/scale-collapse.md).
+        max_norm: the usual clipping: a gradient with a larger norm is scaled down to this one. Not needed with ``clip``.
         decay_head: apply weight decay to the cosine weight too, as some rows of the paper's ablation do.
         crop: random crops after padding with this many black pixels on each side; 0 for none.
         flip: mirror half of the images at random; off for digits and letters.
@@ -32,7 +33,8 @@ class Recipe:
     momentum: float = 0.9
     milestones: tuple[float, ...] = (0.5, 0.75)
     gamma: float = 0.1
-    clip: float | None = 1.0
+    clip: float | None = 2.0
+    max_norm: float | None = None
     decay_head: bool = False
     crop: int = 4
     flip: bool = True
@@ -53,8 +55,10 @@ class Recipe:
             raise ArgumentError(
                 f"Expected `milestones` to be rising fractions of the steps but got {self.milestones!r}."
             )
-        if self.clip is not None and not self.clip > 0:
-            raise ArgumentError(f"Expected `clip` to be None or a positive number but got {self.clip!r}.")
+        if self.clip is not None and not self.clip >= 1:
+            raise ArgumentError(f"Expected `clip` to be None or a number of at least 1 but got {self.clip!r}.")
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise ArgumentError(f"Expected `max_norm` to be None or a positive number but got {self.max_norm!r}.")
 
     def learning_rate_at(self, step: int, steps: int) -> float:
         """The learning rate of step 0 <= step < steps."""
