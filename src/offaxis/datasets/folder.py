@@ -1,0 +1,213 @@
+"""Files -> images: decoded when they are asked for, by several workers at once."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from offaxis.datasets.decode import SUFFIXES, decode
+from offaxis.datasets.image_set import ImageSet, Skipped, TensorSet
+from offaxis.datasets.match import Shape, check_shape, fit
+from offaxis.errors import DataError
+
+IGNORED = frozenset({"thumbs.db", "desktop.ini"})  # what systems leave behind; so do names that begin with a dot
+
+
+@dataclass(frozen=True)
+class Files:
+    """Image files in order, before any is decoded.
+
+    Attributes:
+        paths: the files.
+        labels: one a file, or None.
+        classes: the names of the labels.
+        sorted_by_class: whether files of one kind follow one another.
+        skipped: files that are left out already.
+    """
+
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...] | None = None
+    classes: tuple[str, ...] = ()
+    sorted_by_class: bool = False
+    skipped: tuple[Skipped, ...] = ()
+
+    def without(self, skipped: Sequence[Skipped]) -> "Files":
+        """The same files but these."""
+        left_out = {bad.path for bad in skipped}
+        kept = [i for i, path in enumerate(self.paths) if str(path) not in left_out]
+        labels = None if self.labels is None else tuple(self.labels[i] for i in kept)
+        paths = tuple(self.paths[i] for i in kept)
+        return Files(paths, labels, self.classes, self.sorted_by_class, (*self.skipped, *skipped))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How each file becomes an image.
+
+    Attributes:
+        shape: (channels, height, width) that is given.
+        native: (height, width) that every file must have, or None where any will do.
+        trim: pixels cut off each side before anything else.
+        workers: threads that decode.
+    """
+
+    shape: Shape
+    native: tuple[int, int] | None = None
+    trim: int = 0
+    workers: int = min(8, os.cpu_count() or 1)
+
+    def image(self, path: Path) -> NDArray[np.uint8]:
+        """A file -> uint8 (c, h, w).
+
+        Raises:
+            DataError: the file is damaged, is no image or has another size than it must have; it is named.
+        """
+        image = decode(path)
+        width, height = image.size
+        if self.native is not None and (height, width) != self.native:
+            raise DataError(
+                f"Expected an image of {self.native[1]}x{self.native[0]} but {path} is {width}x{height}: "
+                "remove it, or give the size that all images shall have."
+            )
+        if self.trim:
+            image = image.crop((self.trim, self.trim, width - self.trim, height - self.trim))
+        return fit(image, self.shape)
+
+
+class FolderSet(ImageSet):
+    """Images that stay in their files until they are asked for."""
+
+    def __init__(self, name: str, files: Files, reading: Reading) -> None:
+        check_shape(reading.shape)
+        super().__init__(name, None if files.labels is None else torch.tensor(files.labels), files.classes)
+        self.files = files
+        self.reading = reading
+        self.sorted_by_class = files.sorted_by_class
+        self.skipped = files.skipped
+
+    def __len__(self) -> int:
+        return len(self.files.paths)
+
+    @property
+    def shape(self) -> Shape:
+        """(channels, height, width)."""
+        return self.reading.shape
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """(B,) -> uint8 (B, c, h, w)."""
+        return next(self.stream([indices]))
+
+    def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
+        """A batch for each tensor of indices, in order; the next two are decoded while one is used."""
+        with ThreadPoolExecutor(self.reading.workers) as pool:
+            waiting: deque[list[Future[NDArray[np.uint8]]]] = deque()
+            try:
+                for chosen in indices:
+                    numbers = torch.arange(len(self))[chosen].tolist()
+                    waiting.append([pool.submit(self.reading.image, self.files.paths[i]) for i in numbers])
+                    if len(waiting) > 2:
+                        yield self._gather(waiting.popleft())
+                while waiting:
+                    yield self._gather(waiting.popleft())
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _gather(self, images: list[Future[NDArray[np.uint8]]]) -> Tensor:
+        batch = torch.empty(len(images), *self.shape, dtype=torch.uint8)
+        target = batch.numpy()
+        for row, image in enumerate(images):
+            target[row] = image.result()
+        return batch
+
+
+def find_images(folder: Path, skip_bad: bool = False) -> Files:
+    """All files of a folder and the folders in it, by name; one folder a class gives labels.
+
+    Classes are the folders directly inside, where there are at least two and no image lies beside them.
+
+    Raises:
+        DataError: there is no image, or a file is none and ``skip_bad`` is False.
+    """
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and not _ignored(path.relative_to(folder)))
+    skipped = [Skipped(str(path), "not an image file") for path in found if path.suffix.lower() not in SUFFIXES]
+    if skipped and not skip_bad:
+        raise DataError(
+            f"{skipped[0].path} is not an image file, and {folder} may hold nothing else "
+            f"(such files: {len(skipped)}): remove it, or ask for bad files to be skipped."
+        )
+    paths = tuple(path for path in found if path.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise DataError(f"Expected images in {folder} but there are none ({', '.join(sorted(SUFFIXES))}).")
+    tops = [path.relative_to(folder).parts for path in paths]
+    classes = tuple(sorted({parts[0] for parts in tops if len(parts) > 1}))
+    if len(classes) < 2 or any(len(parts) == 1 for parts in tops):
+        return Files(paths, sorted_by_class=bool(classes), skipped=tuple(skipped))
+    number = {name: label for label, name in enumerate(classes)}
+    labels = tuple(number[parts[0]] for parts in tops)
+    return Files(paths, labels, classes, True, tuple(skipped))
+
+
+def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> TensorSet:
+    """Decode every file now: uint8 (N, c, h, w) in memory.
+
+    Raises:
+        DataError: a file is bad and ``skip_bad`` is False, or all are bad.
+    """
+    images = torch.empty(len(files.paths), *reading.shape, dtype=torch.uint8)
+    target, bad = images.numpy(), []
+    for row, result in enumerate(_attempts(files, reading)):
+        if isinstance(result, DataError):
+            if not skip_bad:
+                raise result
+            bad.append(Skipped(str(files.paths[row]), str(result)))
+        else:
+            target[row - len(bad)] = result
+    files = _some_left(name, files, bad)
+    labels = None if files.labels is None else torch.tensor(files.labels)
+    result_set = TensorSet(name, images[: len(files.paths)], labels, files.classes)
+    result_set.sorted_by_class, result_set.skipped = files.sorted_by_class, files.skipped
+    return result_set
+
+
+def read_lazily(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> FolderSet:
+    """A set that decodes as it goes; where bad files are to be skipped, every file is tried once now."""
+    if skip_bad:
+        bad = [
+            Skipped(str(path), str(result))
+            for path, result in zip(files.paths, _attempts(files, reading), strict=True)
+            if isinstance(result, DataError)
+        ]
+        files = _some_left(name, files, bad)
+    return FolderSet(name, files, reading)
+
+
+def _attempts(files: Files, reading: Reading) -> Iterator[NDArray[np.uint8] | DataError]:
+    def attempt(path: Path) -> NDArray[np.uint8] | DataError:
+        try:
+            return reading.image(path)
+        except DataError as error:
+            return error
+
+    with ThreadPoolExecutor(reading.workers) as pool:
+        try:
+            for start in range(0, len(files.paths), 1024):  # a window, so that decoded images do not pile up
+                yield from pool.map(attempt, files.paths[start : start + 1024])
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _some_left(name: str, files: Files, bad: list[Skipped]) -> Files:
+    if len(bad) == len(files.paths):
+        raise DataError(f"None of the {len(bad)} files of {name} can be read; the first: {bad[0].reason}")
+    return files.without(bad) if bad else files
+
+
+def _ignored(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts) or path.name.lower() in IGNORED
