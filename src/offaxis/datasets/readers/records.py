@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from offaxis.atomic import replacing
 from offaxis.errors import DataError
 
 _CHUNK = 1000  # records read at a time: the images are never in memory twice
@@ -50,8 +51,14 @@ def _count(path: Path, record: int) -> int:
 
 def check_labels(labels: NDArray[np.generic], classes: int, path: Path) -> None:
     """Raise DataError unless every label is from 0 to classes - 1."""
-    if labels.size and not (0 <= int(labels.min()) and int(labels.max()) < classes):
+    if labels.size and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise DataError(
             f"Expected labels from 0 to {classes - 1} in {path} but got {labels.min()} to {labels.max()}: "
             "the file is damaged or of another kind."
         )
+
+
+def write_records(path: Path, labels: NDArray[np.uint8], images: NDArray[np.uint8]) -> None:
+    """Write what :func:`read_records` reads: labels (N, label_bytes) and images (N, c, h, w), whole or not at all."""
+    with replacing(path) as temporary:
+        np.concatenate([labels, images.reshape(len(images), -1)], axis=1).tofile(temporary)
