@@ -1,5 +1,8 @@
 """The command line, a file a command."""
 
+from offaxis.cli import data
 from offaxis.cli.app import app, main
+
+app.add_typer(data.app)
 
 __all__ = ["app", "main"]

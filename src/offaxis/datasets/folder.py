@@ -4,7 +4,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from offaxis.datasets.image_set import ImageSet, Skipped, TensorSet
 from offaxis.datasets.match import Shape, check_shape, fit
 from offaxis.errors import DataError
 
+MEMORY_LIMIT = 2 * 2**30  # bytes of pixels: larger sets stay in their files
 IGNORED = frozenset({"thumbs.db", "desktop.ini"})  # what systems leave behind; so do names that begin with a dot
 
 
@@ -152,6 +153,35 @@ def find_images(folder: Path, skip_bad: bool = False) -> Files:
     number = {name: label for label, name in enumerate(classes)}
     labels = tuple(number[parts[0]] for parts in tops)
     return Files(paths, labels, classes, True, tuple(skipped))
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """When files are decoded, and what becomes of bad ones.
+
+    Attributes:
+        skip_bad: whether files that cannot be read are left out and listed.
+        in_memory: all now (True), each when it is asked for (False), or whatever fits in ``MEMORY_LIMIT`` now (None).
+        workers: threads; None for one a core, at most 8.
+    """
+
+    skip_bad: bool = False
+    in_memory: bool | None = None
+    workers: int | None = None
+
+    def sparing(self, also: bool) -> "Decoding":
+        """The same, and bad files are skipped if ``also`` says so."""
+        return replace(self, skip_bad=self.skip_bad or also)
+
+
+def decoded(
+    name: str, files: Files, shape: Shape, how: Decoding, native: tuple[int, int] | None = None, trim: int = 0
+) -> ImageSet:
+    """The set of these files, in memory or lazily; see :class:`Reading` for ``native`` and ``trim``."""
+    reading = Reading(shape, native, trim, how.workers or Reading.workers)
+    fits = len(files.paths) * int(np.prod(shape)) <= MEMORY_LIMIT
+    read = read_all if how.in_memory or (how.in_memory is None and fits) else read_lazily
+    return read(name, files, reading, how.skip_bad)
 
 
 def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> TensorSet:

@@ -1,30 +1,19 @@
 """A name or a path -> images."""
 
-import hashlib
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from offaxis.datasets import embedded
-from offaxis.datasets.archive import is_archive, unpack
 from offaxis.datasets.catalogue import CATALOGUE, Entry, Split
-from offaxis.datasets.decode import size_of
-from offaxis.datasets.folder import Files, Reading, find_images, read_all, read_lazily
+from offaxis.datasets.folder import Decoding, decoded
 from offaxis.datasets.image_set import ImageSet, TensorSet
 from offaxis.datasets.match import Shape, fit_batch
 from offaxis.datasets.noise import GaussianNoise, UniformNoise
-from offaxis.datasets.parts import hold_out
+from offaxis.datasets.own import load_own
 from offaxis.datasets.relations import check_pair
 from offaxis.datasets.root import data_root, known
 from offaxis.errors import ArgumentError, DataError
-
-MEMORY_LIMIT = 2 * 2**30  # bytes of pixels: larger sets stay in their files
-
-_SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {
-    "train": ("train", "training"),
-    "test": ("test", "val", "valid", "validation"),
-}
 
 
 def load(
@@ -70,8 +59,9 @@ def load(
     if split not in ("train", "test"):
         raise ArgumentError(f"Expected split to be 'train' or 'test' but got {split!r}.")
     path = Path(name).expanduser()
+    how = Decoding(skip_bad, in_memory, workers)
     if str(name) not in CATALOGUE and path.exists():
-        return _own(path, split, _wanted(like, size), seed, skip_bad, holdout, in_memory, workers)
+        return load_own(path, split, _wanted(like, size), how, holdout, seed)
     entry = known(str(name))
     if split not in entry.counts:
         raise DataError(f"{entry.title} has no {split} split: it has {' and '.join(entry.counts)}.")
@@ -88,13 +78,7 @@ def load(
     if isinstance(content, TensorSet):
         content.name = entry.name
         return _in_memory(content, shape)
-    return _files(
-        entry.name,
-        content,
-        _reading(shape, entry.native_size, entry.trim, workers),
-        skip_bad or entry.skip_bad,
-        in_memory,
-    )
+    return decoded(entry.name, content, shape, how.sparing(entry.skip_bad), entry.native_size, entry.trim)
 
 
 def _wanted(like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape | None:
@@ -138,83 +122,14 @@ def _in_memory(images: TensorSet, shape: Shape) -> TensorSet:
     return matched
 
 
-def _reading(shape: Shape, native: tuple[int, int] | None, trim: int, workers: int | None) -> Reading:
-    extra: dict[str, Any] = {} if workers is None else {"workers": workers}
-    return Reading(shape, native, trim, **extra)
-
-
-def _files(name: str, files: Files, reading: Reading, skip_bad: bool, in_memory: bool | None) -> ImageSet:
-    fits = len(files.paths) * int(torch.Size(reading.shape).numel()) <= MEMORY_LIMIT
-    read = read_all if in_memory or (in_memory is None and fits) else read_lazily
-    return read(name, files, reading, skip_bad)
-
-
-def _own(
-    path: Path,
-    split: Split,
-    wanted: Shape | None,
-    seed: int,
-    skip_bad: bool,
-    holdout: float | None,
-    in_memory: bool | None,
-    workers: int | None,
-) -> ImageSet:
-    name = path.name
-    folder = _unpacked(path) if path.is_file() else path
-    own_split = next((folder / f for f in _SPLIT_FOLDERS[split] if (folder / f).is_dir()), None)
-    if own_split is None and split == "train" and holdout is None:
-        raise DataError(
-            f"Expected a folder train in {path} but there is none: put the images to train on into {path / 'train'} and "
-            f"those to test on into {path / 'test'}, or give the share to hold out for testing (holdout=0.2)."
-        )
-    files = find_images(own_split or folder, skip_bad)
-    native = None
-    if wanted is None:
-        height, width = _common_size(files, skip_bad)
-        wanted, native = (3, height, width), (height, width)
-    images = _files(name, files, _reading(wanted, native, 0, workers), skip_bad, in_memory)
-    if own_split is not None or holdout is None:
-        return images
-    return hold_out(images, holdout, seed)[0 if split == "train" else 1]
-
-
-def _common_size(files: Files, skip_bad: bool) -> tuple[int, int]:
-    """(height, width) of the first image that can be read: all others must have it too."""
-    for path in files.paths:
-        try:
-            width, height = size_of(path)
-        except DataError:
-            if not skip_bad:
-                raise
-        else:
-            return height, width
-    raise DataError(f"None of the {len(files.paths)} files can be read; the first is {files.paths[0]}.")
-
-
-def _unpacked(path: Path) -> Path:
-    """The folder into which an archive was unpacked, once for each of its versions."""
-    if not is_archive(path):
-        raise DataError(f"Expected a folder or an archive of images but {path} is neither.")
-    state = path.stat()
-    version = hashlib.sha256(f"{path.resolve()} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
-    folder = data_root() / "unpacked" / f"{path.name.split('.')[0]}-{version}"
-    if not (folder / ".whole").exists():
-        unpack(path, folder)
-        (folder / ".whole").touch()
-    inside = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
-    while len(inside) == 1 and inside[0].is_dir():
-        folder = inside[0]
-        inside = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
-    return folder
-
-
 def _missing(entry: Entry, split: Split, root: Path) -> str:
-    if entry.downloads and entry.downloads[0].urls:
-        advice = f"Get it with: offaxis data get {entry.name}"
-    else:
-        advice = f"It cannot be fetched by a program; get it from {entry.homepage}."
-    places = " or ".join(str(root / folder) for folder in entry.layouts[0].folders[:2])
+    layout = next(layout for layout in entry.layouts if split in layout.files)
+    places = " or ".join(str(root / folder) for folder in layout.folders[:2])
+    fetched = any(download.urls for download in entry.downloads)
+    advice = (
+        f"run: offaxis data get {entry.name}" if fetched else f"it is at {entry.homepage} (no program can fetch it)"
+    )
     return (
-        f"{entry.title} ({split}) is not below {root}. {advice}. "
-        f"Or put it there as its publisher lays it out, in {places}; or name another root with --data or OFFAXIS_DATA."
+        f"{entry.title} ({split}) is not on this machine. To get it, {advice}\n"
+        f"Or put its files into {places} as its publisher lays them out, or name another root: --data or OFFAXIS_DATA."
     )

