@@ -138,7 +138,7 @@ def _here(entry: Entry, root: Path) -> str:
 
 def _table(entries: list[Entry], root: Path, id_name: str | None) -> None:
     console = Console()
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True, expand=True)
     table.add_column("name", style="cyan", no_wrap=True)
     if console.width >= 100:
         table.add_column("set", no_wrap=True)
@@ -146,7 +146,7 @@ def _table(entries: list[Entry], root: Path, id_name: str | None) -> None:
     table.add_column("test", justify="right", no_wrap=True)
     table.add_column("size", no_wrap=True)
     table.add_column("here", no_wrap=True)
-    table.add_column("licence" if id_name is None else f"beside {id_name}", no_wrap=True, overflow="ellipsis")
+    table.add_column("licence" if id_name is None else f"beside {id_name}", no_wrap=True, overflow="ellipsis", ratio=1)
     notes: dict[str, list[str]] = {}
     for entry in entries:
         train, test = (f"{entry.counts[part]:,}" if part in entry.counts else "" for part in ("train", "test"))
