@@ -22,10 +22,19 @@ class Classifier(nn.Module):
         layers: names of the backbone's submodules that multi-layer methods read by default.
         freeze: train the head alone. The backbone's parameters then take no gradient and its normalisations keep their
             statistics, in train mode too.
+        origin: which function of offaxis.networks made the backbone and with what, as JSON can hold it.
     """
 
-    def __init__(self, backbone: nn.Module, head: Head, layers: Sequence[str] = (), freeze: bool = False) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: Head,
+        layers: Sequence[str] = (),
+        freeze: bool = False,
+        origin: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__()
+        self.origin = origin
         self.backbone = backbone
         self.head = head
         self.layers = tuple(layers)

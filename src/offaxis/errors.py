@@ -12,6 +12,11 @@ The command line prints the message alone and exits with code 2; ``assert`` is l
     ├── MissingPackageError      an optional package is not installed (also an ImportError)
     ├── StorageError             a file cannot be written: the disk is full or the folder is not ours
     ├── DataError                images or labels that cannot be read or do not fit
+    ├── DetectorError            a detector cannot do what is asked of it
+    │   ├── NotFittedError       it must see training images first: call fit()
+    │   ├── MissingOutputError   the network gives no cosine, no scale or not the layers that the detector reads
+    │   ├── BadOutputsError      outputs or images of a wrong shape, or with NaN in them
+    │   └── DetectorFileError    a saved detector is damaged, foreign or of a newer version
     ├── RunError                 a folder that is not a training run, or not this one
     │   └── CheckpointError      a checkpoint is damaged, foreign or belongs to other settings
     └── TrainingError            training cannot go on
@@ -49,6 +54,26 @@ class DataError(OffaxisError):
     """Images or labels that cannot be read or do not fit."""
 
 
+class DetectorError(OffaxisError):
+    """A detector cannot do what is asked of it."""
+
+
+class NotFittedError(DetectorError):
+    """A detector must see training images before it can score."""
+
+
+class MissingOutputError(DetectorError):
+    """A network does not give what the detector reads: no cosine, no scale, or not its layers."""
+
+
+class BadOutputsError(DetectorError):
+    """Outputs or images of a wrong shape, or with NaN or infinity in them."""
+
+
+class DetectorFileError(DetectorError):
+    """A saved detector is damaged, foreign or of a newer version."""
+
+
 class RunError(OffaxisError):
     """A folder that is not a training run, or not the one meant."""
 
@@ -70,4 +95,12 @@ class ScaleCollapseError(TrainingError):
 
 
 class TrainingStopped(TrainingError):  # noqa: N818 - a state, not a fault
-    """Somebody asked the training to stop; its state is saved."""
+    """Somebody asked the training to stop; its state is saved.
+
+    Attributes:
+        exit_code: 128 and the number of the signal, as shells count.
+    """
+
+    def __init__(self, message: str, signal_number: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + (signal_number or 15)

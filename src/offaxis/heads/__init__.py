@@ -1,14 +1,25 @@
 """Features -> Outputs: the output layers that a network can be given."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from offaxis.errors import ArgumentError
 from offaxis.heads.cosine import CosineHead
+from offaxis.heads.generalized_odin import DeConfHead
 from offaxis.heads.head import Head
+from offaxis.heads.isomax import IsoMaxHead
 from offaxis.heads.linear import LinearHead
 from offaxis.heads.outputs import Outputs
 
-HEADS: dict[str, Callable[[int, int], Head]] = {"cosine": CosineHead, "linear": LinearHead}
+HEADS: dict[str, Callable[[int, int], Head]] = {
+    "cosine": CosineHead,
+    "linear": LinearHead,
+    "deconf-c": partial(DeConfHead, similarity="cosine"),
+    "deconf-i": partial(DeConfHead, similarity="inner"),
+    "deconf-e": partial(DeConfHead, similarity="euclid"),
+    "isomax": IsoMaxHead,
+}
 
 HeadLike = str | Callable[[int, int], Head]
 """A name out of HEADS, or a callable (in_features, num_classes) -> Head such as ``partial(CosineHead, scale=16.0)``."""
@@ -26,4 +37,24 @@ def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
     return HEADS[head](in_features, num_classes)
 
 
-__all__ = ["HEADS", "CosineHead", "Head", "HeadLike", "LinearHead", "Outputs", "make_head"]
+def describe(head: Head) -> dict[str, Any] | None:
+    """What ``make_head`` needs to make such a head again, as JSON can hold it; None for a head that is not in HEADS."""
+    for name, made in HEADS.items():
+        kind, given = (made.func, made.keywords) if isinstance(made, partial) else (made, {})
+        if kind is type(head) and given.items() <= head.arguments.items():
+            return {"name": name, **head.arguments}
+    return None
+
+
+__all__ = [
+    "HEADS",
+    "CosineHead",
+    "DeConfHead",
+    "Head",
+    "HeadLike",
+    "IsoMaxHead",
+    "LinearHead",
+    "Outputs",
+    "describe",
+    "make_head",
+]

@@ -1,0 +1,72 @@
+"""What every detector asks of the outputs that it is given, before it computes with them."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from offaxis.errors import BadOutputsError, MissingOutputError
+from offaxis.heads import Outputs
+
+WHERE_FROM = {
+    "cosine": "Train or attach the network with a head that has one (head='cosine'); a linear head has none.",
+    "scale": "Train or attach the network with a head that has one (head='cosine' or 'deconf-c').",
+}
+
+
+def check_outputs(
+    name: str, outputs: Outputs, uses: Sequence[str], layers: Sequence[str], sizes: Mapping[str, int]
+) -> None:
+    """Refuse outputs that lack what a detector reads, have another shape than it was fitted with, or hold NaN.
+
+    Args:
+        name: the detector's, for the message.
+        outputs: what is checked.
+        uses: the fields that are read.
+        layers: the inner layers that are read, where ``layers`` is among the fields.
+        sizes: the expected width of a field or layer, where one is known.
+    """
+    count = len(outputs.logits)
+    for field in uses:
+        if field == "layers":
+            found = outputs.layers or {}
+            absent = [layer for layer in layers if layer not in found]
+            if absent:
+                raise MissingOutputError(
+                    f"Expected the layers {', '.join(layers)} for {name} but {', '.join(absent)} are not among the "
+                    "outputs: ask for them with network.outputs(images, layers=detector.layers)."
+                )
+            for layer in layers:
+                _check(name, f"layer {layer}", found[layer], count, 2, sizes.get(layer))
+            continue
+        tensor = getattr(outputs, field)
+        if tensor is None:
+            raise MissingOutputError(
+                f"Expected outputs with a {field} for {name} but the network's head gives none. {WHERE_FROM[field]}"
+            )
+        _check(name, field, tensor, count, 1 if field == "scale" else 2, sizes.get(field))
+
+
+def _check(name: str, what: str, tensor: Tensor, count: int, dims: int, width: int | None) -> None:
+    fits = tensor.dim() == dims and tensor.shape[0] == count and (width is None or tensor.shape[-1] == width)
+    if not fits:
+        expected = f"({count},)" if dims == 1 else f"({count}, {width or 'd'})"
+        raise BadOutputsError(
+            f"Expected {what} of shape {expected} for {name} but got {tuple(tensor.shape)}. A detector scores outputs of "
+            "the network that it was fitted with."
+        )
+    if not torch.isfinite(tensor).all():
+        rows = torch.nonzero(~torch.isfinite(tensor.reshape(count, -1)).all(1)).flatten()
+        shown = ", ".join(str(int(row)) for row in rows[:5])
+        raise BadOutputsError(
+            f"Expected finite numbers for {name} but the {what} of {len(rows)} of {count} images hold NaN or infinity "
+            f"(images {shown}{', ...' if len(rows) > 5 else ''} of the batch). Look at those images, and at the training."
+        )
+
+
+def check_finite(what: str, tensor: Tensor) -> None:
+    """Refuse what a network says where it is not made of finite numbers."""
+    if not torch.isfinite(tensor).all():
+        raise BadOutputsError(
+            f"{what} holds NaN or infinity, where finite numbers were expected. Look at the images and at the training."
+        )

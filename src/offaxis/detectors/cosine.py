@@ -1,0 +1,32 @@
+r"""Scaled cosine similarity (Techapanurak, Suganuma, Okatani 2019, https://arxiv.org/abs/1905.10628).
+
+.. math:: S(x) = -\max_i \cos\theta_i(x), \qquad \cos\theta_i = \frac{w_i^\top f}{\lVert w_i \rVert \lVert f \rVert}
+
+The paper calls an image ID where its largest cosine is high; here the sign is turned, so that larger = more OOD. The
+scale s is not part of the score, and there is nothing to tune.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from offaxis.detectors.detector import Detector
+from offaxis.heads import Outputs
+
+
+def cosine_score(cosine: Tensor) -> Tensor:
+    """Cosines (N, C) -> scores (N,) in [-1, 1], larger = more OOD."""
+    return -cosine.amax(1)
+
+
+class Cosine(Detector):
+    """The largest cosine between an image's features and the class axes, negated."""
+
+    name = "cosine"
+    paper = "https://arxiv.org/abs/1905.10628"
+    uses: ClassVar = ("cosine",)
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,)."""
+        assert outputs.cosine is not None  # score() has checked it
+        return cosine_score(outputs.cosine)

@@ -1,0 +1,50 @@
+r"""Ensemble of cosines (Techapanurak, Suganuma, Okatani 2019, supplement, https://arxiv.org/abs/1905.10628).
+
+.. math:: S(x) = -\max_i \frac{1}{M} \sum_{m=1}^{M} \cos\theta_i^{(m)}(x)
+
+The cosines are averaged over the networks class by class, and then the largest is taken: not the mean of the maxima.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from offaxis.detectors.cosine import Cosine, cosine_score
+from offaxis.detectors.detector import Passes
+from offaxis.detectors.ensemble import Ensemble
+from offaxis.detectors.network import Network
+from offaxis.errors import DetectorError
+
+
+def cosine_ensemble_score(cosines: Tensor) -> Tensor:
+    """Cosines of M networks (M, N, C) -> scores (N,) in [-1, 1], larger = more OOD."""
+    return cosine_score(cosines.mean(0))
+
+
+class CosineEnsemble(Cosine):
+    """The cosine score of an ``Ensemble``, whose outputs hold the averaged cosines.
+
+    Args:
+        networks: how many networks the ensemble has, for the account of passes; five in the paper.
+    """
+
+    name = "cosine-ensemble"
+    options: ClassVar = ("networks",)
+
+    def __init__(self, networks: int = 5) -> None:
+        super().__init__()
+        self.networks = networks
+
+    @property
+    def passes(self) -> Passes:
+        """One forward through each network."""
+        return Passes(self.networks)
+
+    def score_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images (N, c, h, w) -> scores (N,) in [-1, 1]."""
+        if not isinstance(network, Ensemble):
+            raise DetectorError(
+                f"Expected an Ensemble for {self.name} but got a {type(network).__name__}: make one with "
+                "Ensemble([network, ...]), or use the cosine detector for a single network."
+            )
+        return super().score_images(network, images)

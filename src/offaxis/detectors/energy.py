@@ -1,0 +1,41 @@
+r"""Free energy (Liu, Wang, Owens, Li 2020, https://arxiv.org/abs/2010.03759).
+
+.. math:: S(x) = -T \log \sum_i e^{z_i(x) / T}
+
+The paper takes T = 1 and finds larger temperatures no better, so there is no grid.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from offaxis.detectors.arguments import positive
+from offaxis.detectors.detector import Detector
+from offaxis.heads import Outputs
+from offaxis.heads.head import at_least_float32
+
+
+def energy_score(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Logits (N, C) -> scores (N,), larger = more OOD."""
+    return -temperature * torch.logsumexp(at_least_float32(logits) / temperature, 1)
+
+
+class Energy(Detector):
+    """The negative log-sum-exp of the logits.
+
+    Args:
+        temperature: T, 1 in the paper.
+    """
+
+    name = "energy"
+    paper = "https://arxiv.org/abs/2010.03759"
+    tunable: ClassVar = ("temperature",)
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = positive("temperature", temperature)
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,)."""
+        return energy_score(outputs.logits, self.temperature)

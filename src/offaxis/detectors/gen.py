@@ -1,0 +1,56 @@
+r"""GEN: generalised entropy (Liu, Lochman, Zach 2023, https://doi.org/10.1109/CVPR52729.2023.02293).
+
+.. math:: S(x) = \sum_{j=1}^{M} p_{(j)}^\gamma (1 - p_{(j)})^\gamma
+
+over the M largest probabilities. The paper's G is the negative of this; it sums, and so do we.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from offaxis.detectors.arguments import at_least_one, positive
+from offaxis.detectors.detector import Detector
+from offaxis.detectors.precision import widest
+from offaxis.heads import Outputs
+
+
+def gen_score(logits: Tensor, gamma: float = 0.1, top: int | None = None) -> Tensor:
+    """Logits (N, C) -> scores (N,), not negative, larger = more OOD.
+
+    Args:
+        logits: (N, C).
+        gamma: the exponent, in (0, 1] in the paper.
+        top: M, how many of the largest probabilities are summed; None takes all.
+    """
+    p = widest(logits).softmax(1)
+    if top is not None and top < p.shape[1]:
+        p = p.topk(top, 1).values
+    return (p * (1 - p).clamp_min(0)).pow(gamma).sum(1)
+
+
+class GEN(Detector):
+    """The generalised entropy of the softmax.
+
+    Args:
+        gamma: the exponent; 0.1 is the paper's.
+        top: M; None takes all classes, the paper takes 100 of ImageNet's 1,000.
+    """
+
+    name = "gen"
+    paper = "https://doi.org/10.1109/CVPR52729.2023.02293"
+    tunable: ClassVar = ("gamma", "top")
+
+    def __init__(self, gamma: float = 0.1, top: int | None = None) -> None:
+        super().__init__()
+        self.gamma = positive("gamma", gamma)
+        self.top = None if top is None else at_least_one("top", top)
+
+    @property
+    def grid(self) -> dict[str, tuple[float, ...]]:
+        """Exponents about the paper's."""
+        return {"gamma": (0.01, 0.1, 0.5, 1.0)}
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,)."""
+        return gen_score(outputs.logits, self.gamma, self.top)

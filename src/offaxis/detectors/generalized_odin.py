@@ -1,0 +1,115 @@
+r"""Generalized ODIN's score (Hsu, Shen, Jin, Kira 2020, https://arxiv.org/abs/2002.11297).
+
+.. math:: S(x) = -\max_i h_i(x'), \qquad x' = x + \epsilon \, \mathrm{sign}(\nabla_x \max_i h_i(x)) / \sigma
+
+h is the numerator of the decomposed logits :math:`z_i = h_i / g` (see the heads ``deconf-c``, ``deconf-i``,
+``deconf-e``). The magnitude is the one that raises the score of ID images most, so no OOD sample is needed:
+:math:`\epsilon^* = \arg\max_\epsilon \sum_{x \in \text{ID}} \max_i h_i(x')`.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from offaxis.detectors.arguments import channel_std
+from offaxis.detectors.checks import check_outputs
+from offaxis.detectors.detector import Detector, Passes, Reads
+from offaxis.detectors.network import Batches, Network, evaluating, to_device
+from offaxis.detectors.perturbation import perturbed_scores
+from offaxis.errors import NotFittedError
+from offaxis.heads import Outputs
+
+EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
+
+
+def numerators(outputs: Outputs) -> Tensor:
+    """The numerators h (N, C): the cosine where the head has one, else the logits without their scale 1 / g."""
+    if outputs.cosine is not None:
+        return outputs.cosine
+    assert outputs.scale is not None  # checked
+    return outputs.logits / outputs.scale.unsqueeze(1)
+
+
+def generalized_odin_score(h: Tensor, _temperature: float = 1.0) -> Tensor:
+    """Numerators (N, C) -> scores (N,), larger = more OOD."""
+    return -h.amax(1)
+
+
+class GeneralizedODIN(Detector):
+    """The largest numerator of a decomposed-confidence head, negated, for an image moved to raise it.
+
+    Args:
+        perturb: move the image; the magnitude is chosen by ``fit`` on ID images alone. Without it there is nothing to
+            fit, and outputs are enough.
+        std: what each channel was divided by in normalisation.
+        epsilons: the magnitudes that ``fit`` tries.
+    """
+
+    name = "generalized-odin"
+    paper = "https://arxiv.org/abs/2002.11297"
+    uses: ClassVar = ("logits", "scale")
+    options: ClassVar = ("perturb", "std", "epsilons")
+
+    eps: Tensor
+
+    def __init__(
+        self, perturb: bool = True, std: Sequence[float] | None = None, epsilons: Sequence[float] = EPSILONS
+    ) -> None:
+        super().__init__()
+        self.perturb = perturb
+        self.std = channel_std(std)
+        self.epsilons = tuple(float(e) for e in epsilons)
+        self.needs_fit = perturb  # type: ignore[misc]  # the one detector for which an argument decides
+        if perturb:
+            self.expect("eps")
+
+    @property
+    def reads(self) -> Reads:
+        """Images, for the gradient; outputs without a perturbation."""
+        return Reads.IMAGES if self.perturb else Reads.OUTPUTS
+
+    @property
+    def passes(self) -> Passes:
+        """Two forward and one backward; one forward without a perturbation."""
+        return Passes(2, 1) if self.perturb else Passes(1)
+
+    def fit(self, network: Network, batches: Batches) -> Self:
+        """Choose the magnitude that raises the score of these ID images most; labels are not needed."""
+        if not self.perturb:
+            return self
+        total, device = torch.zeros(len(self.epsilons), dtype=torch.float64), torch.device("cpu")
+        for images, _ in batches:
+            scores = self._scores(network, images, self.epsilons)
+            total, device = total + scores.double().sum(0).cpu(), scores.device
+        if not total.any():
+            raise NotFittedError("Expected ID images to choose the perturbation with but there were none.")
+        self.eps = torch.tensor(self.epsilons[int(total.argmin())], dtype=torch.float64, device=device)
+        return self
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,) without a perturbation."""
+        return generalized_odin_score(numerators(outputs))
+
+    def score_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images (N, c, h, w) -> scores (N,)."""
+        if not self.perturb:
+            return super().score_images(network, images)
+        self.check_fitted()
+        return self._scores(network, images, (float(self.eps),))[:, 0]
+
+    def evidence_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images -> scores (N, 1): there is one setting."""
+        return self.score_images(network, images).unsqueeze(1)
+
+    def _scores(self, network: Network, images: Tensor, epsilons: Sequence[float]) -> Tensor:
+        def h(x: Tensor) -> Tensor:
+            outputs = network.outputs(x)
+            check_outputs(self.name, outputs, self.uses, (), {})
+            return numerators(outputs)
+
+        on_device = to_device(network, images)
+        with evaluating(network):
+            score = generalized_odin_score
+            return perturbed_scores(h, on_device, (1.0,), epsilons, self.std, score, score)[:, 0]

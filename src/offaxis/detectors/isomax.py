@@ -1,0 +1,31 @@
+r"""IsoMax+'s minimum distance score (Macêdo, Ludermir 2022, https://arxiv.org/abs/2105.14399).
+
+.. math:: S(x) = \min_j \lVert \hat f - \hat p_j \rVert = \sqrt{2 - 2 \max_j \cos\theta_j}
+
+between the unit features and the unit prototypes of the head ``isomax``. It orders images as the cosine score does.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from offaxis.detectors.detector import Detector
+from offaxis.heads import Outputs
+
+
+def minimum_distance_score(cosine: Tensor) -> Tensor:
+    """Cosines (N, C) -> scores (N,) in [0, 2], larger = more OOD."""
+    return (2 - 2 * cosine.amax(1)).clamp_min(0).sqrt()
+
+
+class IsoMaxPlus(Detector):
+    """The distance from unit features to the nearest prototype."""
+
+    name = "isomax"
+    paper = "https://arxiv.org/abs/2105.14399"
+    uses: ClassVar = ("cosine",)
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,)."""
+        assert outputs.cosine is not None  # score() has checked it
+        return minimum_distance_score(outputs.cosine)

@@ -1,0 +1,143 @@
+r"""Deep nearest neighbours (Sun, Ming, Zhu, Li 2022, https://arxiv.org/abs/2204.06507).
+
+.. math:: S(x) = \lVert \hat f - \hat f_{(k)} \rVert, \qquad \hat f = f / \lVert f \rVert
+
+the distance from an image's unit features to the k-th nearest of the training images'. The search is exact, in blocks,
+so that memory does not grow with the product of both sets; with faiss installed, its flat index finds the neighbours.
+"""
+
+import importlib.util
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from offaxis.detectors.arguments import at_least_one
+from offaxis.detectors.detector import Detector
+from offaxis.detectors.network import Network
+from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
+from offaxis.heads import Outputs
+from offaxis.heads.head import at_least_float32
+
+QUERIES, ENTRIES = 1024, 8192  # a block of products has this many rows and columns: 32 MB in float32
+SEARCHES = ("auto", "blocks", "faiss")
+
+
+def kth_neighbour(queries: Tensor, bank: Tensor, k: int) -> Tensor:
+    """The index (N,) of the k-th nearest row of a bank (M, d) for each query (N, d), all of unit length.
+
+    The nearest is the one with the largest inner product. Blocks of at most QUERIES x ENTRIES products are in memory.
+    """
+    found = []
+    for rows in queries.split(QUERIES):
+        best = rows.new_empty(len(rows), 0)
+        where = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
+        for start in range(0, len(bank), ENTRIES):
+            products = rows @ bank[start : start + ENTRIES].T
+            values, places = products.topk(min(k, products.shape[1]), 1)
+            best, where = torch.cat([best, values], 1), torch.cat([where, places + start], 1)
+            if best.shape[1] > k:
+                best, order = best.topk(k, 1)
+                where = where.gather(1, order)
+        found.append(where.gather(1, best.argmin(1, keepdim=True)).squeeze(1))
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.long, device=queries.device)
+
+
+def unit(features: Tensor) -> Tensor:
+    """Features (N, d) divided by their lengths, in at least float32."""
+    return F.normalize(at_least_float32(features), dim=1)
+
+
+def knn_score(features: Tensor, neighbours: Tensor) -> Tensor:
+    """Distances between unit features (N, d) and their k-th neighbours (N, d): (N,) in [0, 2], larger = more OOD."""
+    distance: Tensor = torch.linalg.vector_norm(features - neighbours, dim=1)
+    return distance
+
+
+class KNN(Detector):
+    """The distance to the k-th nearest training image.
+
+    Args:
+        k: which neighbour; 50 is the paper's for CIFAR-10 (200 for CIFAR-100, 1000 for ImageNet).
+        search: ``"blocks"`` by matrix products, ``"faiss"``, or ``"auto"``: faiss where it is installed and the bank is
+            in float32 on the CPU.
+    """
+
+    name = "knn"
+    paper = "https://arxiv.org/abs/2204.06507"
+    uses: ClassVar = ("features",)
+    needs_fit = True
+    tunable: ClassVar = ("k",)
+    options: ClassVar = ("search",)
+
+    bank: Tensor
+
+    def __init__(self, k: int = 50, search: str = "auto") -> None:
+        super().__init__()
+        if search not in SEARCHES:
+            raise ArgumentError(f"Expected argument `search` to be one of {', '.join(SEARCHES)} but got {search!r}.")
+        self.k = at_least_one("k", k)
+        self.search = search
+        self.expect("bank")
+        self._index: Any = None
+
+    @property
+    def grid(self) -> dict[str, tuple[int, ...]]:
+        """The paper's values, as far as there are training images."""
+        values = (1, 10, 20, 50, 100, 200, 500, 1000, 3000, 5000)
+        bank = self._buffers["bank"]
+        return {"k": tuple(k for k in values if bank is None or k <= len(bank))}
+
+    def sizes(self) -> dict[str, int]:
+        """The width of the features."""
+        return {"features": self.bank.shape[1]}
+
+    def begin(self, network: Network) -> None:  # noqa: ARG002 - the contract's
+        """Start the bank."""
+        self._parts: list[Tensor] = []
+        self._index = None
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:  # noqa: ARG002 - the contract's
+        """Add the unit features of a batch; labels are not needed."""
+        self._parts.append(unit(outputs.features.detach()))
+
+    def finish(self) -> None:
+        """The bank (M, d)."""
+        if not self._parts:
+            raise NotFittedError("Expected training images to fit on but there were none.")
+        self.bank = torch.cat(self._parts)
+        del self._parts
+
+    def check_fitted(self) -> None:
+        """Raise NotFittedError unless there are at least k training images."""
+        super().check_fitted()
+        if len(self.bank) < self.k:
+            raise NotFittedError(
+                f"Expected at least k = {self.k} training images but knn was fitted with {len(self.bank)}: fit it with "
+                "more, or choose a smaller k."
+            )
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,)."""
+        x = unit(outputs.features).to(self.bank.dtype)
+        where = self._by_faiss(x) if self._uses_faiss() else kth_neighbour(x, self.bank, self.k)
+        return knn_score(x, self.bank[where])
+
+    def _uses_faiss(self) -> bool:
+        installed = importlib.util.find_spec("faiss") is not None
+        if self.search == "faiss" and not installed:
+            raise MissingPackageError(
+                "Expected faiss for KNN(search='faiss') but it is not installed: pip install faiss-cpu, or use "
+                "search='blocks', which is as exact."
+            )
+        plain = self.bank.device.type == "cpu" and self.bank.dtype == torch.float32
+        return installed and plain and self.search != "blocks"
+
+    def _by_faiss(self, x: Tensor) -> Tensor:
+        import faiss
+
+        if self._index is None:
+            self._index = faiss.IndexFlatIP(self.bank.shape[1])
+            self._index.add(self.bank.numpy())
+        return torch.from_numpy(self._index.search(x.contiguous().numpy(), self.k)[1][:, -1])

@@ -1,0 +1,28 @@
+r"""The baseline: maximum softmax probability (Hendrycks, Gimpel 2017, https://arxiv.org/abs/1610.02136).
+
+.. math:: S(x) = -\max_i p_i(x), \qquad p = \mathrm{softmax}(z)
+
+Taken in float64: in float32 every image whose largest logit leads by 17 has probability 1, and they all tie.
+"""
+
+from torch import Tensor
+
+from offaxis.detectors.detector import Detector
+from offaxis.detectors.precision import widest
+from offaxis.heads import Outputs
+
+
+def max_softmax_score(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Logits (N, C) -> scores (N,) in [-1, -1/C], larger = more OOD."""
+    return -(widest(logits) / temperature).softmax(1).amax(1)
+
+
+class MaxSoftmax(Detector):
+    """The network's confidence in its class, negated."""
+
+    name = "max-softmax"
+    paper = "https://arxiv.org/abs/1610.02136"
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,)."""
+        return max_softmax_score(outputs.logits)

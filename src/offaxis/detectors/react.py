@@ -1,0 +1,91 @@
+r"""ReAct: rectified activations (Sun, Guo, Li 2021, https://arxiv.org/abs/2111.12797).
+
+.. math:: S(x) = -\log \sum_i e^{z_i(\min(f, c))}
+
+Features are clipped at c, a quantile of all activations of the training images, and the energy is taken of the logits
+that the clipped features give. What that means for a cosine head is in ``HeadCopy``.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offaxis.detectors.arguments import fraction
+from offaxis.detectors.detector import Detector
+from offaxis.detectors.energy import energy_score
+from offaxis.detectors.head_copy import HeadCopy
+from offaxis.detectors.network import Network
+from offaxis.detectors.reservoir import Reservoir
+from offaxis.errors import NotFittedError
+from offaxis.heads import Outputs
+
+
+def rectify(features: Tensor, threshold: Tensor) -> Tensor:
+    """Features (N, d) clipped from above."""
+    return features.clamp(max=threshold.to(features.dtype))
+
+
+class ReAct(Detector):
+    """The energy after clipping the features.
+
+    Args:
+        percentile: the quantile of the activations at which they are clipped; 0.9 in the paper.
+    """
+
+    name = "react"
+    paper = "https://arxiv.org/abs/2111.12797"
+    uses: ClassVar = ("features",)
+    needs_fit = True
+    tunable: ClassVar = ("percentile",)
+
+    levels: Tensor
+    thresholds: Tensor
+
+    def __init__(self, percentile: float = 0.9) -> None:
+        super().__init__()
+        self.percentile = fraction("percentile", percentile)
+        self.head = HeadCopy()
+        self.expect("levels", "thresholds")
+
+    @property
+    def grid(self) -> dict[str, tuple[float, ...]]:
+        """The usual quantiles."""
+        return {"percentile": (0.85, 0.9, 0.95, 0.99)}
+
+    def sizes(self) -> dict[str, int]:
+        """The width of the features."""
+        return self.head.sizes()
+
+    def begin(self, network: Network) -> None:
+        """Copy the head and start the sample of activations."""
+        self.head.set(network.head)
+        self._sample = Reservoir()
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:  # noqa: ARG002 - the contract's
+        """Add a batch to the sample; labels are not needed."""
+        self._sample.add(outputs.features)
+
+    def finish(self) -> None:
+        """The thresholds at the present quantile and at those of the grid."""
+        activations = self._sample.rows()
+        levels = sorted({self.percentile, *self.grid["percentile"]})
+        found = np.percentile(activations.cpu().numpy(), [100 * level for level in levels])
+        self.levels = torch.tensor(levels, dtype=torch.float64, device=activations.device)
+        self.thresholds = torch.tensor(found, dtype=activations.dtype, device=activations.device)
+        del self._sample
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,)."""
+        chosen = self.thresholds[(self.levels - self.percentile).abs().argmin()]
+        return energy_score(self.head.logits(outputs, rectify(outputs.features, chosen)))
+
+    def check_fitted(self) -> None:
+        """Raise NotFittedError unless the threshold of the present quantile is there."""
+        super().check_fitted()
+        if not torch.isclose(self.levels, torch.tensor(self.percentile).to(self.levels), rtol=0, atol=1e-6).any():
+            known = ", ".join(f"{level:g}" for level in self.levels.tolist())
+            raise NotFittedError(
+                f"Expected a quantile that react was fitted for ({known}) but got {self.percentile:g}: fit it again."
+            )

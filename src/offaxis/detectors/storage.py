@@ -1,0 +1,81 @@
+"""A fitted detector as one safetensors file: the buffers, and beside them what it is and how it was made."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from offaxis.atomic import replacing
+from offaxis.detectors.detector import Detector
+from offaxis.errors import DetectorError, DetectorFileError, OffaxisError
+
+FORMAT = "offaxis-detector"
+VERSION = 1
+
+
+def describe(detector: Detector) -> dict[str, Any]:
+    """What a detector is besides its buffers, in types that JSON has: name, arguments, what it was tuned on."""
+    return {"detector": detector.name, "arguments": detector.arguments, "tuned_on": detector.tuned_on}
+
+
+def rebuild(description: Mapping[str, Any], tensors: Mapping[str, Tensor], kinds: Mapping[str, Any]) -> Detector:
+    """The detector that ``describe`` and ``state_dict`` were taken from.
+
+    Args:
+        description: what ``describe`` gave.
+        tensors: its state_dict.
+        kinds: name -> class, such as DETECTORS.
+    """
+    name = description["detector"]
+    if name not in kinds:
+        raise DetectorFileError(f"Expected one of the detectors {', '.join(kinds)} but got {name!r}.")
+    arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in description["arguments"].items()}
+    detector: Detector = kinds[name](**arguments)
+    detector.load_state_dict(dict(tensors))
+    detector.tuned_on = description["tuned_on"]
+    return detector
+
+
+def save(detector: Detector, path: Path) -> None:
+    """Write a fitted detector, whole or not at all."""
+    detector.check_fitted()
+    header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(describe(detector))}
+    tensors = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata=header)
+
+
+def load(path: Path, kinds: Mapping[str, Any]) -> Detector:
+    """Read a detector: it scores as the saved one did, bit for bit.
+
+    Args:
+        path: what ``save`` wrote.
+        kinds: name -> class, such as DETECTORS.
+
+    Raises:
+        DetectorFileError: the file is absent, damaged, of another program or of a newer version.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        raise DetectorFileError(
+            f"{path} cannot be read as a detector ({error}): is it a file that save() wrote?"
+        ) from None
+    if header.get("format") != FORMAT:
+        raise DetectorFileError(f"Expected a detector in {path} but it was written by something else.")
+    if int(header.get("version", 0)) > VERSION:
+        raise DetectorFileError(
+            f"{path} has version {header['version']} but this offaxis reads up to {VERSION}: install a newer one."
+        )
+    try:
+        return rebuild(json.loads(header["description"]), tensors, kinds)
+    except DetectorError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, OffaxisError) as error:
+        raise DetectorFileError(f"{path} does not hold a whole detector ({error}).") from None

@@ -1,0 +1,100 @@
+r"""ViM: virtual-logit matching (Wang, Li, Feng, Zhang 2022, https://arxiv.org/abs/2203.10807).
+
+.. math::
+
+    S(x) = \alpha \lVert R^\top (f - o) \rVert - \log \sum_i e^{z_i(x)}, \qquad
+    \alpha = \frac{\sum \max_i z_i}{\sum \lVert R^\top (f - o) \rVert}
+
+R spans what the D leading principal directions of the training features leave out, about the origin :math:`o = -W^+ b`
+at which the logits vanish. For a cosine head f is the unit feature vector that the head sees, and o is 0.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from offaxis.detectors.arguments import at_least_one
+from offaxis.detectors.detector import Detector
+from offaxis.detectors.energy import energy_score
+from offaxis.detectors.head_copy import HeadCopy
+from offaxis.detectors.network import Network
+from offaxis.detectors.precision import accumulating, widest
+from offaxis.detectors.reservoir import Reservoir
+from offaxis.errors import ArgumentError
+from offaxis.heads import Outputs
+
+
+def vim_score(residual: Tensor, logits: Tensor, alpha: Tensor) -> Tensor:
+    """Residual lengths (N,), logits (N, C) and alpha -> scores (N,), larger = more OOD."""
+    return alpha * residual + energy_score(logits)
+
+
+def published_dim(width: int) -> int:
+    """The principal directions that the paper takes: 1000 of 2048 and more, 512 of 768 and more, else half."""
+    return 1000 if width >= 2048 else 512 if width >= 768 else width // 2
+
+
+class ViM(Detector):
+    """The part of the features that the training data does not explain, against the energy.
+
+    Args:
+        dim: D, the number of principal directions; None takes the paper's rule.
+    """
+
+    name = "vim"
+    paper = "https://arxiv.org/abs/2203.10807"
+    uses: ClassVar = ("features",)
+    needs_fit = True
+    tunable: ClassVar = ("dim",)
+
+    origin: Tensor
+    residual: Tensor
+    alpha: Tensor
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = None if dim is None else at_least_one("dim", dim)
+        self.head = HeadCopy()
+        self.expect("origin", "residual", "alpha")
+
+    def sizes(self) -> dict[str, int]:
+        """The width of the features."""
+        return self.head.sizes()
+
+    def begin(self, network: Network) -> None:
+        """Copy the head, place the origin and start the sums."""
+        self.head.set(network.head)
+        weight, bias = accumulating(self.head.weight), accumulating(self.head.bias)
+        width = weight.shape[1]
+        if self.dim is not None and self.dim >= width:
+            raise ArgumentError(f"Expected argument `dim` to be below the {width} features but got {self.dim}.")
+        self.origin = -torch.linalg.pinv(weight) @ bias
+        self._second = torch.zeros_like(weight.T @ weight)
+        self._sample, self._largest = Reservoir(), Reservoir()
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:  # noqa: ARG002 - the contract's
+        """Add a batch; labels are not needed."""
+        x = accumulating(self.head.inputs(outputs.features)) - self.origin
+        self._second.addmm_(x.T, x)
+        self._sample.add(outputs.features)
+        self._largest.add(self.head.logits(outputs).amax(1, keepdim=True))
+
+    def finish(self) -> None:
+        """The residual space, and the alpha that makes both terms equal on average."""
+        features = self._sample.rows()
+        _, vectors = torch.linalg.eigh(self._second)  # eigenvalues ascend
+        width = len(vectors)
+        self.residual = vectors[:, : width - (self.dim or published_dim(width))].contiguous()
+        lengths = torch.cat([self._length(part) for part in features.split(8192)])
+        self.alpha = widest(self._largest.rows()).mean().to(lengths.device) / lengths.mean().clamp_min(1e-12)
+        del self._second, self._sample, self._largest
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,)."""
+        return vim_score(self._length(outputs.features), widest(self.head.logits(outputs)), self.alpha)
+
+    def _length(self, features: Tensor) -> Tensor:
+        x = widest(self.head.inputs(features)).to(self.origin.dtype)
+        length: Tensor = torch.linalg.vector_norm((x - self.origin) @ self.residual, dim=1)
+        return length
