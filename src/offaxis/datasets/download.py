@@ -14,7 +14,7 @@ Progress = Callable[[str, int, int | None], None]  # (file, bytes that are here,
 
 _ATTEMPTS = 3  # for one address, as long as the connection breaks
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two packets
-_CHUNK = 2**18
+_CHUNK = 2**16
 
 
 class Resuming:
