@@ -1,13 +1,14 @@
 """``offaxis data``: what sets there are, getting them, looking into them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 from offaxis.cli.app import example
@@ -58,20 +59,13 @@ def get_command(
     console, failed = Console(stderr=True), []
     for entry in [known(name) for name in names]:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=console) as bars:
-            tasks: dict[str, TaskID] = {}
-
-            def show(file: str, here: int, total: int | None, bars: Progress = bars, tasks: Any = tasks) -> None:
-                if file not in tasks:
-                    tasks[file] = bars.add_task(Path(file).name, total=total)
-                bars.update(tasks[file], completed=here, total=total)
-
-            try:
-                root = get(entry.name, data, source, show)
-            except DataError as error:
-                failed.append(str(error))
-            else:
-                console.print(f"{entry.title}: {', '.join(entry.here(root))} below {root}", highlight=False)
+        try:
+            with Progress(*columns, console=console, transient=True) as bars:
+                root = get(entry.name, data, source, _bar_for_each_file(bars, entry.title))
+        except DataError as error:
+            failed.append(str(error))
+        else:
+            console.print(f"{entry.title}: {', '.join(entry.here(root))} below {root}", highlight=False)
     if failed:
         raise DataError("\n\n".join(failed))
 
@@ -102,6 +96,17 @@ def inspect_command(
     write_contact_sheet(images, path)
     _findings(found, CATALOGUE.get(name), split, id_name)
     Console().print(f"Contact sheet: {path}", highlight=False)
+
+
+def _bar_for_each_file(bars: Progress, title: str) -> Callable[[str, int, int | None], None]:
+    tasks = {"": bars.add_task(title, total=None)}  # moves while a set is unpacked, or npm is at work
+
+    def show(file: str, here: int, total: int | None) -> None:
+        if file not in tasks:
+            tasks[file] = bars.add_task(Path(file).name, total=total)
+        bars.update(tasks[file], completed=here, total=total)
+
+    return show
 
 
 def _described(entry: Entry, root: Path, id_name: str | None) -> dict[str, Any]:

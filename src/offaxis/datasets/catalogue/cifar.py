@@ -1,21 +1,20 @@
 """CIFAR-10, CIFAR-100, STL-10: small photographs of objects."""
 
+from dataclasses import replace
+
 from offaxis.datasets.catalogue.entry import Download, Entry, Layout, Npm
 from offaxis.datasets.npm import unpack_cifar10
 from offaxis.datasets.readers import cifar
 from offaxis.datasets.readers.stl10 import read_stl10
 
-_TERMS = "none stated, asks to be cited"
-_TINY = "A part of 80 Million Tiny Images, which its authors have withdrawn."
 _SITE = "https://www.cs.toronto.edu/~kriz"
-_PAPER = "Krizhevsky. Learning multiple layers of features from tiny images. Technical report, Toronto, 2009."
 
 CIFAR10 = Entry(
     name="cifar10",
     title="CIFAR-10",
     publisher="Alex Krizhevsky, University of Toronto",
-    licence=_TERMS,
-    citation=_PAPER,
+    licence="none stated, asks to be cited",
+    citation="Krizhevsky. Learning multiple layers of features from tiny images. Technical report, Toronto, 2009.",
     kind="objects",
     counts={"train": 50_000, "test": 10_000},
     native="32x32 RGB",
@@ -46,20 +45,13 @@ CIFAR10 = Entry(
         "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
         unpack_cifar10,
     ),
-    notes=(_TINY,),
+    notes=("A part of 80 Million Tiny Images, which its authors have withdrawn.",),
 )
 
-CIFAR100 = Entry(
+CIFAR100 = replace(
+    CIFAR10,
     name="cifar100",
     title="CIFAR-100",
-    publisher="Alex Krizhevsky, University of Toronto",
-    licence=_TERMS,
-    citation=_PAPER,
-    kind="objects",
-    counts={"train": 50_000, "test": 10_000},
-    native="32x32 RGB",
-    shape=(3, 32, 32),
-    homepage=f"{_SITE}/cifar.html",
     layouts=(
         Layout(
             ("cifar-100-binary", "cifar100/cifar-100-binary", "cifar100"),
@@ -80,7 +72,7 @@ CIFAR100 = Entry(
             unpack="",
         ),
     ),
-    notes=(_TINY,),
+    npm=None,
 )
 
 STL10 = Entry(

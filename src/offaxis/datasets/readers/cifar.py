@@ -28,13 +28,22 @@ def _binary(paths: Sequence[Path], name: str, label_bytes: int, classes: int, na
 
 
 def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file: str, meta_key: str) -> TensorSet:
-    batches = [_batch(read_pickle(path), key, path) for path in paths]
-    labels = np.concatenate([labels for labels, _ in batches])
-    check_labels(labels, classes, paths[0])
-    images = np.concatenate([images for _, images in batches]).reshape(-1, *SHAPE)
+    images, labels = np.empty((0, 3072), np.uint8), np.empty(0, np.int64)
+    for path in paths:
+        batch_labels, batch = _batch(read_pickle(path), key, path)
+        check_labels(batch_labels, classes, path)
+        labels = np.concatenate([labels, batch_labels])
+        images.resize((len(labels), 3072), refcheck=False)  # grows in place: the images are never in memory twice
+        images[-len(batch) :] = batch
     meta = paths[0].parent / meta_file
     names = read_pickle(meta).get(meta_key, []) if meta.exists() else []
-    return _set(name, images, labels, [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names], classes)
+    return _set(
+        name,
+        images.reshape(-1, *SHAPE),
+        labels,
+        [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names],
+        classes,
+    )
 
 
 def _batch(content: dict[str, Any], key: str, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

@@ -4,6 +4,7 @@ import gzip
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -36,13 +37,27 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             expected = int(np.prod(shape, dtype=np.float64))
             if expected > MAX_BYTES:
                 raise DataError(f"{path} claims {expected:,} bytes, more than the {MAX_BYTES:,} that are read.")
-            data = file.read(expected + 1)
+            array = np.empty(expected, np.uint8)
+            here = _fill(array, file)
+            more = file.read(1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged or truncated ({error}): get it again.") from error
-    if len(data) != expected:
-        came = "more" if len(data) > expected else f"{len(data):,}"
+    if more or here != expected:
+        came = "more" if more else f"{here:,}"
         raise DataError(f"Expected {expected:,} bytes after the header of {path} but there are {came}: get it again.")
-    return np.frombuffer(bytearray(data), np.uint8).reshape(shape)
+    return array.reshape(shape)
+
+
+def _fill(array: NDArray[np.uint8], file: IO[bytes]) -> int:
+    """Read into an array piece by piece, so that nothing is in memory twice; the number of bytes that came."""
+    here = 0
+    while here < len(array):
+        piece = file.read(min(2**20, len(array) - here))
+        if not piece:
+            break
+        array[here : here + len(piece)] = np.frombuffer(piece, np.uint8)
+        here += len(piece)
+    return here
 
 
 def write_idx(array: NDArray[np.uint8]) -> bytes:
