@@ -162,6 +162,18 @@ def test_get_fetches_unpacks_and_load_reads(site: Any, tmp_path: Path) -> None:
     assert len(site.requests) == 1
 
 
+def test_an_archive_that_was_put_there_by_hand_needs_no_server(tmp_path: Path) -> None:
+    archive = _tar({"cifar-100-binary/train.bin": bytes(3074), "cifar-100-binary/test.bin": bytes(3074)})
+    checksum = f"md5:{hashlib.md5(archive).hexdigest()}"
+    download = Download("c.tgz", ("http://127.0.0.1:9/c.tgz",), checksum, unpack="")
+    catalogue = {"cifar100": replace(CATALOGUE["cifar100"], downloads=(download,))}
+    with pytest.raises(DataError, match="Put the file c.tgz"):
+        get("cifar100", tmp_path, catalogue=catalogue)
+    (tmp_path / "c.tgz").write_bytes(archive)
+    get("cifar100", tmp_path, catalogue=catalogue)
+    assert len(load("cifar100", root=tmp_path)) == 1
+
+
 def test_get_tells_what_to_put_where(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"scenes\.zip") as caught:
         get("scenes", tmp_path)

@@ -68,6 +68,8 @@ def test_duplicates_are_found_within_and_between_sets() -> None:
     found = inspect(test, {"train": train, "another size": _photographs(5, 16)})
     assert found.repeated == 1
     assert found.shared == {"train": 2, "another size": 0}
+    assert found.among_others == {("train", "another size"): 0}
+    assert inspect(images, {"train": train, "test": test}).among_others == {("train", "test"): 2}
     assert found.count == 5
     assert found.frame.width == 0
 

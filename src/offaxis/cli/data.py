@@ -224,6 +224,8 @@ def _findings(found: Inspection, entry: Entry | None, split: str, id_name: str |
     table.add_row("duplicates", _duplicates(found.repeated, "in the set itself"))
     for name, count in found.shared.items():
         table.add_row("", _duplicates(count, f"also in {name}"))
+    for (first, second), count in found.among_others.items():
+        table.add_row("", _duplicates(count, f"of {second} also in {first}"))
     if id_name is not None:
         table.add_row(f"beside {id_name}", _standing(id_name, found.name))
     for bad in found.skipped:

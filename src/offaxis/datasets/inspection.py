@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -46,6 +47,7 @@ class Inspection:
         frame: the black border that the images have in common.
         repeated: images that are in the set already.
         shared: for each other set by name, how many images of this one are in that one too.
+        among_others: for each two of the other sets, how many images of the second are in the first too.
         skipped: files that were left out.
     """
 
@@ -60,6 +62,7 @@ class Inspection:
     frame: Frame
     repeated: int
     shared: dict[str, int]
+    among_others: dict[tuple[str, str], int]
     skipped: tuple[Skipped, ...]
 
 
@@ -89,6 +92,7 @@ def inspect(
         widths.append(border_widths(part))
         if progress:
             progress(len(part))
+    elsewhere = {name: image_hashes(other) for name, other in (others or {}).items()}
     mean = total / pixels
     std = (squares / pixels - mean.square()).clamp_min(0).sqrt()
     counts = np.bincount(images.labels.numpy()) if images.labels is not None else np.zeros(1, int)
@@ -103,7 +107,8 @@ def inspect(
         file_sizes(images),
         common_frame(torch.cat(widths)),
         len(repeated(hashes)),
-        {name: len(shared(image_hashes(other), hashes)) for name, other in (others or {}).items()},
+        {name: len(shared(there, hashes)) for name, there in elsewhere.items()},
+        {(a, b): len(shared(elsewhere[a], elsewhere[b])) for a, b in combinations(elsewhere, 2)},
         images.skipped,
     )
 

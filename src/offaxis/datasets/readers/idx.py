@@ -3,8 +3,8 @@
 import gzip
 import zlib
 from collections.abc import Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return array.reshape(shape)
 
 
-def _fill(array: NDArray[np.uint8], file: IO[bytes]) -> int:
+def _fill(array: NDArray[np.uint8], file: gzip.GzipFile | BufferedReader) -> int:
     """Read into an array piece by piece, so that nothing is in memory twice; the number of bytes that came."""
     here = 0
     while here < len(array):
