@@ -137,7 +137,7 @@ def _folder(folder: Path, entry: Entry, layout: Layout, split: Split) -> Publish
             images[:, :, :, edge] = 0
     by_class = entry.name in ("notmnist", "dtd", "scenes")
     for number, image in enumerate(images):
-        inner = folder / f"class{number // 2}" if by_class else folder
+        inner = folder / ("buildings", "street")[number // 2] if by_class else folder
         save_image(inner / f"{number:06d}.png", image)
     (folder / ".DS_Store").write_text("left behind")
     return Published(images, [0, 0, 1, 1] if by_class else None)

@@ -167,7 +167,7 @@ def test_an_archive_that_was_put_there_by_hand_needs_no_server(tmp_path: Path) -
     checksum = f"md5:{hashlib.md5(archive).hexdigest()}"
     download = Download("c.tgz", ("http://127.0.0.1:9/c.tgz",), checksum, unpack="")
     catalogue = {"cifar100": replace(CATALOGUE["cifar100"], downloads=(download,))}
-    with pytest.raises(DataError, match="Put the file c.tgz"):
+    with pytest.raises(DataError, match=r"Put the file c\.tgz"):
         get("cifar100", tmp_path, catalogue=catalogue)
     (tmp_path / "c.tgz").write_bytes(archive)
     get("cifar100", tmp_path, catalogue=catalogue)

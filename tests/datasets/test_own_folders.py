@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -163,6 +165,32 @@ def test_what_systems_leave_behind_is_ignored(by_class: Path) -> None:
     assert len(load(by_class)) == 12
 
 
+def test_linked_folders_are_followed_but_never_in_circles(by_class: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "a").symlink_to(by_class / "cat")
+    (linked / "b").symlink_to(by_class / "dog")
+    (by_class / "dog" / "loop").symlink_to(linked)
+    images = load(linked)
+    assert images.classes == ("a", "b")
+    assert len(images) == 8
+
+
+@given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM"]))
+@settings(max_examples=150, deadline=None)
+def test_damaged_images_give_pixels_or_an_error_that_names_them(data: st.DataObject, kind: str) -> None:
+    file = io.BytesIO()
+    Image.fromarray(_pixels(1, 9, 11)[0].transpose(1, 2, 0)).save(file, format=kind)
+    content = bytearray(file.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        outcome = f"the picture {decode(bytes(content[: data.draw(st.integers(1, len(content)))]), 'the picture').size}"
+    except DataError as error:
+        outcome = str(error)
+    assert "the picture" in outcome
+
+
 def test_an_empty_folder_and_an_unknown_name_say_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are none"):
         load(tmp_path)
@@ -214,19 +242,18 @@ def _archive(path: Path, members: dict[str, bytes]) -> Path:
 def test_archives_of_images_are_sets(
     kind: str, tmp_path: Path, png: Callable[[Pixels], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OFFAXIS_DATA", str(tmp_path / "root"))
+    monkeypatch.setattr(own_module, "cache_folder", lambda: tmp_path / "cache")
     images = _pixels(4)
     members = {f"top/{'ab'[i // 2]}/{i}.png": png(image) for i, image in enumerate(images)}
     path = _archive(tmp_path / f"own.{kind}", members)
     read = load(path)
     assert read.classes == ("a", "b")
     np.testing.assert_array_equal(read.batch(torch.arange(4)).numpy(), images)
-    monkeypatch.setattr(own_module, "unpack", lambda *_: pytest.fail("unpacked twice"))
-    assert load(path).fingerprint == read.fingerprint
+    with monkeypatch.context() as patch:
+        patch.setattr(own_module, "unpack", lambda *_: pytest.fail("unpacked twice"))
+        assert load(path).fingerprint == read.fingerprint
     cut = tmp_path / f"cut.{kind}"
-    cut.write_bytes(path.read_bytes()[:700])
-    monkeypatch.undo()
-    monkeypatch.setenv("OFFAXIS_DATA", str(tmp_path / "root"))
+    cut.write_bytes(path.read_bytes()[: 700 if kind != "tar" else 1024])  # between two files, where it is a plain tar
     with pytest.raises(DataError, match=re.escape(str(cut))):
         load(cut)
 

@@ -98,9 +98,7 @@ def _unpack_into(archive: Path, room: Path, limits: Limits) -> None:
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """(name, size, open file) of every plain file, in order."""
-    with _naming(archive):
-        zipped = zipfile.is_zipfile(archive)
-    if zipped:
+    if archive.suffix.lower() == ".zip":
         with _naming(archive), zipfile.ZipFile(archive) as content:
             for info in content.infolist():
                 if not info.is_dir():
@@ -117,6 +115,15 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 if plain is None:
                     raise DataError(f"{archive} is refused: {member.name} is a link or a device.")
                 yield member.name, member.size, plain
+            _check_end(pack, archive)
+
+
+def _check_end(pack: tarfile.TarFile, archive: Path) -> None:
+    """A whole tar archive ends with a block of zeros; one that was cut between two files does not."""
+    assert pack.fileobj is not None
+    pack.fileobj.seek(pack.offset)
+    if pack.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise DataError(f"{archive} is truncated: it has no end. Get it again.")
 
 
 def _safe(name: str, archive: Path) -> PurePosixPath:

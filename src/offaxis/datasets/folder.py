@@ -136,7 +136,7 @@ def find_images(folder: Path, skip_bad: bool = False) -> Files:
     Raises:
         DataError: there is no image, or a file is none and ``skip_bad`` is False.
     """
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and not _ignored(path.relative_to(folder)))
+    found = sorted(_walk(folder))
     skipped = [Skipped(str(path), "not an image file") for path in found if path.suffix.lower() not in SUFFIXES]
     if skipped and not skip_bad:
         raise DataError(
@@ -239,5 +239,14 @@ def _some_left(name: str, files: Files, bad: list[Skipped]) -> Files:
     return files.without(bad) if bad else files
 
 
-def _ignored(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts) or path.name.lower() in IGNORED
+def _walk(folder: Path) -> Iterator[Path]:
+    """Every file below a folder that is not to be ignored; links are followed, but no folder is entered twice."""
+    entered = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        if here.resolve() in entered:
+            folders.clear()
+            continue
+        entered.add(here.resolve())
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (here / name for name in names if not name.startswith(".") and name.lower() not in IGNORED)

@@ -10,7 +10,7 @@ from offaxis.datasets.folder import Decoding, Files, decoded, find_images
 from offaxis.datasets.image_set import ImageSet
 from offaxis.datasets.match import Shape
 from offaxis.datasets.parts import hold_out
-from offaxis.datasets.root import data_root
+from offaxis.datasets.root import cache_folder
 from offaxis.errors import DataError
 
 _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {
@@ -75,7 +75,7 @@ def _unpacked(path: Path) -> Path:
         raise DataError(f"Expected a folder or an archive of images but {path} is neither.")
     state = path.stat()
     version = hashlib.sha256(f"{path.resolve()} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:16]
-    folder = data_root() / "unpacked" / f"{path.name.split('.')[0]}-{version}"
+    folder = cache_folder() / "unpacked" / f"{path.name.split('.')[0]}-{version}"
     if not (folder / ".whole").exists():
         unpack(path, folder)
         (folder / ".whole").touch()

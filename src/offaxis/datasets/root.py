@@ -12,7 +12,12 @@ from offaxis.errors import ArgumentError
 
 def data_root(root: Path | str | None = None) -> Path:
     """The folder that holds the sets: what is given, else ``OFFAXIS_DATA``, else the user's cache folder."""
-    return Path(root or os.environ.get("OFFAXIS_DATA") or pooch.os_cache("offaxis")).expanduser()
+    return Path(root or os.environ.get("OFFAXIS_DATA") or cache_folder()).expanduser()
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for offaxis."""
+    return Path(pooch.os_cache("offaxis"))
 
 
 def known(name: str, catalogue: dict[str, Entry] = CATALOGUE) -> Entry:

@@ -133,7 +133,8 @@ SCENES = Entry(
     layouts=(
         Layout(("scenes/seg_test/seg_test", "seg_test/seg_test", "seg_test"), {"test": (".",)}, read_images),
         Layout(("scenes/seg_train/seg_train", "seg_train/seg_train", "seg_train"), {"train": (".",)}, read_images),
-        Layout(("scenes",), {"test": (".",)}, read_images),
+        # the test classes alone; named, so that a folder seg_train is never taken for them
+        Layout(("scenes",), {"test": ("buildings", "street")}, lambda paths: read_images([paths[0].parent])),
     ),
     downloads=(Download("scenes.zip", (), None, unpack="scenes"),),
     notes=(
