@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from offaxis.datasets.folder import Files
+from offaxis.datasets.files import Files
 from offaxis.datasets.readers.cifar import read_cifar10_binary, read_cifar10_pickled, read_cifar100_pickled
 from offaxis.datasets.readers.idx import read_idx, read_idx_pair, write_idx
 from offaxis.datasets.readers.lists import read_food101, read_gtsrb_test, read_gtsrb_training

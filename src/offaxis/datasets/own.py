@@ -6,7 +6,8 @@ from pathlib import Path
 from offaxis.datasets.archive import is_archive, unpack
 from offaxis.datasets.catalogue import Split
 from offaxis.datasets.decode import size_of
-from offaxis.datasets.folder import Decoding, Files, decoded, find_images
+from offaxis.datasets.files import Files, find_images
+from offaxis.datasets.folder import Decoding, decoded
 from offaxis.datasets.image_set import ImageSet
 from offaxis.datasets.match import Shape
 from offaxis.datasets.parts import hold_out

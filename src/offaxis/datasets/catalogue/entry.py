@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from offaxis.datasets.folder import Files
+from offaxis.datasets.files import Files
 from offaxis.datasets.image_set import TensorSet
 from offaxis.datasets.match import Shape
 

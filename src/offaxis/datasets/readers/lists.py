@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from offaxis.datasets.folder import Files, find_images
+from offaxis.datasets.files import Files, find_images
 from offaxis.errors import DataError
 
 GTSRB_CLASSES = tuple(f"{number:05d}" for number in range(43))
