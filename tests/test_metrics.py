@@ -12,7 +12,7 @@ from scipy.stats import mannwhitneyu
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from offaxis.errors import ArgumentError
-from offaxis.metrics import accuracy_at_tpr, auroc, aupr_in, aupr_out, detection_error, fpr_at_tpr
+from offaxis.metrics import accuracy_at_tpr, aupr_in, aupr_out, auroc, detection_error, fpr_at_tpr
 
 Floats = NDArray[np.float64]
 METRICS = [auroc, aupr_in, aupr_out, accuracy_at_tpr, fpr_at_tpr, detection_error]

@@ -9,11 +9,14 @@ import typer
 from rich.console import Console
 
 from offaxis.cli.app import app, example
-from offaxis.cli.id_set import load_id_set, may_be_mirrored
+from offaxis.datasets import PUBLISHED, load
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike
 from offaxis.networks import by_name
 from offaxis.training import RECIPES, train
+
+NOT_MIRRORED = ("digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb")
+"""Sets whose images mean something else, or nothing, in a mirror."""
 
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "64-true"]
 
@@ -68,12 +71,12 @@ def train_command(
     if recipe not in RECIPES:
         raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
     make = by_name(network)
-    images = load_id_set(id, "train", data)
+    images = load(id, "train", root=data)
     base = RECIPES[recipe]()
     wanted = base.but(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay, clip=clip,
         crop=min(base.crop, min(images.shape[1:]) // 8) if crop is None else crop,
-        flip=may_be_mirrored(id) if flip is None else flip, decay_head=decay_head,
+        flip=(id not in NOT_MIRRORED) if flip is None else flip, decay_head=decay_head,
     )  # fmt: skip
     from lightning_fabric import Fabric  # takes a second to import
 
@@ -89,9 +92,9 @@ def train_command(
     classifier = make(
         num_classes=len(images.classes), in_channels=images.shape[0], dropout=dropout, head=_head(head, scale, hidden)
     )
-    validation = load_id_set(id, "test", data) if validate else None
+    validation = load(id, "test", root=data) if validate else None
     trained = train(
-        classifier, images, wanted, seed=seed, out=out, resume=resume, validation=validation,
+        classifier, images, wanted, seed=seed, out=out, resume=resume, normalise=PUBLISHED.get(id), validation=validation,
         fabric=fabric, sync_bn=sync_bn, log_every=log_every, quiet=quiet,
     )  # fmt: skip
     if fabric.is_global_zero and not quiet:

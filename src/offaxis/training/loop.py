@@ -203,12 +203,10 @@ class _Training:
 
     def _steps(self, first: int, last: int, progress: Progress, request: StopRequest) -> None:
         per_epoch = self.plan.steps_per_epoch
-        order = self.plan.order(first // per_epoch)
         pending, since, begun = torch.zeros((), device=self.fabric.device), first, time.monotonic()
-        for step in range(first, last):
-            if step % per_epoch == 0:
-                order = self.plan.order(step // per_epoch)
-            pending = pending + self._step(order, step)
+        ahead = self.data.stream(indices for indices, _, _ in self.plan.batches(first, last))
+        for step, share, images in zip(range(first, last), self.plan.batches(first, last), ahead, strict=True):
+            pending = pending + self._step(step, share, images)
             done = step + 1
             epoch_ends = done % per_epoch == 0
             if done % self.every == 0 or epoch_ends:
@@ -223,10 +221,10 @@ class _Training:
                     self._report(pending, done, done - since, time.monotonic() - begun, progress)
                 self._stop(request, done)
 
-    def _step(self, order: Tensor, step: int) -> Tensor:
+    def _step(self, step: int, share: tuple[Tensor, int, int], images: Tensor) -> Tensor:
         recipe, plan = self.plan.recipe, self.plan
-        indices, start, total = plan.batch(order, step)
-        images = self.data.batch(indices).to(self.fabric.device, non_blocking=True)
+        indices, start, total = share
+        images = images.to(self.fabric.device, non_blocking=True)
         labels = self.data.labels[indices].to(self.fabric.device, non_blocking=True)  # type: ignore[index]
         images = crop_and_flip(images, recipe.crop, recipe.flip, plan.generator("augment", step), start, total)
         images = self.normalise(images).contiguous(memory_format=torch.channels_last)

@@ -5,6 +5,7 @@ momentum and the number of the step, and ends as if it had never stopped.
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -77,6 +78,15 @@ class Plan:
             indices = indices[: self.remainder]
         share = len(indices) // self.processes
         return indices[self.rank * share : (self.rank + 1) * share], self.rank * share, len(indices)
+
+    def batches(self, first: int, last: int) -> Iterator[tuple[Tensor, int, int]]:
+        """What ``batch`` gives for the steps from ``first`` to before ``last``."""
+        order, of_epoch = torch.empty(0), -1
+        for step in range(first, last):
+            epoch = step // self.steps_per_epoch
+            if epoch != of_epoch:
+                order, of_epoch = self.order(epoch), epoch
+            yield self.batch(order, step)
 
     def generator(self, purpose: str, number: int) -> Generator:
         """Random numbers for one purpose at one epoch or step, on the CPU."""
