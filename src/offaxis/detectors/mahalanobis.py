@@ -172,7 +172,8 @@ class Mahalanobis(Detector):
 
     def score_evidence(self, evidence: Tensor) -> Tensor:
         """(N, E, L) -> scores (N,) at this detector's magnitude and weights."""
-        return mahalanobis_score(evidence[:, self._setting()], self.weights.to(evidence.device), self.bias.cpu())
+        weights, bias = self.weights.to(evidence.device), self.bias.to(evidence.device)
+        return mahalanobis_score(evidence[:, self._place(evidence)], weights, bias)
 
     def choose(self, id_evidence: Tensor, ood_evidence: Tensor, on: str = "OOD samples") -> Self:
         """Weights from the first half of each set, the magnitude by TNR at TPR 95 % on the second.

@@ -3,7 +3,7 @@ r"""SCALE (Xu, Chen, Franchi, Yao 2024, https://arxiv.org/abs/2310.00227).
 .. math:: S(x) = -\log \sum_i e^{z_i(r f)}, \qquad r = \exp(s_1 / s_2)
 
 All features of an image times one number: :math:`s_1` is their sum, :math:`s_2` the sum of the k largest. Unlike ASH
-nothing is pruned. What it means for a cosine head is in ``HeadCopy``: the logits times r.
+nothing is pruned. For a cosine head f is the unit feature vector that the head sees (``HeadCopy``).
 """
 
 from typing import ClassVar
@@ -57,4 +57,5 @@ class SCALE(Detector):
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""
-        return energy_score(self.head.logits(outputs, scale_activations(outputs.features, self.percentile)))
+        scaled = scale_activations(self.head.inputs(outputs.features), self.percentile)
+        return energy_score(self.head.logits(scaled, outputs.scale))
