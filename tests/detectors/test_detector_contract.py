@@ -10,9 +10,9 @@ import torch
 
 from offaxis.detectors import (
     ASH,
-    DETECTORS,
     GEN,
     KNN,
+    NATIVE,
     ODIN,
     SCALE,
     Cosine,
@@ -87,7 +87,7 @@ def case(request: pytest.FixtureRequest, toy: Any, network_of: Any) -> tuple[Det
 
 
 def test_every_detector_has_a_case() -> None:
-    assert {make().name for make, _ in CASES.values()} == set(DETECTORS)
+    assert {make().name for make, _ in CASES.values()} == set(NATIVE)
 
 
 def test_scores_are_finite_and_one_per_image(case: Any, toy: Any) -> None:

@@ -12,8 +12,6 @@ Made for features after a ReLU; where nothing positive is kept, s_1 / s_2 counts
 is the unit feature vector that the head sees (``HeadCopy``).
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -60,10 +58,10 @@ class ASH(Detector):
 
     name = "ash"
     paper = "https://arxiv.org/abs/2209.09858"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("percentile",)
-    options: ClassVar = ("variant",)
+    tunable = ("percentile",)
+    options = ("variant",)
 
     def __init__(self, percentile: float = 0.9, variant: str = "s") -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
 from itertools import product
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -52,17 +52,21 @@ class Detector(Fitted, ABC):
         paper: link to the paper.
         uses: the fields of Outputs that it reads.
         needs_fit: whether ``fit`` must come before ``score``.
+        fits_on_images: whether ``fit`` needs the images themselves and makes passes of its own.
         tunable: the hyperparameters, which are constructor arguments and attributes of the same name.
         options: the other constructor arguments, attributes of the same name too.
+        savable: whether all that was fitted is in the buffers.
         tuned_on: what the hyperparameters were chosen with (``"OOD samples"``); None where they were not tuned.
     """
 
-    name: ClassVar[str]
-    paper: ClassVar[str]
-    uses: ClassVar[tuple[str, ...]] = ("logits",)
-    needs_fit: ClassVar[bool] = False
-    tunable: ClassVar[tuple[str, ...]] = ()
-    options: ClassVar[tuple[str, ...]] = ()
+    name: str
+    paper: str
+    uses: tuple[str, ...] = ("logits",)
+    needs_fit: bool = False
+    fits_on_images: bool = False
+    tunable: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    savable: bool = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ so that memory does not grow with the product of both sets; with faiss installed
 
 import importlib.util
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,10 +69,10 @@ class KNN(Detector):
 
     name = "knn"
     paper = "https://arxiv.org/abs/2204.06507"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("k",)
-    options: ClassVar = ("search",)
+    tunable = ("k",)
+    options = ("search",)
 
     bank: Tensor
 

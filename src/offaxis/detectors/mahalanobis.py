@@ -12,7 +12,7 @@ weights come from a logistic regression of OOD against ID samples; before tuning
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -52,10 +52,10 @@ class Mahalanobis(Detector):
 
     name = "mahalanobis"
     paper = "https://arxiv.org/abs/1807.03888"
-    uses: ClassVar = ("layers",)
+    uses = ("layers",)
     needs_fit = True
-    tunable: ClassVar = ("eps",)
-    options: ClassVar = ("layers", "std", "epsilons")
+    tunable = ("eps",)
+    options = ("layers", "std", "epsilons")
 
     weights: Tensor
     bias: Tensor

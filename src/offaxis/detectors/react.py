@@ -6,8 +6,6 @@ Features are clipped at c, a quantile of all activations of the training images,
 that the clipped features give. For a cosine head f is the unit feature vector that the head sees (``HeadCopy``).
 """
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,9 +34,9 @@ class ReAct(Detector):
 
     name = "react"
     paper = "https://arxiv.org/abs/2111.12797"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("percentile",)
+    tunable = ("percentile",)
 
     levels: Tensor
     thresholds: Tensor

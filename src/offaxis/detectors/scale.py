@@ -6,8 +6,6 @@ All features of an image times one number: :math:`s_1` is their sum, :math:`s_2`
 nothing is pruned. For a cosine head f is the unit feature vector that the head sees (``HeadCopy``).
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from offaxis.detectors.arguments import fraction
@@ -33,9 +31,9 @@ class SCALE(Detector):
 
     name = "scale"
     paper = "https://arxiv.org/abs/2310.00227"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("percentile",)
+    tunable = ("percentile",)
 
     def __init__(self, percentile: float = 0.85) -> None:
         super().__init__()

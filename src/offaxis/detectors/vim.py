@@ -9,8 +9,6 @@ R spans what the D leading principal directions of the training features leave o
 at which the logits vanish. For a cosine head f is the unit feature vector that the head sees, and o is 0.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -44,9 +42,9 @@ class ViM(Detector):
 
     name = "vim"
     paper = "https://arxiv.org/abs/2203.10807"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("dim",)
+    tunable = ("dim",)
 
     origin: Tensor
     residual: Tensor
