@@ -1,5 +1,7 @@
 """Outputs, or images where gradients are needed -> how unfamiliar: one file a paper."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from offaxis.detectors import storage
@@ -24,8 +26,10 @@ from offaxis.detectors.relative_mahalanobis import RelativeMahalanobis
 from offaxis.detectors.scale import SCALE
 from offaxis.detectors.storage import save
 from offaxis.detectors.vim import ViM
+from offaxis.detectors.zoo import Zoo
+from offaxis.detectors.zoo_table import TABLE
 
-DETECTORS: dict[str, type[Detector]] = {
+NATIVE: dict[str, type[Detector]] = {
     kind.name: kind
     for kind in (
         Cosine,
@@ -47,7 +51,13 @@ DETECTORS: dict[str, type[Detector]] = {
         IsoMaxPlus,
     )
 }
-"""Name -> class, for the command line and for files."""
+"""Our own."""
+
+DETECTORS: dict[str, Callable[..., Detector]] = {
+    **NATIVE,
+    **{f"zoo-{kind.lower()}": partial(Zoo, kind=kind) for kind in TABLE},
+}
+"""Name -> what makes it, for the command line and for files: our own and pytorch-ood's."""
 
 
 def load(path: Path) -> Detector:
@@ -60,6 +70,7 @@ __all__ = [
     "DETECTORS",
     "GEN",
     "KNN",
+    "NATIVE",
     "ODIN",
     "SCALE",
     "Cosine",
@@ -81,6 +92,7 @@ __all__ = [
     "RelativeMahalanobis",
     "State",
     "ViM",
+    "Zoo",
     "evidence_all",
     "fit_all",
     "load",

@@ -8,11 +8,9 @@ where f' keeps the k largest of the d features of an image, k = d - round(d p), 
 - **b** (binarise): the kept ones all become :math:`s_1 / k`;
 - **p** (prune): the kept ones stay.
 
-Made for features after a ReLU; where nothing positive is kept, s_1 / s_2 counts as 0. What it means for a cosine head is
-in ``HeadCopy``.
+Made for features after a ReLU; where nothing positive is kept, s_1 / s_2 counts as 0. For a cosine head f
+is the unit feature vector that the head sees (``HeadCopy``).
 """
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -60,10 +58,10 @@ class ASH(Detector):
 
     name = "ash"
     paper = "https://arxiv.org/abs/2209.09858"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("percentile",)
-    options: ClassVar = ("variant",)
+    tunable = ("percentile",)
+    options = ("variant",)
 
     def __init__(self, percentile: float = 0.9, variant: str = "s") -> None:
         super().__init__()
@@ -88,5 +86,5 @@ class ASH(Detector):
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""
-        shaped = shape_activations(outputs.features, self.variant, self.percentile)
-        return energy_score(self.head.logits(outputs, shaped))
+        shaped = shape_activations(self.head.inputs(outputs.features), self.variant, self.percentile)
+        return energy_score(self.head.logits(shaped, outputs.scale))

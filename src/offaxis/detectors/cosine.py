@@ -6,8 +6,6 @@ The paper calls an image ID where its largest cosine is high; here the sign is t
 scale s is not part of the score, and there is nothing to tune.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from offaxis.detectors.detector import Detector
@@ -24,7 +22,7 @@ class Cosine(Detector):
 
     name = "cosine"
     paper = "https://arxiv.org/abs/1905.10628"
-    uses: ClassVar = ("cosine",)
+    uses = ("cosine",)
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""

@@ -5,8 +5,6 @@ r"""Ensemble of cosines (Techapanurak, Suganuma, Okatani 2019, supplement, https
 The cosines are averaged over the networks class by class, and then the largest is taken: not the mean of the maxima.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from offaxis.detectors.cosine import Cosine, cosine_score
@@ -29,7 +27,7 @@ class CosineEnsemble(Cosine):
     """
 
     name = "cosine-ensemble"
-    options: ClassVar = ("networks",)
+    options = ("networks",)
 
     def __init__(self, networks: int = 5) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
 from itertools import product
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -52,17 +52,21 @@ class Detector(Fitted, ABC):
         paper: link to the paper.
         uses: the fields of Outputs that it reads.
         needs_fit: whether ``fit`` must come before ``score``.
+        fits_on_images: whether ``fit`` needs the images themselves and makes passes of its own.
         tunable: the hyperparameters, which are constructor arguments and attributes of the same name.
         options: the other constructor arguments, attributes of the same name too.
+        savable: whether all that was fitted is in the buffers.
         tuned_on: what the hyperparameters were chosen with (``"OOD samples"``); None where they were not tuned.
     """
 
-    name: ClassVar[str]
-    paper: ClassVar[str]
-    uses: ClassVar[tuple[str, ...]] = ("logits",)
-    needs_fit: ClassVar[bool] = False
-    tunable: ClassVar[tuple[str, ...]] = ()
-    options: ClassVar[tuple[str, ...]] = ()
+    name: str
+    paper: str
+    uses: tuple[str, ...] = ("logits",)
+    needs_fit: bool = False
+    fits_on_images: bool = False
+    tunable: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    savable: bool = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,11 +187,10 @@ class Detector(Fitted, ABC):
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Every combination of the grid's values, in a fixed order; the present values alone where there is no grid."""
+        """Every combination of the grid's values, in a fixed order, and the present values last where the grid lacks them."""
         grid = self.grid
-        if not grid:
-            return [self.hyperparameters]
-        return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+        tried = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+        return tried if self._present in tried else [*tried, self._present]
 
     def at(self, **hyperparameters: Any) -> Self:
         """The same fitted detector with other hyperparameters; the buffers are shared, not copied."""
@@ -215,7 +218,7 @@ class Detector(Fitted, ABC):
 
     def score_evidence(self, evidence: Tensor) -> Tensor:
         """(N, S, ...) -> scores (N,) at this detector's own hyperparameters, with no pass through the network."""
-        return evidence[:, self._setting()]
+        return evidence[:, self._place(evidence)]
 
     def choose(self, id_evidence: Tensor, ood_evidence: Tensor, on: str = "OOD samples") -> Self:
         """The detector at the setting that separates best: by TNR at TPR 95 %, ties by AUROC, then the first.
@@ -235,11 +238,15 @@ class Detector(Fitted, ABC):
         ood_evidence = torch.cat([self.evidence_images(network, images) for images in images_of(ood_images)])
         return self.choose(id_evidence, ood_evidence)
 
-    def _setting(self) -> int:
-        present = {name: getattr(self, name) for name in self.grid or self.tunable}
-        try:
-            return self.settings.index(present)
-        except ValueError:
+    @property
+    def _present(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.grid or self.tunable}
+
+    def _place(self, evidence: Tensor) -> int:
+        place = self.settings.index(self._present)
+        if place >= evidence.shape[1]:
             raise DetectorError(
-                f"Expected {self.name} at a setting of its grid but it is at {present}: score the images instead."
-            ) from None
+                f"Expected {self.name} at a setting that the evidence was taken for but it is at {self._present}: score "
+                "the images instead."
+            )
+        return place

@@ -49,6 +49,25 @@ def counting_calls(backbone: nn.Module, layers: Sequence[str]) -> Iterator[dict[
             handle.remove()
 
 
+def maps_of(backbone: nn.Module, images: Tensor, layers: Sequence[str]) -> tuple[list[Tensor], Any]:
+    """What each layer gives in one forward pass, not pooled, and what the backbone gives at the end."""
+    found: dict[str, Tensor] = {}
+
+    def keeper(name: str) -> Any:
+        def keep(_module: nn.Module, _inputs: Any, out: Any) -> None:
+            found[name] = out
+
+        return keep
+
+    handles = [backbone.get_submodule(name).register_forward_hook(keeper(name)) for name in layers]
+    try:
+        end = backbone(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [found[name] for name in layers], end
+
+
 def features_until(backbone: nn.Module, images: Tensor, layer: str, calls: int = 1) -> Tensor:
     """The pooled output (N, d) of a layer's last run, after which the forward pass stops.
 

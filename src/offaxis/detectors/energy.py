@@ -5,8 +5,6 @@ r"""Free energy (Liu, Wang, Owens, Li 2020, https://arxiv.org/abs/2010.03759).
 The paper takes T = 1 and finds larger temperatures no better, so there is no grid.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -30,7 +28,7 @@ class Energy(Detector):
 
     name = "energy"
     paper = "https://arxiv.org/abs/2010.03759"
-    tunable: ClassVar = ("temperature",)
+    tunable = ("temperature",)
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()

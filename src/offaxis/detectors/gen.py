@@ -5,8 +5,6 @@ r"""GEN: generalised entropy (Liu, Lochman, Zach 2023, https://doi.org/10.1109/C
 over the M largest probabilities. The paper's G is the negative of this; it sums, and so do we.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from offaxis.detectors.arguments import at_least_one, positive
@@ -39,7 +37,7 @@ class GEN(Detector):
 
     name = "gen"
     paper = "https://doi.org/10.1109/CVPR52729.2023.02293"
-    tunable: ClassVar = ("gamma", "top")
+    tunable = ("gamma", "top")
 
     def __init__(self, gamma: float = 0.1, top: int | None = None) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ h is the numerator of the decomposed logits :math:`z_i = h_i / g` (see the heads
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -49,8 +49,8 @@ class GeneralizedODIN(Detector):
 
     name = "generalized-odin"
     paper = "https://arxiv.org/abs/2002.11297"
-    uses: ClassVar = ("logits", "scale")
-    options: ClassVar = ("perturb", "std", "epsilons")
+    uses = ("logits", "scale")
+    options = ("perturb", "std", "epsilons")
 
     eps: Tensor
 
@@ -61,7 +61,7 @@ class GeneralizedODIN(Detector):
         self.perturb = perturb
         self.std = channel_std(std)
         self.epsilons = tuple(float(e) for e in epsilons)
-        self.needs_fit = perturb  # type: ignore[misc]  # the one detector for which an argument decides
+        self.needs_fit = self.fits_on_images = perturb
         if perturb:
             self.expect("eps")
 

@@ -6,19 +6,17 @@ from torch.nn import functional as F
 
 from offaxis.detectors.fitted import Fitted
 from offaxis.errors import MissingOutputError
-from offaxis.heads import CosineHead, Head, LinearHead, Outputs
+from offaxis.heads import CosineHead, Head, LinearHead
 from offaxis.heads.cosine import EPS
 from offaxis.heads.head import at_least_float32
 
 
 class HeadCopy(Fitted):
-    """The linear map from features to logits that a head is *for one image*.
+    """The linear map that a head is once it has its inputs and its scale.
 
-    A linear head is W f + b for every image, times s(f) where it has a scale. A cosine head divides by the features' own
-    length, which would undo any change of length: ReAct, ASH and SCALE change little else. So the length and the scale
-    are held at what they are for the unchanged image, and the head is a linear map again:
-
-    ``logits(f') = s(f) * (W f' / |f|)`` with unit axes in W, which for f' = f are the network's own logits.
+    A linear head is s * (W x + b) with x the features themselves. A cosine head is s * W x with unit axes in W and x the
+    unit features, f / |f|. Methods that change features (ReAct, ASH, SCALE) change x, and neither the division by |f| nor
+    the scale s is computed anew: a cosine head would otherwise undo every change of length, and s overflow.
     """
 
     weight: Tensor
@@ -51,7 +49,7 @@ class HeadCopy(Fitted):
         self.power = weight.new_tensor(float(isinstance(head, CosineHead)))
 
     def sizes(self) -> dict[str, int]:
-        """The widths of features and logits."""
+        """The width of the features."""
         return {"features": self.weight.shape[1]}
 
     def inputs(self, features: Tensor) -> Tensor:
@@ -59,12 +57,10 @@ class HeadCopy(Fitted):
         x = at_least_float32(features)
         return x / self._length(x)
 
-    def logits(self, outputs: Outputs, changed: Tensor | None = None) -> Tensor:
-        """The logits (N, C) with the features of ``outputs`` changed to ``changed`` (N, d); the network's own if None."""
-        features = at_least_float32(outputs.features)
-        x = (features if changed is None else changed) / self._length(features)
-        logits = F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
-        return logits if outputs.scale is None else outputs.scale.to(x.dtype).unsqueeze(1) * logits
+    def logits(self, inputs: Tensor, scale: Tensor | None) -> Tensor:
+        """The logits (N, C) of inputs (N, d), changed or not, with the image's own scale (N,)."""
+        logits = F.linear(inputs, self.weight.to(inputs.dtype), self.bias.to(inputs.dtype))
+        return logits if scale is None else scale.to(inputs.dtype).unsqueeze(1) * logits
 
     def _length(self, features: Tensor) -> Tensor:
         length: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_min(EPS)

@@ -5,8 +5,6 @@ r"""IsoMax+'s minimum distance score (Macêdo, Ludermir 2022, https://arxiv.org/
 between the unit features and the unit prototypes of the head ``isomax``. It orders images as the cosine score does.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from offaxis.detectors.detector import Detector
@@ -23,7 +21,7 @@ class IsoMaxPlus(Detector):
 
     name = "isomax"
     paper = "https://arxiv.org/abs/2105.14399"
-    uses: ClassVar = ("cosine",)
+    uses = ("cosine",)
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""

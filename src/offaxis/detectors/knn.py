@@ -7,13 +7,15 @@ so that memory does not grow with the product of both sets; with faiss installed
 """
 
 import importlib.util
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.detectors.arguments import at_least_one
+from offaxis.detectors.checks import check_outputs
 from offaxis.detectors.detector import Detector
 from offaxis.detectors.network import Network
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
@@ -24,24 +26,25 @@ QUERIES, ENTRIES = 1024, 8192  # a block of products has this many rows and colu
 SEARCHES = ("auto", "blocks", "faiss")
 
 
-def kth_neighbour(queries: Tensor, bank: Tensor, k: int) -> Tensor:
-    """The index (N,) of the k-th nearest row of a bank (M, d) for each query (N, d), all of unit length.
+def kth_neighbours(queries: Tensor, bank: Tensor, ks: Sequence[int]) -> Tensor:
+    """The index (N, K) of the k-th nearest row of a bank (M, d) for each query (N, d) and each k, all of unit length.
 
     The nearest is the one with the largest inner product. Blocks of at most QUERIES x ENTRIES products are in memory.
     """
-    found = []
+    most = max(ks)
+    columns = torch.tensor(ks, device=queries.device) - 1
+    found = [torch.empty(0, len(ks), dtype=torch.long, device=queries.device)]
     for rows in queries.split(QUERIES):
         best = rows.new_empty(len(rows), 0)
         where = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         for start in range(0, len(bank), ENTRIES):
             products = rows @ bank[start : start + ENTRIES].T
-            values, places = products.topk(min(k, products.shape[1]), 1)
+            values, places = products.topk(min(most, products.shape[1]), 1)
             best, where = torch.cat([best, values], 1), torch.cat([where, places + start], 1)
-            if best.shape[1] > k:
-                best, order = best.topk(k, 1)
-                where = where.gather(1, order)
-        found.append(where.gather(1, best.argmin(1, keepdim=True)).squeeze(1))
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.long, device=queries.device)
+            best, order = best.topk(min(most, best.shape[1]), 1)  # sorted, the nearest first
+            where = where.gather(1, order)
+        found.append(where[:, columns])
+    return torch.cat(found)
 
 
 def unit(features: Tensor) -> Tensor:
@@ -66,10 +69,10 @@ class KNN(Detector):
 
     name = "knn"
     paper = "https://arxiv.org/abs/2204.06507"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("k",)
-    options: ClassVar = ("search",)
+    tunable = ("k",)
+    options = ("search",)
 
     bank: Tensor
 
@@ -120,9 +123,19 @@ class KNN(Detector):
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""
+        return self._distances(outputs, (self.k,))[:, 0]
+
+    @torch.no_grad()
+    def evidence(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N, S) at every k, from one search."""
+        self.check_fitted()
+        check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())
+        return self._distances(outputs, [setting["k"] for setting in self.settings])
+
+    def _distances(self, outputs: Outputs, ks: Sequence[int]) -> Tensor:
         x = unit(outputs.features).to(self.bank.dtype)
-        where = self._by_faiss(x) if self._uses_faiss() else kth_neighbour(x, self.bank, self.k)
-        return knn_score(x, self.bank[where])
+        where = self._by_faiss(x, ks) if self._uses_faiss() else kth_neighbours(x, self.bank, ks)
+        return torch.stack([knn_score(x, self.bank[column]) for column in where.unbind(1)], 1)
 
     def _uses_faiss(self) -> bool:
         installed = importlib.util.find_spec("faiss") is not None
@@ -134,10 +147,12 @@ class KNN(Detector):
         plain = self.bank.device.type == "cpu" and self.bank.dtype == torch.float32
         return installed and plain and self.search != "blocks"
 
-    def _by_faiss(self, x: Tensor) -> Tensor:
+    def _by_faiss(self, x: Tensor, ks: Sequence[int]) -> Tensor:
         import faiss
 
-        if self._index is None:
-            self._index = faiss.IndexFlatIP(self.bank.shape[1])
-            self._index.add(self.bank.numpy())
-        return torch.from_numpy(self._index.search(x.contiguous().numpy(), self.k)[1][:, -1])
+        if self._index is None or self._index[0] is not self.bank:
+            index = faiss.IndexFlatIP(self.bank.shape[1])
+            index.add(self.bank.numpy())
+            self._index = (self.bank, index)
+        found = self._index[1].search(x.contiguous().numpy(), max(ks))[1]
+        return torch.from_numpy(found)[:, torch.tensor(ks) - 1]

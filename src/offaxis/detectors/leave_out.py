@@ -18,7 +18,6 @@ and 75 %, weight decay 5e-4, dropout 0.3 in wide ResNets, and the checkpoint wit
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -167,9 +166,9 @@ class LeaveOut(Detector):
 
     name = "leave-out"
     paper = "https://arxiv.org/abs/1809.03576"
-    uses: ClassVar = ()
-    tunable: ClassVar = ("temperature", "eps")
-    options: ClassVar = ("std", "networks")
+    uses = ()
+    tunable = ("temperature", "eps")
+    options = ("std", "networks")
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ weights come from a logistic regression of OOD against ID samples; before tuning
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -52,10 +52,10 @@ class Mahalanobis(Detector):
 
     name = "mahalanobis"
     paper = "https://arxiv.org/abs/1807.03888"
-    uses: ClassVar = ("layers",)
+    uses = ("layers",)
     needs_fit = True
-    tunable: ClassVar = ("eps",)
-    options: ClassVar = ("layers", "std", "epsilons")
+    tunable = ("eps",)
+    options = ("layers", "std", "epsilons")
 
     weights: Tensor
     bias: Tensor
@@ -172,7 +172,8 @@ class Mahalanobis(Detector):
 
     def score_evidence(self, evidence: Tensor) -> Tensor:
         """(N, E, L) -> scores (N,) at this detector's magnitude and weights."""
-        return mahalanobis_score(evidence[:, self._setting()], self.weights.to(evidence.device), self.bias.cpu())
+        weights, bias = self.weights.to(evidence.device), self.bias.to(evidence.device)
+        return mahalanobis_score(evidence[:, self._place(evidence)], weights, bias)
 
     def choose(self, id_evidence: Tensor, ood_evidence: Tensor, on: str = "OOD samples") -> Self:
         """Weights from the first half of each set, the magnitude by TNR at TPR 95 % on the second.

@@ -10,7 +10,6 @@ so the step is divided by each channel's :math:`\sigma`. Two forward passes and 
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -67,8 +66,8 @@ class ODIN(Detector):
 
     name = "odin"
     paper = "https://arxiv.org/abs/1706.02690"
-    tunable: ClassVar = ("temperature", "eps")
-    options: ClassVar = ("std", "temperatures", "epsilons")
+    tunable = ("temperature", "eps")
+    options = ("std", "temperatures", "epsilons")
 
     def __init__(
         self,

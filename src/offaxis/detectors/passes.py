@@ -13,10 +13,10 @@ from offaxis.heads import Outputs
 def fit_all(network: Network, batches: Batches, detectors: Sequence[Detector]) -> None:
     """Fit every detector that needs it in one pass over (images, labels).
 
-    Detectors whose fitting needs the images themselves (they override ``fit``) come after, each with its own pass; for
+    Detectors whose fitting needs the images themselves (``fits_on_images``) come after, each with its own pass; for
     these ``batches`` must be something that can be iterated again, such as a list or a DataLoader.
     """
-    shared = [d for d in detectors if d.needs_fit and type(d).fit is Detector.fit]
+    shared = [d for d in detectors if d.needs_fit and not d.fits_on_images]
     for detector in shared:
         detector.begin(network)
     if shared:
@@ -26,7 +26,7 @@ def fit_all(network: Network, batches: Batches, detectors: Sequence[Detector]) -
         for detector in shared:
             detector.finish()
     for detector in detectors:
-        if detector.needs_fit and type(detector).fit is not Detector.fit:
+        if detector.needs_fit and detector.fits_on_images:
             detector.fit(network, batches)
 
 

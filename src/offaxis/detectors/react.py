@@ -3,10 +3,8 @@ r"""ReAct: rectified activations (Sun, Guo, Li 2021, https://arxiv.org/abs/2111.
 .. math:: S(x) = -\log \sum_i e^{z_i(\min(f, c))}
 
 Features are clipped at c, a quantile of all activations of the training images, and the energy is taken of the logits
-that the clipped features give. What that means for a cosine head is in ``HeadCopy``.
+that the clipped features give. For a cosine head f is the unit feature vector that the head sees (``HeadCopy``).
 """
-
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,9 +34,9 @@ class ReAct(Detector):
 
     name = "react"
     paper = "https://arxiv.org/abs/2111.12797"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("percentile",)
+    tunable = ("percentile",)
 
     levels: Tensor
     thresholds: Tensor
@@ -65,7 +63,7 @@ class ReAct(Detector):
 
     def update(self, outputs: Outputs, labels: Tensor) -> None:  # noqa: ARG002 - the contract's
         """Add a batch to the sample; labels are not needed."""
-        self._sample.add(outputs.features)
+        self._sample.add(self.head.inputs(outputs.features))
 
     def finish(self) -> None:
         """The thresholds at the present quantile and at those of the grid."""
@@ -79,7 +77,8 @@ class ReAct(Detector):
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""
         chosen = self.thresholds[(self.levels - self.percentile).abs().argmin()]
-        return energy_score(self.head.logits(outputs, rectify(outputs.features, chosen)))
+        clipped = rectify(self.head.inputs(outputs.features), chosen)
+        return energy_score(self.head.logits(clipped, outputs.scale))
 
     def check_fitted(self) -> None:
         """Raise NotFittedError unless the threshold of the present quantile is there."""

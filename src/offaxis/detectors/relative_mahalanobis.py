@@ -8,8 +8,6 @@ with the class means and the covariance within classes, less the same distance u
 covariances are divided by the number of images, as in the paper.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from offaxis.detectors.detector import Detector
@@ -29,7 +27,7 @@ class RelativeMahalanobis(Detector):
 
     name = "relative-mahalanobis"
     paper = "https://arxiv.org/abs/2106.09022"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
 
     def __init__(self) -> None:

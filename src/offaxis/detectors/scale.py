@@ -3,10 +3,8 @@ r"""SCALE (Xu, Chen, Franchi, Yao 2024, https://arxiv.org/abs/2310.00227).
 .. math:: S(x) = -\log \sum_i e^{z_i(r f)}, \qquad r = \exp(s_1 / s_2)
 
 All features of an image times one number: :math:`s_1` is their sum, :math:`s_2` the sum of the k largest. Unlike ASH
-nothing is pruned. What it means for a cosine head is in ``HeadCopy``: the logits times r.
+nothing is pruned. For a cosine head f is the unit feature vector that the head sees (``HeadCopy``).
 """
-
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -33,9 +31,9 @@ class SCALE(Detector):
 
     name = "scale"
     paper = "https://arxiv.org/abs/2310.00227"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("percentile",)
+    tunable = ("percentile",)
 
     def __init__(self, percentile: float = 0.85) -> None:
         super().__init__()
@@ -57,4 +55,5 @@ class SCALE(Detector):
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""
-        return energy_score(self.head.logits(outputs, scale_activations(outputs.features, self.percentile)))
+        scaled = scale_activations(self.head.inputs(outputs.features), self.percentile)
+        return energy_score(self.head.logits(scaled, outputs.scale))

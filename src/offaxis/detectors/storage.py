@@ -43,6 +43,11 @@ def rebuild(description: Mapping[str, Any], tensors: Mapping[str, Tensor], kinds
 def save(detector: Detector, path: Path) -> None:
     """Write a fitted detector, whole or not at all."""
     detector.check_fitted()
+    if not detector.savable:
+        raise DetectorError(
+            f"Expected a detector whose statistics are tensors of ours but {detector.name} keeps them elsewhere: fit it again "
+            "in the process that needs it."
+        )
     header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(describe(detector))}
     tensors = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
     with replacing(path) as temporary:

@@ -9,8 +9,6 @@ R spans what the D leading principal directions of the training features leave o
 at which the logits vanish. For a cosine head f is the unit feature vector that the head sees, and o is 0.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -44,9 +42,9 @@ class ViM(Detector):
 
     name = "vim"
     paper = "https://arxiv.org/abs/2203.10807"
-    uses: ClassVar = ("features",)
+    uses = ("features",)
     needs_fit = True
-    tunable: ClassVar = ("dim",)
+    tunable = ("dim",)
 
     origin: Tensor
     residual: Tensor
@@ -75,26 +73,28 @@ class ViM(Detector):
 
     def update(self, outputs: Outputs, labels: Tensor) -> None:  # noqa: ARG002 - the contract's
         """Add a batch; labels are not needed."""
-        x = accumulating(self.head.inputs(outputs.features)) - self.origin
+        inputs = self.head.inputs(outputs.features)
+        x = accumulating(inputs) - self.origin
         self._second.addmm_(x.T, x)
-        self._sample.add(outputs.features)
-        self._largest.add(self.head.logits(outputs).amax(1, keepdim=True))
+        self._sample.add(inputs)
+        self._largest.add(self.head.logits(inputs, outputs.scale).amax(1, keepdim=True))
 
     def finish(self) -> None:
         """The residual space, and the alpha that makes both terms equal on average."""
-        features = self._sample.rows()
+        inputs = self._sample.rows()
         _, vectors = torch.linalg.eigh(self._second)  # eigenvalues ascend
         width = len(vectors)
         self.residual = vectors[:, : width - (self.dim or published_dim(width))].contiguous()
-        lengths = torch.cat([self._length(part) for part in features.split(8192)])
+        lengths = torch.cat([self._length(part) for part in inputs.split(8192)])
         self.alpha = widest(self._largest.rows()).mean().to(lengths.device) / lengths.mean().clamp_min(1e-12)
         del self._second, self._sample, self._largest
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""
-        return vim_score(self._length(outputs.features), widest(self.head.logits(outputs)), self.alpha)
+        inputs = self.head.inputs(outputs.features)
+        return vim_score(self._length(inputs), widest(self.head.logits(inputs, outputs.scale)), self.alpha)
 
-    def _length(self, features: Tensor) -> Tensor:
-        x = widest(self.head.inputs(features)).to(self.origin.dtype)
+    def _length(self, inputs: Tensor) -> Tensor:
+        x = widest(inputs).to(self.origin.dtype)
         length: Tensor = torch.linalg.vector_norm((x - self.origin) @ self.residual, dim=1)
         return length

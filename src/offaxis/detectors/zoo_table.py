@@ -1,0 +1,117 @@
+"""How each detector of pytorch-ood 0.4.0 is made and what it is fed: one line each."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Feed(StrEnum):
+    """What a detector of pytorch-ood is given."""
+
+    LOGITS = "logits"
+    FEATURES = "features"
+    MAPS = "feature maps"  # pooled features as maps of one pixel
+    LAYERS = "layers"
+    MODEL = "model"  # the network itself, called with images
+
+
+class Parts(NamedTuple):
+    """What a detector may be made of; what it does not need may be absent.
+
+    Attributes:
+        num_classes: C.
+        linear: the head as an ``nn.Linear`` over the features that it is fed.
+        network: images -> logits.
+        encoder: images -> features.
+        layers: the network's modules that multi-layer methods hook.
+        taps: functions that, called one after the other from the images on, give the maps of these layers.
+        tapped_logits: gives the logits of the images that the taps saw last.
+        maps: images -> maps (N, c, h, w) of the last of these layers.
+        after_maps: such maps -> logits.
+    """
+
+    num_classes: int = 0
+    linear: nn.Linear | None = None
+    network: nn.Module | None = None
+    encoder: Callable[[Tensor], Tensor] | None = None
+    layers: Sequence[nn.Module] = ()
+    taps: Sequence[Callable[[Tensor], Tensor]] = ()
+    tapped_logits: Callable[[Tensor], Tensor] | None = None
+    maps: Callable[[Tensor], Tensor] | None = None
+    after_maps: Callable[[Tensor], Tensor] | None = None
+
+
+class Entry(NamedTuple):
+    """A row: what is fed, whether the head is needed, how the object is made."""
+
+    feed: Feed
+    head: bool
+    make: Callable[[Any, Parts, dict[str, Any]], Any]
+
+
+def _flat(linear: nn.Linear | None) -> nn.Module:
+    assert linear is not None
+    return nn.Sequential(nn.Flatten(), linear)
+
+
+def _weights(parts: Parts) -> dict[str, Tensor]:
+    assert parts.linear is not None
+    return {"w": parts.linear.weight.detach(), "b": parts.linear.bias.detach()}
+
+
+def _vim(ood: Any, parts: Parts, options: dict[str, Any]) -> Any:
+    width = _weights(parts)["w"].shape[1]
+    return ood.ViM(None, **{"d": width // 2, **options}, **_weights(parts))
+
+
+def _weighted(ood: Any, parts: Parts, options: dict[str, Any]) -> Any:
+    return ood.WeightedEBO(None, torch.tensor(options.get("weights", [1.0] * parts.num_classes)))
+
+
+TABLE: dict[str, Entry] = {
+    # fed with logits
+    "EnergyBased": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.EnergyBased(None, **o)),
+    "Entropy": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.Entropy(None, **o)),
+    "GEN": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.GEN(None, **o)),
+    "KLMatching": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.KLMatching(None, **o)),
+    "MaxLogit": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.MaxLogit(None, **o)),
+    "MaxSoftmax": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.MaxSoftmax(None, **o)),
+    "OpenMax": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.OpenMax(None, **o)),
+    "TemperatureScaling": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.TemperatureScaling(None, **o)),
+    "WeightedEBO": Entry(Feed.LOGITS, False, _weighted),
+    # fed with features
+    "DICE": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.DICE(None, **_weights(p), **{"p": 0.7, **o})),
+    "GMM": Entry(Feed.FEATURES, False, lambda ood, _, o: ood.GMM(None, **o)),
+    "KNN": Entry(Feed.FEATURES, False, lambda ood, _, o: ood.KNN(None, **o)),
+    "LTS": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.LTS(None, p.linear, **o)),
+    "MCM": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.MCM(None, _weights(p)["w"], **o)),
+    "Mahalanobis": Entry(Feed.FEATURES, False, lambda ood, _, o: ood.Mahalanobis(None, **o)),
+    "NCI": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.NCI(None, p.linear, **o)),
+    "NNGuide": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.NNGuide(None, p.linear, **o)),
+    "PNML": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.PNML(None, p.linear, **o)),
+    "RMD": Entry(Feed.FEATURES, False, lambda ood, _, o: ood.RMD(None, **o)),
+    "SHE": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.SHE(None, p.linear, **o)),
+    "ViM": Entry(Feed.FEATURES, True, _vim),
+    "fDBD": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.fDBD(None, p.linear, **o)),
+    # fed with features as maps of one pixel
+    "ASH": Entry(Feed.MAPS, True, lambda ood, p, o: ood.ASH(None, _flat(p.linear), **o)),
+    "ReAct": Entry(Feed.MAPS, True, lambda ood, p, o: ood.ReAct(None, _flat(p.linear), **o)),
+    "SCALE": Entry(Feed.MAPS, True, lambda ood, p, o: ood.SCALE(None, _flat(p.linear), **o)),
+    "VRA": Entry(Feed.MAPS, True, lambda ood, p, o: ood.VRA(None, _flat(p.linear), **o)),
+    # fed with the pooled features of several layers
+    "MultiMahalanobis": Entry(
+        Feed.LAYERS, False, lambda ood, p, o: ood.MultiMahalanobis([nn.Identity()] * max(len(p.layers), 1), **o)
+    ),
+    # fed with images, through the network
+    "GradNorm": Entry(Feed.MODEL, False, lambda ood, p, o: ood.GradNorm(p.network, **o)),
+    "GradUncertainty": Entry(Feed.MODEL, False, lambda ood, p, o: ood.GradUncertainty(p.network, **o)),
+    "Gram": Entry(Feed.MODEL, False, lambda ood, p, o: ood.Gram(p.tapped_logits, p.taps, p.num_classes, **o)),
+    "MCD": Entry(Feed.MODEL, False, lambda ood, p, o: ood.MCD(p.network, **o)),
+    "MahalanobisODIN": Entry(Feed.MODEL, False, lambda ood, p, o: ood.MahalanobisODIN(p.encoder, **o)),
+    "NACUE": Entry(Feed.MODEL, False, lambda ood, p, o: ood.NACUE(p.network, p.layers, **o)),
+    "ODIN": Entry(Feed.MODEL, False, lambda ood, p, o: ood.ODIN(p.network, **o)),
+    "RankFeat": Entry(Feed.MODEL, False, lambda ood, p, o: ood.RankFeat(p.maps, p.after_maps, **o)),
+}

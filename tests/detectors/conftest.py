@@ -1,0 +1,132 @@
+"""A toy world that every detector must understand: three kinds of stripes, and noise as the stranger."""
+
+import copy
+import functools
+import importlib
+import math
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from offaxis.classifier import Classifier, Paired
+from offaxis.detectors import Ensemble, MarginEntropyLoss, train_leave_out
+from offaxis.detectors.network import Network
+from offaxis.heads import make_head
+
+CLASSES = 4
+STD = (0.5,)
+_LIBRARIES: list[torch.library.Library] = []
+
+
+def stripes(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Images (count, 1, 8, 8) of stripes in four directions with random phases, and their classes."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % CLASSES
+    angle = labels * math.pi / CLASSES
+    phase = torch.rand(count, generator=generator) * 2 * math.pi
+    grid = torch.arange(8.0)
+    along = grid.view(1, 1, 8) * angle.cos().view(-1, 1, 1) + grid.view(1, 8, 1) * angle.sin().view(-1, 1, 1)
+    waves = torch.sin(1.6 * along + phase.view(-1, 1, 1))
+    return (waves + 0.1 * torch.randn(count, 8, 8, generator=generator)).unsqueeze(1), labels
+
+
+def noise(count: int, seed: int) -> Tensor:
+    return 0.8 * torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass(frozen=True)
+class Toy:
+    train: list[tuple[Tensor, Tensor]]
+    images: Tensor
+    labels: Tensor
+    strangers: Tensor
+
+
+def backbone() -> nn.Module:
+    return nn.Sequential(
+        OrderedDict(
+            first=nn.Conv2d(1, 8, 3, padding=1),
+            norm=nn.BatchNorm2d(8),
+            relu=nn.ReLU(),
+            second=nn.Conv2d(8, 24, 3, padding=1, stride=2),
+            relu2=nn.ReLU(),
+            pool=nn.AdaptiveAvgPool2d(1),
+            flat=nn.Flatten(),
+        )
+    )
+
+
+def untrained(head: str, classes: int = CLASSES, seed: int = 0) -> Classifier:
+    torch.manual_seed(seed)
+    return Classifier(backbone(), make_head(head, 24, classes), layers=("first", "second"))
+
+
+def train(network: Classifier, loss: Callable[..., Tensor] | None = None, steps: int = 150) -> Classifier:
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
+    network.train()
+    for i in range(steps):
+        images, labels = stripes(64, 1000 + i)
+        outputs = network.outputs(images)
+        value = F.cross_entropy(outputs.logits, labels) if loss is None else loss(outputs, labels)
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+    optimiser.zero_grad()
+    return network.eval()
+
+
+@functools.cache
+def trained(kind: str, seed: int = 0) -> Any:
+    if kind == "ensemble":
+        return Ensemble([trained("cosine", seed) for seed in (0, 1)])
+    if kind == "paired":
+        return Paired(trained("linear"), trained("cosine"))
+    if kind == "leave-out":
+        return train_leave_out(CLASSES, lambda c: untrained("linear", c), _train_member, count=2).eval()
+    return train(untrained(kind, seed=seed))
+
+
+def _train_member(member: Classifier, loss: MarginEntropyLoss, seed: int) -> None:
+    train(member, loss)
+
+
+@pytest.fixture(scope="session")
+def toy() -> Toy:
+    images, labels = stripes(400, 1)
+    test, test_labels = stripes(60, 2)
+    batches = list(zip(images.split(100), labels.split(100), strict=True))
+    return Toy(batches, test, test_labels, noise(60, 3))
+
+
+@pytest.fixture
+def network_of() -> Callable[[str], Network]:
+    """Kind of network -> a trained network of one's own (a copy)."""
+    return lambda kind: copy.deepcopy(trained(kind))
+
+
+@pytest.fixture(scope="session")
+def ood() -> Any:
+    """The package pytorch_ood, with the two operators declared that torchvision lacks beside a CPU build of torch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what third parties deprecate while they are imported is not ours
+        try:
+            importlib.import_module("torchvision")
+        except RuntimeError:
+            library = torch.library.Library("torchvision", "DEF")
+            library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            _LIBRARIES.append(library)  # operators live as long as this object
+        except ImportError:
+            pytest.skip("torchvision is not installed (extra zoo)")
+        try:
+            importlib.import_module("pytorch_ood.detector")
+        except ModuleNotFoundError:
+            pytest.skip("pytorch-ood is not installed (extra zoo)")
+        return importlib.import_module("pytorch_ood")

@@ -1,0 +1,306 @@
+"""What every detector promises, whichever paper it comes from."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from offaxis.detectors import (
+    ASH,
+    GEN,
+    KNN,
+    NATIVE,
+    ODIN,
+    SCALE,
+    Cosine,
+    CosineEnsemble,
+    Detector,
+    Energy,
+    GeneralizedODIN,
+    IsoMaxPlus,
+    LeaveOut,
+    Mahalanobis,
+    MaxLogit,
+    MaxSoftmax,
+    ReAct,
+    Reads,
+    RelativeMahalanobis,
+    State,
+    ViM,
+    evidence_all,
+    fit_all,
+    load,
+    save,
+    score_all,
+)
+from offaxis.errors import BadOutputsError, DetectorError, NotFittedError
+
+STD = (0.5,)
+CASES: dict[str, tuple[Callable[[], Detector], str]] = {
+    "cosine": (Cosine, "cosine"),
+    "cosine of a pair": (Cosine, "paired"),
+    "cosine ensemble": (CosineEnsemble, "ensemble"),
+    "max-softmax": (MaxSoftmax, "linear"),
+    "max-softmax, cosine head": (MaxSoftmax, "cosine"),
+    "odin": (lambda: ODIN(std=STD), "linear"),
+    "odin, T = 1": (lambda: ODIN(1, 0.001, std=STD), "linear"),
+    "odin without eps": (lambda: ODIN(eps=0), "linear"),
+    "mahalanobis": (Mahalanobis, "linear"),
+    "mahalanobis with eps": (lambda: Mahalanobis(eps=0.001, std=STD), "linear"),
+    "mahalanobis of a pair": (lambda: Mahalanobis(("second",), eps=0.001), "paired"),
+    "leave-out": (lambda: LeaveOut(std=STD), "leave-out"),
+    "max-logit": (MaxLogit, "linear"),
+    "energy": (Energy, "linear"),
+    "gen": (GEN, "linear"),
+    "gen, top": (lambda: GEN(top=2), "linear"),
+    "knn": (lambda: KNN(10), "linear"),
+    "knn, cosine head": (lambda: KNN(10), "cosine"),
+    "vim": (ViM, "linear"),
+    "vim, cosine head": (lambda: ViM(8), "cosine"),
+    "relative mahalanobis": (RelativeMahalanobis, "linear"),
+    "react": (ReAct, "linear"),
+    "react, cosine head": (lambda: ReAct(0.95), "cosine"),
+    "ash-s": (lambda: ASH(0.65), "linear"),
+    "ash-b": (lambda: ASH(0.65, "b"), "linear"),
+    "ash-p": (lambda: ASH(0.65, "p"), "linear"),
+    "scale": (SCALE, "linear"),
+    "scale of a pair": (SCALE, "paired"),
+    "generalized odin, deconf-c": (lambda: GeneralizedODIN(std=STD), "deconf-c"),
+    "generalized odin, deconf-i": (GeneralizedODIN, "deconf-i"),
+    "generalized odin, deconf-e": (GeneralizedODIN, "deconf-e"),
+    "generalized odin without eps": (lambda: GeneralizedODIN(perturb=False), "deconf-c"),
+    "isomax": (IsoMaxPlus, "isomax"),
+}
+NEED_FIT = [case for case, (make, _) in CASES.items() if make().needs_fit]
+READ_IMAGES = [case for case, (make, _) in CASES.items() if make().reads is Reads.IMAGES]
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, toy: Any, network_of: Any) -> tuple[Detector, Any]:
+    """A fitted detector with its network."""
+    make, kind = CASES[request.param]
+    network = network_of(kind)
+    return make().fit(network, toy.train), network
+
+
+def test_every_detector_has_a_case() -> None:
+    assert {make().name for make, _ in CASES.values()} == set(NATIVE)
+
+
+def test_scores_are_finite_and_one_per_image(case: Any, toy: Any) -> None:
+    detector, network = case
+    scores = detector.score_images(network, toy.images)
+    assert scores.shape == (len(toy.images),)
+    assert scores.is_floating_point()
+    assert torch.isfinite(scores).all()
+    assert not scores.requires_grad
+    assert detector.score_images(network, toy.images[:0]).shape == (0,)
+
+
+def test_larger_is_more_out_of_distribution(case: Any, toy: Any) -> None:
+    detector, network = case
+    known = detector.score_images(network, toy.images)
+    strange = detector.score_images(network, toy.strangers)
+    assert (strange.unsqueeze(1) > known).double().mean() > 0.8
+
+
+def test_the_score_of_an_image_does_not_depend_on_its_batch(case: Any, toy: Any) -> None:
+    detector, network = case
+    whole = detector.score_images(network, toy.images)
+    alone = torch.cat([detector.score_images(network, image) for image in toy.images[:7].split(1)])
+    torch.testing.assert_close(alone, whole[:7], rtol=1e-4, atol=1e-5)
+
+
+def test_scoring_leaves_no_trace_in_the_network(case: Any, toy: Any) -> None:
+    detector, network = case
+    network.train()
+    list(network.modules())[-1].eval()
+    modes = [module.training for module in network.modules()]
+    before = copy.deepcopy(network.state_dict())
+    detector.fit(network, toy.train[:1])
+    detector.score_images(network, toy.images)
+    detector.evidence_images(network, toy.images[:2])
+    assert [module.training for module in network.modules()] == modes
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert all(parameter.requires_grad for parameter in network.parameters())
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_the_mode_of_the_network_does_not_matter(case: Any, toy: Any) -> None:
+    detector, network = case
+    expected = detector.score_images(network.eval(), toy.images)
+    assert torch.equal(detector.score_images(network.train(), toy.images), expected)
+
+
+def test_saved_and_loaded_it_scores_the_same_to_the_bit(case: Any, toy: Any, tmp_path: Path) -> None:
+    detector, network = case
+    detector.tuned_on = "something" if detector.tunable else None
+    save(detector, tmp_path / "detector.safetensors")
+    again = load(tmp_path / "detector.safetensors")
+    assert type(again) is type(detector)
+    assert again.arguments == detector.arguments
+    assert again.tuned_on == detector.tuned_on
+    assert torch.equal(again.score_images(network, toy.images), detector.score_images(network, toy.images))
+
+
+def test_state_dict_turns_a_new_one_into_the_fitted_one(case: Any, toy: Any) -> None:
+    detector, network = case
+    fresh = type(detector)(**{k: v for k, v in detector.arguments.items() if k != "layers"})
+    fresh.load_state_dict(detector.state_dict())
+    assert torch.equal(fresh.score_images(network, toy.images), detector.score_images(network, toy.images))
+    assert all(a.data_ptr() != b.data_ptr() for a, b in zip(fresh.buffers(), detector.buffers(), strict=True))
+
+
+def test_all_that_was_fitted_is_buffers_and_moves(case: Any) -> None:
+    detector, _ = case
+    moved = detector.to("meta")
+    assert all(buffer.is_meta for buffer in moved.buffers())
+    assert not [name for name, value in vars(moved).items() if isinstance(value, torch.Tensor)]
+    assert not list(detector.parameters())
+
+
+def test_in_float64_the_scores_are_nearly_the_same(case: Any, toy: Any) -> None:
+    detector, network = case
+    single = detector.score_images(network, toy.images)
+    network.double()
+    twice = type(detector)(**detector.arguments).fit(network, [(x.double(), y) for x, y in toy.train])
+    double = twice.score_images(network, toy.images.double())
+    assert double.dtype == torch.float64
+    # A gradient near zero may change its sign, so perturbed scores agree for most images only.
+    close = torch.isclose(double, single.double(), rtol=2e-3, atol=2e-3)
+    assert close.double().mean() > 0.8
+    also = detector.double().score_images(network, toy.images.double())
+    assert torch.isclose(also, double, rtol=2e-3, atol=2e-3).double().mean() > 0.8
+
+
+def test_under_inference_mode_it_scores_the_same(case: Any, toy: Any) -> None:
+    detector, network = case
+    expected = detector.score_images(network, toy.images)
+    with torch.inference_mode():
+        scores = detector.score_images(network, toy.images)
+    assert torch.equal(scores, expected)
+
+
+def test_outputs_and_images_give_the_same_score(case: Any, toy: Any) -> None:
+    detector, network = case
+    outputs = network.eval().outputs(toy.images, detector.layers)
+    if detector.reads is Reads.IMAGES:
+        with pytest.raises(DetectorError, match="score_images"):
+            detector.score(outputs)
+    else:
+        assert torch.equal(detector.score(outputs), detector.score_images(network, toy.images))
+
+
+def test_the_evidence_holds_the_scores_of_every_setting(case: Any, toy: Any) -> None:
+    detector, network = case
+    evidence = detector.evidence_images(network, toy.images)
+    assert evidence.shape[:2] == (len(toy.images), len(detector.settings))
+    for setting in detector.settings[:: max(len(detector.settings) // 5, 1)]:
+        other = detector.at(**setting)
+        torch.testing.assert_close(other.score_evidence(evidence), other.score_images(network, toy.images))
+
+
+def test_nan_images_are_refused(case: Any, toy: Any) -> None:
+    detector, network = case
+    broken = toy.images.clone()
+    broken[3, 0, 2, 2] = float("nan")
+    with pytest.raises(BadOutputsError, match="NaN"):
+        detector.score_images(network, broken)
+    with pytest.raises(BadOutputsError, match="shape"):
+        detector.score_images(network, toy.images[0])
+    with pytest.raises(BadOutputsError, match="uint8"):
+        detector.score_images(network, toy.images.to(torch.uint8))
+
+
+def test_nan_and_wrong_shapes_of_outputs_are_refused(case: Any, toy: Any) -> None:
+    detector, network = case
+    if detector.reads is Reads.IMAGES:
+        pytest.skip("reads images")
+    good = network.outputs(toy.images, detector.layers)
+    for field in detector.uses:
+        if field == "layers":
+            name = detector.layers[0]
+            broken = [good._replace(layers={**good.layers, name: f(good.layers[name])}) for f in (spoil, narrow)]
+        else:
+            broken = [good._replace(**{field: f(getattr(good, field))}) for f in (spoil, flatten)]
+        for outputs in broken:
+            with pytest.raises(BadOutputsError, match=detector.name):
+                detector.score(outputs)
+
+
+def spoil(tensor: torch.Tensor) -> torch.Tensor:
+    spoilt = tensor.clone()
+    spoilt.view(-1)[5] = float("nan")
+    return spoilt
+
+
+def narrow(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[:, 1:]
+
+
+def flatten(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(1, -1, 1)
+
+
+@pytest.mark.parametrize("name", NEED_FIT)
+def test_unfitted_use_says_so(name: str, toy: Any, network_of: Any, tmp_path: Path) -> None:
+    make, kind = CASES[name]
+    network = network_of(kind)
+    with pytest.raises(NotFittedError, match=r"fit\("):
+        make().score_images(network, toy.images)
+    with pytest.raises(NotFittedError, match=r"fit\("):
+        save(make(), tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_declares_what_it_is(name: str) -> None:
+    detector = CASES[name][0]()
+    assert detector.paper.startswith("https://")
+    assert set(detector.grid) <= set(detector.tunable)
+    assert detector.state is (State.DEFAULT if detector.tunable else State.NONE)
+    assert detector.passes.forward >= 1
+    assert (detector.passes.backward > 0) == (detector.reads is Reads.IMAGES and bool(detector.passes.backward))
+
+
+def test_one_pass_fits_and_scores_as_many_passes_do(toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    apart = [make().fit(network, toy.train) for make, kind in CASES.values() if kind == "linear"]
+    together = [make() for make, kind in CASES.values() if kind == "linear"]
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    handle = network.register_forward_hook(count)
+    body = network.backbone.register_forward_hook(count)
+    fit_all(network, toy.train, together)
+    assert calls == len(toy.train)
+    shared = [detector for detector in together if detector.reads is not Reads.IMAGES]
+    calls = 0
+    score_all(network, [toy.images, toy.strangers], shared)
+    assert calls == 2
+    handle.remove()
+    body.remove()
+    for one, two, scores in zip(apart, together, score_all(network, toy.images.split(20), together), strict=True):
+        torch.testing.assert_close(scores, one.score_images(network, toy.images), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(two.state_dict(), one.state_dict())
+
+
+def test_evidence_of_all_serves_every_tuned_detector(toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    detectors = [make() for make, kind in CASES.values() if kind == "linear"]
+    fit_all(network, toy.train, detectors)
+    known = evidence_all(network, [toy.images], detectors)
+    strange = evidence_all(network, [(toy.strangers, toy.labels)], detectors)
+    for detector, a, b in zip(detectors, known, strange, strict=True):
+        tuned = detector.choose(a, b)
+        assert tuned.state is (State.TUNED if detector.tunable else State.NONE)
+        scores = tuned.score_evidence(b)
+        torch.testing.assert_close(scores, tuned.score_images(network, toy.strangers), rtol=1e-4, atol=1e-5)
+        assert (scores.unsqueeze(1) > tuned.score_evidence(a)).double().mean() > 0.8
