@@ -197,7 +197,7 @@ class _Training:
             self._steps(first, last, progress, request)
         if self.folder is not None and self.fabric.is_global_zero:
             self.folder.finish(self.classifier)
-        if self.history:
+        if self.history and self.fabric.is_global_zero:
             self.watch.end(self.history[-1]["loss"])
         return self.history
 
