@@ -6,7 +6,8 @@ import importlib
 import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,17 @@ def train(network: Classifier, loss: Callable[..., Tensor] | None = None, steps:
     return network.eval()
 
 
+@contextmanager
+def single() -> Iterator[None]:
+    """float32, whatever type a test has made the default."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(before)
+
+
 @functools.cache
+@single()
 def trained(kind: str, seed: int = 0) -> Any:
     if kind == "ensemble":
         return Ensemble([trained("cosine", seed) for seed in (0, 1)])
@@ -98,6 +109,7 @@ def _train_member(member: Classifier, loss: MarginEntropyLoss, seed: int) -> Non
 
 
 @pytest.fixture(scope="session")
+@single()
 def toy() -> Toy:
     images, labels = stripes(400, 1)
     test, test_labels = stripes(60, 2)
