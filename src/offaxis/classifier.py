@@ -22,10 +22,19 @@ class Classifier(nn.Module):
         layers: names of the backbone's submodules that multi-layer methods read by default.
         freeze: train the head alone. The backbone's parameters then take no gradient and its normalisations keep their
             statistics, in train mode too.
+        origin: which function of offaxis.networks made the backbone and with what, as JSON can hold it.
     """
 
-    def __init__(self, backbone: nn.Module, head: Head, layers: Sequence[str] = (), freeze: bool = False) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: Head,
+        layers: Sequence[str] = (),
+        freeze: bool = False,
+        origin: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__()
+        self.origin = origin
         self.backbone = backbone
         self.head = head
         self.layers = tuple(layers)
@@ -157,6 +166,9 @@ def pooled(out: Any, channels_last: bool = False) -> Tensor:
     return tensor.flatten(1, -2).mean(1) if tensor.dim() > 2 else tensor
 
 
+_FORMATS = {"SwinTransformer": "NHWC"}
+
+
 class _Recorder:
     """Forward hooks that pool the outputs of named submodules, and are gone afterwards."""
 
@@ -170,7 +182,8 @@ class _Recorder:
                 f"are {', '.join(known)}; named_modules() of the backbone lists all."
             )
         self.modules = {n: modules[n] for n in names}
-        self.channels_last = getattr(backbone, "output_fmt", None) == "NHWC"  # timm's word for Swin's maps
+        # Swin's maps are (N, h, w, c): timm says so, torchvision does not.
+        self.channels_last = "NHWC" in (getattr(backbone, "output_fmt", ""), _FORMATS.get(type(backbone).__name__))
         self.pooled: dict[str, Tensor] = {}
         self.handles: list[torch.utils.hooks.RemovableHandle] = []
 

@@ -95,4 +95,12 @@ class ScaleCollapseError(TrainingError):
 
 
 class TrainingStopped(TrainingError):  # noqa: N818 - a state, not a fault
-    """Somebody asked the training to stop; its state is saved."""
+    """Somebody asked the training to stop; its state is saved.
+
+    Attributes:
+        exit_code: 128 and the number of the signal, as shells count.
+    """
+
+    def __init__(self, message: str, signal_number: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + (signal_number or 15)

@@ -1,5 +1,11 @@
 """The command line, a file a command."""
 
+from offaxis.cli import (
+    data,
+    train,  # noqa: F401 - importing a command registers it
+)
 from offaxis.cli.app import app, main
+
+app.add_typer(data.app)
 
 __all__ = ["app", "main"]

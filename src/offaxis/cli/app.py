@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-import offaxis
 from offaxis.errors import OffaxisError, TrainingStopped
+from offaxis.version import __version__
 
 app = typer.Typer(
     name="offaxis",
@@ -21,7 +21,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"offaxis {offaxis.__version__}")
+        typer.echo(f"offaxis {__version__}")
         raise typer.Exit
 
 
@@ -45,7 +45,7 @@ def main() -> None:
         app()
     except TrainingStopped as stopped:
         Console(stderr=True).print(str(stopped), style="yellow", markup=False, highlight=False)
-        sys.exit(130)
+        sys.exit(stopped.exit_code)
     except OffaxisError as error:
         console = Console(stderr=True)
         console.print("error:", style="bold red", end=" ")

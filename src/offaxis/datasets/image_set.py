@@ -2,13 +2,27 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from offaxis.errors import DataError
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file that was left out of a set.
+
+    Attributes:
+        path: the file.
+        reason: what is wrong with it.
+    """
+
+    path: str
+    reason: str
 
 
 class ImageSet(ABC):
@@ -18,7 +32,13 @@ class ImageSet(ABC):
         name: what tables and files call it.
         classes: the classes' names in the order of the labels; empty where there are none.
         labels: int64 (N,), or None.
+        sorted_by_class: whether the first images are all of one kind, as in a folder per class; such a set is shuffled
+            before a part of it is taken.
+        skipped: the files that could not be read and were left out, where that was allowed.
     """
+
+    sorted_by_class: bool = False
+    skipped: tuple[Skipped, ...] = ()
 
     def __init__(self, name: str, labels: Tensor | None = None, classes: Sequence[str] = ()) -> None:
         self.name = name
@@ -39,8 +59,11 @@ class ImageSet(ABC):
 
     def batches(self, size: int) -> Iterator[Tensor]:
         """All images in order, ``size`` at a time."""
-        for indices in torch.arange(len(self)).split(size):
-            yield self.batch(indices)
+        return self.stream(torch.arange(len(self)).split(size))
+
+    def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
+        """A batch for each tensor of indices, in order; sets that read files have the next ones ready beforehand."""
+        return map(self.batch, indices)
 
     def subset(self, indices: Tensor, name: str | None = None) -> "ImageSet":
         """The images at these indices as a set of their own."""
@@ -90,6 +113,8 @@ class Subset(ImageSet):
 
     def __init__(self, whole: ImageSet, indices: Tensor, name: str) -> None:
         super().__init__(name, None if whole.labels is None else whole.labels[indices], whole.classes)
+        self.sorted_by_class = whole.sorted_by_class
+        self.skipped = whole.skipped
         self.whole = whole
         self.indices = indices
 
@@ -104,3 +129,7 @@ class Subset(ImageSet):
     def batch(self, indices: Tensor) -> Tensor:
         """(B,) -> (B, c, h, w)."""
         return self.whole.batch(self.indices[indices])
+
+    def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
+        """A batch for each tensor of indices, in order."""
+        return self.whole.stream(self.indices[chosen] for chosen in indices)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from offaxis.errors import ArgumentError
 from offaxis.heads.cosine import CosineHead
@@ -36,6 +37,16 @@ def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
     return HEADS[head](in_features, num_classes)
 
 
+def describe(head: Head) -> dict[str, Any] | None:
+    """What ``make_head`` needs to make such a head again, as JSON can hold it; None for a head that is not in HEADS."""
+    for name, made in HEADS.items():
+        kind: Any = getattr(made, "func", made)
+        given: dict[str, Any] = getattr(made, "keywords", {})
+        if kind is type(head) and given.items() <= head.arguments.items():
+            return {"name": name, **head.arguments}
+    return None
+
+
 __all__ = [
     "HEADS",
     "CosineHead",
@@ -45,5 +56,6 @@ __all__ = [
     "IsoMaxHead",
     "LinearHead",
     "Outputs",
+    "describe",
     "make_head",
 ]

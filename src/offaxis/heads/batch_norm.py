@@ -1,9 +1,10 @@
 """Batch normalisation whose statistics may span processes, on any device."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -12,6 +13,27 @@ from offaxis.errors import HeadError
 
 def _processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """A sum over all processes; the gradient of a sum goes to every summand, so it is summed on the way back too."""
+
+    @staticmethod
+    def forward(_context: Any, tensor: Tensor) -> Tensor:
+        total = tensor.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(_context: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+
+def _sum_over_processes(tensor: Tensor) -> Tensor:
+    total: Tensor = _SumOverProcesses.apply(tensor)  # type: ignore[no-untyped-call]
+    return total
 
 
 class SyncedBatchNorm(_BatchNorm):
@@ -50,11 +72,11 @@ class SyncedBatchNorm(_BatchNorm):
         over = [0, *range(2, input.dim())]
         shape = (1, -1, *[1] * (input.dim() - 2))
         local = input.new_full((1,), input.numel() / input.shape[1])
-        totals = all_reduce(torch.cat([input.sum(over), local]))
+        totals = _sum_over_processes(torch.cat([input.sum(over), local]))
         count = totals[-1].detach()
         mean = totals[:-1] / count
         centred = input - mean.view(shape)
-        var = all_reduce(centred.square().sum(over)) / count
+        var = _sum_over_processes(centred.square().sum(over)) / count
         self._track(mean.detach(), var.detach(), count)
         out: Tensor = centred * (var + self.eps).rsqrt().view(shape)
         if self.weight is not None:

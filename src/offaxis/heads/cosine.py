@@ -52,6 +52,7 @@ class CosineHead(Head):
         self.hidden = nn.Linear(in_features, hidden) if hidden else None
         self.weight, _ = linear_parameters(width, num_classes)
         self.scale = make_scale(scale, width, num_classes)
+        self.arguments = {"scale": scale, "hidden": hidden}
 
     def outputs(self, features: Tensor) -> Outputs:
         """(N, d) -> Outputs(features (N, d), logits (N, C), cosine (N, C) in [-1, 1], scale (N,) > 0)."""

@@ -50,6 +50,7 @@ class DeConfHead(Head):
                 f"Expected argument `similarity` to be one of {', '.join(map(repr, SIMILARITIES))} but got {similarity!r}."
             )
         self.similarity = similarity
+        self.arguments = {"similarity": similarity}
         self.weight = nn.Parameter(torch.empty(num_classes, in_features))
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
         self.bias = nn.Parameter(torch.zeros(num_classes)) if similarity == "inner" else None

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ class Head(nn.Module, ABC):
         in_features: d, the size of the features it takes.
         num_classes: C, the number of logits it gives.
         undecayed: names of its parameters that weight decay leaves alone unless it is asked for.
+        arguments: what it was made with besides the sizes, as JSON can hold it.
     """
 
     undecayed: tuple[str, ...] = ()
@@ -30,6 +32,7 @@ class Head(nn.Module, ABC):
                 )
         self.in_features = in_features
         self.num_classes = num_classes
+        self.arguments: dict[str, Any] = {}
 
     @abstractmethod
     def outputs(self, features: Tensor) -> Outputs:

@@ -37,6 +37,7 @@ class IsoMaxHead(Head):
         self.prototypes = nn.Parameter(torch.randn(num_classes, in_features))
         self.distance_scale = nn.Parameter(torch.ones(()))
         self.entropic_scale = entropic_scale
+        self.arguments = {"entropic_scale": entropic_scale}
 
     def outputs(self, features: Tensor) -> Outputs:
         """(N, d) -> Outputs(features (N, d), logits (N, C) <= 0, cosine (N, C) in [-1, 1], None)."""

@@ -24,6 +24,7 @@ class LinearHead(Head):
         super().__init__(in_features, num_classes)
         self.weight, self.bias = linear_parameters(in_features, num_classes)
         self.scale = None if scale is None else make_scale(scale, in_features, num_classes)
+        self.arguments = {"scale": scale}
 
     def outputs(self, features: Tensor) -> Outputs:
         """(N, d) -> Outputs(features (N, d), logits (N, C), None, scale (N,) > 0 or None)."""

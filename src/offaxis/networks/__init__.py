@@ -1,11 +1,62 @@
 """Images -> features: the paper's two networks, and their small relatives, each with a head."""
 
+import re
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from offaxis.classifier import Classifier
+from offaxis.errors import ArgumentError
+from offaxis.heads import HEADS, describe
 from offaxis.networks.densenet import densenet_bc
 from offaxis.networks.wide_resnet import wide_resnet
 
 NETWORKS: dict[str, Callable[..., Classifier]] = {"wide_resnet": wide_resnet, "densenet_bc": densenet_bc}
 
-__all__ = ["NETWORKS", "densenet_bc", "wide_resnet"]
+
+def by_name(name: str) -> Callable[..., Classifier]:
+    """The network that a short name stands for: ``wrn-28-10``, ``densenet-100-12``; ``-half`` halves the maps at once.
+
+    Example:
+        >>> by_name("wrn-10-2-half")(num_classes=10).backbone.num_features
+        128
+    """
+    found = re.fullmatch(r"(wrn|densenet)-(\d+)-(\d+)(-half)?", name)
+    if found is None:
+        raise ArgumentError(
+            "Expected a network such as wrn-28-10 (depth, width), densenet-100-12 (depth, growth) or, with halved maps, "
+            f"wrn-10-4-half but got {name!r}. For a network of your own use offaxis.attach in Python."
+        )
+    kind, depth, size, half = found.groups()
+    stride = 2 if half else 1
+    if kind == "wrn":
+        return partial(wide_resnet, depth=int(depth), width=int(size), stem_stride=stride)
+    return partial(densenet_bc, depth=int(depth), growth=int(size), stem_stride=stride)
+
+
+def description(classifier: Classifier) -> dict[str, Any] | None:
+    """What ``build`` needs to make such a network again, as JSON can hold it; None for one that is not ours."""
+    head = describe(classifier.head)
+    if classifier.origin is None or head is None:
+        return None
+    return {**classifier.origin, "num_classes": classifier.num_classes, "head": head}
+
+
+def build(description: dict[str, Any]) -> Classifier:
+    """The network that a description stands for, with fresh weights.
+
+    Raises:
+        ArgumentError: the description names a network or a head that this version does not have.
+    """
+    arguments = dict(description)
+    head = dict(arguments.pop("head"))
+    name, head_name = arguments.pop("name"), head.pop("name")
+    if name not in NETWORKS or head_name not in HEADS:
+        raise ArgumentError(
+            f"Expected a network out of {', '.join(NETWORKS)} and a head out of {', '.join(HEADS)} but got {name!r} with "
+            f"{head_name!r}. Was it made by a newer version?"
+        )
+    return NETWORKS[name](head=partial(HEADS[head_name], **head), **arguments)
+
+
+__all__ = ["NETWORKS", "build", "by_name", "densenet_bc", "description", "wide_resnet"]

@@ -100,4 +100,13 @@ def densenet_bc(
     """
     check_sizes(depth, dropout, growth=growth, in_channels=in_channels, stem_stride=stem_stride)
     backbone = DenseNetBackbone(depth, growth, in_channels, dropout, stem_stride)
-    return Classifier(backbone, make_head(head, backbone.num_features, num_classes), backbone.layer_names)
+    origin = {
+        "name": "densenet_bc",
+        "depth": depth,
+        "growth": growth,
+        "in_channels": in_channels,
+        "dropout": dropout,
+        "stem_stride": stem_stride,
+    }
+    made = make_head(head, backbone.num_features, num_classes)
+    return Classifier(backbone, made, backbone.layer_names, origin=origin)

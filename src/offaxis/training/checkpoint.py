@@ -1,0 +1,159 @@
+"""The state of a training in one safetensors file, written whole or not at all."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from offaxis.atomic import replacing
+from offaxis.errors import CheckpointError
+
+FORMAT = "offaxis-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything that the rest of a training depends on.
+
+    Attributes:
+        step: how many steps are done.
+        settings: what the training was started with; a training with other settings cannot go on from here.
+        progress: running sums of the epoch under way and the like, as JSON can hold it.
+        weights: the network's parameters and buffers by name.
+        momentum: the optimiser's buffers by parameter name.
+    """
+
+    step: int
+    settings: dict[str, Any]
+    progress: dict[str, Any]
+    weights: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; the one that was there stays until the new one is complete.
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written to.
+    """
+    tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
+    tensors |= {f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()}
+    # Tied parameters would share memory, which safetensors refuses; a clone of each is the plain way out.
+    whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    meta = {"step": checkpoint.step, "settings": checkpoint.settings, "progress": checkpoint.progress}
+    with replacing(path) as temporary:
+        write_tensors(whole, temporary, {"format": FORMAT, "state": json.dumps(meta)})
+
+
+def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """Write a safetensors file, with an OSError where the operating system refuses."""
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:  # it hides the operating system's error number in its message
+        raise OSError(_errno(str(error)), str(error)) from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        CheckpointError: the file is damaged or not of this kind.
+    """
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"The weights in {path} cannot be read ({error}). Train again, or restore the file."
+        ) from error
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or something else.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            head = file.metadata() or {}
+            if head.get("format") != FORMAT:
+                raise CheckpointError(
+                    f"{path} is not a checkpoint that this version can read: expected the format {FORMAT} but got "
+                    f"{head.get('format', 'none')}. Name a folder that `offaxis train` made."
+                )
+            meta = json.loads(head["state"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    except FileNotFoundError:
+        raise CheckpointError(f"There is no checkpoint at {path}: no epoch was finished there.") from None
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"The checkpoint {path} is damaged ({error}). It cannot be mended: delete it and start the training anew."
+        ) from error
+    parts: dict[str, dict[str, Tensor]] = {"weights": {}, "momentum": {}}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = tensor
+    return Checkpoint(meta["step"], meta["settings"], meta["progress"], parts["weights"], parts["momentum"])
+
+
+def check_settings(saved: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
+    """Refuse to go on from a checkpoint of a training with other settings, naming each that differs."""
+    differing = [
+        f"{key} was {saved.get(key)!r} and is now {wanted.get(key)!r}"
+        for key in sorted(saved.keys() | wanted.keys())
+        if saved.get(key) != wanted.get(key)
+    ]
+    if differing:
+        raise CheckpointError(
+            f"The checkpoint {path} belongs to another training: {'; '.join(differing)}. Use the same settings, or another "
+            "folder."
+        )
+
+
+def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    """Put saved weights into a network of the same shape, in place.
+
+    Raises:
+        CheckpointError: names or shapes differ.
+    """
+    own = network.state_dict()
+    wrong = [f"{n} is missing" for n in own.keys() - weights.keys()]
+    wrong += [f"{n} is unknown" for n in weights.keys() - own.keys()]
+    wrong += [
+        f"{n} has shape {tuple(weights[n].shape)} where {tuple(own[n].shape)} was expected"
+        for n in own.keys() & weights.keys()
+        if own[n].shape != weights[n].shape
+    ]
+    if wrong:
+        shown = "; ".join(sorted(wrong)[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+        raise CheckpointError(
+            f"The weights in {path} do not fit this network: {shown}. Was it made with another network?"
+        )
+    network.load_state_dict(weights)
+
+
+def momentum_by_name(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's momentum buffers by the names of their parameters."""
+    state = optimizer.state
+    buffers = {n: state[p].get("momentum_buffer") for n, p in network.named_parameters() if p in state}
+    return {name: buffer for name, buffer in buffers.items() if buffer is not None}
+
+
+def restore_momentum(network: nn.Module, optimizer: torch.optim.Optimizer, momentum: dict[str, Tensor]) -> None:
+    """Put saved momentum buffers back, each beside its parameter."""
+    for name, parameter in network.named_parameters():
+        if name in momentum:
+            # zeros_like keeps the memory layout of the parameter, and with it the order of floating-point sums
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter).copy_(momentum[name])
+
+
+def _errno(message: str) -> int:
+    """The operating system's number inside a message such as 'No space left on device (os error 28)'."""
+    _, _, tail = message.partition("os error ")
+    digits = tail.split(")")[0]
+    return int(digits) if digits.isdigit() else 0

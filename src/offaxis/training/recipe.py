@@ -1,0 +1,92 @@
+"""How a network is trained: a few numbers, and functions that return the sets of them we know."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from offaxis.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Stochastic gradient descent with Nesterov momentum and a learning rate that falls in steps.
+
+    Attributes:
+        epochs: passes over the training images.
+        batch_size: images a step, over all processes together.
+        learning_rate: at the start.
+        weight_decay: on every parameter but the cosine weight (see ``decay_head``).
+        momentum: of SGD, in Nesterov's form.
+        milestones: fractions of all steps after which the learning rate is multiplied by ``gamma``.
+        gamma: that factor.
+        clip: a gradient more than this many times as large as usual is scaled down to that; None lets it pass. It keeps
+            the predicted scale from collapsing (docs/scale-collapse.md).
+        max_norm: the usual clipping: a gradient with a larger norm is scaled down to this one. Not needed with ``clip``.
+        decay_head: apply weight decay to the cosine weight too, as some rows of the paper's ablation do.
+        crop: random crops after padding with this many black pixels on each side; 0 for none.
+        flip: mirror half of the images at random; off for digits and letters.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float = 0.1
+    weight_decay: float = 5e-4
+    momentum: float = 0.9
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    gamma: float = 0.1
+    clip: float | None = 2.0
+    max_norm: float | None = None
+    decay_head: bool = False
+    crop: int = 4
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 2), ("crop", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ArgumentError(f"Expected `{name}` to be a whole number of at least {least} but got {value!r}.")
+        for name in ("learning_rate", "gamma"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ArgumentError(f"Expected `{name}` to be a positive number but got {getattr(self, name)!r}.")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise ArgumentError(f"Expected `weight_decay` to be 0 or a positive number but got {self.weight_decay!r}.")
+        if not 0 <= self.momentum < 1:
+            raise ArgumentError(f"Expected `momentum` to be in [0, 1) but got {self.momentum!r}.")
+        if any(not 0 < m < 1 for m in self.milestones) or list(self.milestones) != sorted(self.milestones):
+            raise ArgumentError(
+                f"Expected `milestones` to be rising fractions of the steps but got {self.milestones!r}."
+            )
+        if self.clip is not None and not self.clip >= 1:
+            raise ArgumentError(f"Expected `clip` to be None or a number of at least 1 but got {self.clip!r}.")
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise ArgumentError(f"Expected `max_norm` to be None or a positive number but got {self.max_norm!r}.")
+
+    def learning_rate_at(self, step: int, steps: int) -> float:
+        """The learning rate of step 0 <= step < steps."""
+        passed = sum(step >= fraction * steps for fraction in self.milestones)
+        return self.learning_rate * self.gamma**passed
+
+    def but(self, **changes: Any) -> Self:
+        """The same recipe with some numbers changed; those given as None stay as they are."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def to_json(self) -> dict[str, Any]:
+        """The recipe as JSON can hold it."""
+        return {**asdict(self), "milestones": list(self.milestones)}
+
+
+def paper_wide_resnet() -> Recipe:
+    """The paper's recipe for WRN-28-10, exactly: no clipping, so a scale collapse is possible; it is watched for."""
+    return Recipe(epochs=200, batch_size=128, weight_decay=5e-4, clip=None)
+
+
+def paper_densenet() -> Recipe:
+    """The paper's recipe for DenseNet-BC-100-12, exactly."""
+    return Recipe(epochs=300, batch_size=64, weight_decay=1e-4, clip=None)
+
+
+def laptop() -> Recipe:
+    """Minutes on two cores, for the small relatives of the paper's networks."""
+    return Recipe(epochs=12, batch_size=128)
+
+
+RECIPES = {"laptop": laptop, "paper-wide-resnet": paper_wide_resnet, "paper-densenet": paper_densenet}

@@ -1,0 +1,68 @@
+"""Training does not fail in silence: what is looked for while it runs, and what is said then."""
+
+import math
+import warnings
+from collections import deque
+
+from offaxis.errors import NotFiniteError, ScaleCollapseError
+
+LEAST_SCALE = 0.05
+"""Below this mean scale no logit is larger than 0.05, so the loss is within 0.1 of ln C whatever the network does."""
+
+
+class Watch:
+    """Looks at the mean loss and scale of every few steps.
+
+    Args:
+        num_classes: C; a network that knows nothing has loss ln C.
+        window: how many steps in a row a collapsed scale is given to recover.
+        clip: the recipe's gradient clipping, for the advice.
+        learning_rate: the recipe's, for the advice.
+    """
+
+    def __init__(self, num_classes: int, window: int, clip: float | None, learning_rate: float) -> None:
+        self.chance = math.log(num_classes)
+        self.window = window
+        self.clip = clip
+        self.learning_rate = learning_rate
+        self.collapsed: deque[int] = deque()
+
+    def look(self, step: int, steps: int, loss: float, scale: float | None) -> None:
+        """Judge the last ``steps`` steps, which ended with ``step``, by their mean loss and mean scale.
+
+        Raises:
+            NotFiniteError: the loss is NaN or infinite.
+            ScaleCollapseError: the scale has been near zero for a whole window, with the loss at chance.
+        """
+        if not math.isfinite(loss):
+            raise NotFiniteError(
+                f"The loss became {loss} within the {steps} steps before step {step}. Usual causes: a learning rate that "
+                f"is too high (it was {self.learning_rate:g}), NaN or infinite pixels, or 16-bit precision. Try a tenth of "
+                f"the learning rate{'' if self.clip else ', gradient clipping (clip=2.0)'}, or precision 32-true."
+            )
+        if scale is None or abs(scale) >= LEAST_SCALE or loss < 0.9 * self.chance:
+            self.collapsed.clear()
+            return
+        self.collapsed.append(steps)
+        if sum(self.collapsed) >= self.window:
+            cure = f"Lower the learning rate (it was {self.learning_rate:g})"
+            if self.clip is None:
+                cure = (
+                    "Clip the gradient (clip=2.0 in the recipe, --clip 2 in the shell), which prevents this, or l"
+                    + cure[1:]
+                )
+            raise ScaleCollapseError(
+                f"The scale collapsed: its mean was {scale:.2g} over the last {sum(self.collapsed)} steps before step {step} "
+                f"and the loss is {loss:.3f}, at chance (ln C = {self.chance:.3f}). Every gradient is proportional to the "
+                f"scale, so training would stay there. {cure}. docs/scale-collapse.md explains how it comes about."
+            )
+
+    def end(self, loss: float) -> None:
+        """Say so where a whole training has taught the network nothing."""
+        if loss > 0.9 * self.chance:
+            warnings.warn(
+                f"The network has learned next to nothing: its training loss ended at {loss:.3f}, and guessing gives "
+                f"ln C = {self.chance:.3f}. More epochs, another learning rate, or a look at the labels may help.",
+                UserWarning,
+                stacklevel=3,
+            )

@@ -1,0 +1,26 @@
+"""What every tier of tests shares."""
+
+import os
+
+import pytest
+import torch
+
+os.environ.setdefault("MPLBACKEND", "agg")
+_kept: list[torch.library.Library] = []
+
+
+@pytest.fixture(scope="session")
+def torchvision_operators() -> None:
+    """Let torchvision be imported beside a CPU build of torch, for which its wheels lack two operators.
+
+    They are only declared; nothing in these tests calls them.
+    """
+    if _kept:
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        try:
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        except RuntimeError:  # a matching pair of torch and torchvision has them
+            continue
+    _kept.append(library)

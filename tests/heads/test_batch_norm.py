@@ -1,0 +1,60 @@
+"""Batch normalisation over processes: PyTorch's own in one, the global batch's in several."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+from offaxis.heads.batch_norm import SyncedBatchNorm, synchronise
+
+
+def test_in_one_process_it_is_pytorchs_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    ours, theirs = SyncedBatchNorm(4), nn.BatchNorm2d(4)
+    for _ in range(3):
+        images = torch.randn(6, 4, 3, 3)
+        assert torch.equal(ours(images), theirs(images))
+    assert torch.equal(ours.running_var, theirs.running_var)
+    ours.eval(), theirs.eval()
+    assert torch.equal(ours(images), theirs(images))
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+
+
+def test_synchronise_keeps_parameters_and_statistics() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Sequential(nn.BatchNorm1d(2)))
+    parameters = list(network.parameters())
+    synced = synchronise(copy.copy(network))
+    assert all(a is b for a, b in zip(synced.parameters(), parameters, strict=True))
+    assert sum(isinstance(m, SyncedBatchNorm) for m in synced.modules()) == 2
+    assert not any(type(m) in (nn.BatchNorm1d, nn.BatchNorm2d) for m in synced.modules())
+
+
+def _one_of_two(rank: int, folder: str, images: torch.Tensor, weights: torch.Tensor) -> None:
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+    norm = SyncedBatchNorm(3).double()
+    share = images[rank * 4 : rank * 4 + 4].clone().requires_grad_()
+    out = norm(share)
+    (out * weights[rank * 4 : rank * 4 + 4]).sum().backward()
+    torch.save(
+        {"out": out.detach(), "gradient": share.grad, "var": norm.running_var, "mean": norm.running_mean},
+        f"{folder}/{rank}.pt",
+    )
+    dist.destroy_process_group()
+
+
+def test_two_processes_normalise_by_their_common_batch_and_pass_the_gradient_back(tmp_path: object) -> None:
+    torch.manual_seed(0)
+    images, weights = torch.randn(8, 3, 2, 2).double(), torch.randn(8, 3, 2, 2).double()
+    mp.spawn(_one_of_two, (str(tmp_path), images, weights), nprocs=2)  # type: ignore[no-untyped-call]
+    halves = [torch.load(f"{tmp_path}/{rank}.pt", weights_only=True) for rank in (0, 1)]
+    norm = nn.BatchNorm2d(3).double()
+    whole = images.clone().requires_grad_()
+    out = norm(whole)
+    (out * weights).sum().backward()
+    torch.testing.assert_close(torch.cat([h["out"] for h in halves]), out.detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.cat([h["gradient"] for h in halves]), whole.grad, rtol=0, atol=1e-12)
+    for half in halves:
+        torch.testing.assert_close(half["var"], norm.running_var, rtol=0, atol=1e-12)
+        torch.testing.assert_close(half["mean"], norm.running_mean, rtol=0, atol=1e-12)

@@ -1,0 +1,136 @@
+"""attach() on networks that anybody might write; tests/test_attach_thirdparty.py has the published ones."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from offaxis import CosineHead, attach
+from offaxis.errors import AttachError, HeadError
+
+
+class Plain(nn.Module):
+    """Names that say nothing, linear layers inside, and the output layer registered first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.b = nn.Linear(8, 5)
+        self.a = nn.Linear(12, 8)
+        self.c = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x.flatten(1)).relu()
+        out: Tensor = self.b(self.c(h).relu())
+        return out
+
+
+class Untraceable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(12, 8)
+        self.second = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(self.first(x.flatten(1)))
+        return -out if float(out.sum()) > 1e9 else out
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(12, 8)
+        self.x = nn.Linear(8, 5)
+        self.y = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1))
+        out: Tensor = self.x(h) + self.y(h)
+        return out
+
+
+IMAGES = torch.rand(4, 3, 2, 2)
+
+
+def test_the_output_layer_is_found_by_what_feeds_the_output() -> None:
+    torch.manual_seed(0)
+    model = Plain()
+    seen: list[Tensor] = []
+    handle = model.b.register_forward_pre_hook(lambda _m, inputs: seen.append(inputs[0]))
+    expected = model(IMAGES)
+    handle.remove()
+    old = model.b
+    classifier = attach(model, "linear").eval()
+    assert torch.equal(classifier.features(IMAGES), seen[0])
+    classifier.head.load_state_dict(old.state_dict())
+    assert torch.equal(classifier(IMAGES), expected)
+
+
+def test_classes_and_head_can_be_chosen() -> None:
+    classifier = attach(Plain(), lambda d, c: CosineHead(d, c, scale=16.0), num_classes=3).eval()
+    out = classifier.outputs(IMAGES)
+    assert out.logits.shape == (4, 3)
+    assert out.scale is not None
+    assert out.scale.tolist() == [16.0] * 4
+
+
+def test_a_usual_name_is_enough() -> None:
+    model = nn.Sequential()
+    model.add_module("body", nn.Flatten())
+    model.add_module("fc", nn.Linear(12, 5))
+    assert attach(model).num_classes == 5
+
+
+def test_where_it_cannot_tell_the_candidates_are_listed() -> None:
+    with pytest.raises(AttachError, match=r"first \(12 -> 8\), second \(8 -> 5\).*layer='second'"):
+        attach(Untraceable())
+    assert attach(Untraceable(), layer="second").num_classes == 5
+    with pytest.raises(AttachError, match="Cannot tell which layer"):
+        attach(TwoOutputs())
+
+
+def test_a_wrongly_named_layer_fails_at_the_first_forward_with_its_size() -> None:
+    classifier = attach(TwoOutputs(), layer="first")
+    with pytest.raises(RuntimeError):
+        classifier(IMAGES)
+    other = attach(Untraceable(), layer="first")
+    with pytest.raises((HeadError, RuntimeError)):
+        other(IMAGES)
+
+
+@pytest.mark.parametrize("name", ["third", "first.weight"])
+def test_a_layer_that_does_not_exist_is_refused(name: str) -> None:
+    with pytest.raises(AttachError, match="Expected `layer` to name a module"):
+        attach(Untraceable(), layer=name)
+
+
+def test_a_layer_that_is_not_linear_is_refused() -> None:
+    with pytest.raises(AttachError, match="is a Conv2d"):
+        attach(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(16, 3)), layer="0")
+
+
+@pytest.mark.parametrize(
+    "model", [nn.Conv2d(3, 4, 1), nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten()), nn.Linear(12, 5)]
+)
+def test_a_network_without_a_linear_layer_inside_is_refused(model: nn.Module) -> None:
+    with pytest.raises(AttachError, match="no nn.Linear layer inside it: wrap it"):
+        attach(model)
+
+
+def test_freeze_trains_the_head_alone() -> None:
+    classifier = attach(Plain(), freeze=True)
+    assert all(not p.requires_grad for p in classifier.backbone.parameters())
+    assert all(p.requires_grad for p in classifier.head.parameters())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_mode_and_type_are_kept(training: bool) -> None:
+    classifier = attach(Plain().double().train(training))
+    assert classifier.training is training
+    assert classifier.head.training is training
+    assert classifier(IMAGES.double()).dtype == torch.float64
+
+
+def test_two_output_layers_of_a_distilled_network_are_refused_by_name() -> None:
+    model = TwoOutputs()
+    model.get_classifier = lambda: (model.x, model.y)  # type: ignore[assignment]
+    with pytest.raises(AttachError, match=r"2 output layers \(x, y\)"):
+        attach(model)

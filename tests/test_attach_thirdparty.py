@@ -1,0 +1,147 @@
+"""attach() on published networks as they are: what reached their output layer reaches our head, bit for bit."""
+
+import os
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from offaxis import attach
+from offaxis.errors import AttachError
+from offaxis.heads import CosineHead
+
+pytestmark = [
+    pytest.mark.thirdparty,
+    pytest.mark.usefixtures("torchvision_operators"),
+    pytest.mark.filterwarnings("ignore"),  # theirs, not ours
+]
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+TORCHVISION = ["resnet18", "densenet121", "mobilenet_v3_small", "efficientnet_b0", "convnext_tiny", "vgg11_bn", "alexnet",
+               "shufflenet_v2_x0_5", "regnet_y_400mf", "vit_b_32", "swin_t"]  # fmt: skip
+TIMM = ["resnet18", "vit_tiny_patch16_224", "convnext_atto", "efficientnet_b0", "mobilenetv3_small_050", "regnetx_002",
+        "swin_tiny_patch4_window7_224", "deit3_small_patch16_224", "mixer_s32_224", "densenet121"]  # fmt: skip
+OUTPUT_LAYER = {"resnet18": "fc", "vgg11_bn": "classifier.6", "vit_b_32": "heads.head", "swin_t": "head"}
+
+
+def make_torchvision(name: str) -> nn.Module:
+    import torchvision
+
+    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=13)
+    return model
+
+
+def make_timm(name: str) -> nn.Module:
+    import timm
+
+    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=13)
+    return model
+
+
+def make_transformers(name: str) -> nn.Module:
+    import transformers as t
+
+    small = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96}
+    makers: dict[str, Any] = {
+        "vit": lambda: t.ViTForImageClassification(t.ViTConfig(**small, image_size=224, patch_size=32, num_labels=13)),
+        "resnet": lambda: t.ResNetForImageClassification(
+            t.ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic", num_labels=13)
+        ),
+        "swin": lambda: t.SwinForImageClassification(
+            t.SwinConfig(embed_dim=24, depths=[1, 1], num_heads=[2, 4], num_labels=13)
+        ),
+        "convnext": lambda: t.ConvNextForImageClassification(
+            t.ConvNextConfig(hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], num_labels=13)
+        ),
+    }
+    model: nn.Module = makers[name]()
+    return model
+
+
+CASES = [pytest.param(make_torchvision, n, id=f"torchvision-{n}") for n in TORCHVISION]
+CASES += [pytest.param(make_timm, n, id=f"timm-{n}") for n in TIMM]
+CASES += [pytest.param(make_transformers, n, id=f"transformers-{n}") for n in ("vit", "resnet", "swin", "convnext")]
+
+
+@pytest.mark.parametrize(("make", "name"), CASES)
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_features_arrive_bit_for_bit(make: Any, name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = make(name).train(training)
+    images = torch.rand(2, 3, 224, 224)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    seen: list[Tensor] = []
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == 13]
+    assert len(linear) == 1
+    handle = linear[0].register_forward_pre_hook(lambda _m, inputs: seen.append(inputs[0].detach()))
+    torch.manual_seed(1)  # for dropout and stochastic depth
+    old = model(images)
+    expected = getattr(old, "logits", old)
+    handle.remove()
+    model.load_state_dict(before)  # running statistics moved in train mode
+    kept = linear[0].state_dict()
+
+    classifier = attach(model, "linear")
+    classifier.head.load_state_dict(kept)
+    torch.manual_seed(1)
+    out = classifier.outputs(images)
+    assert torch.equal(out.features, seen[0].reshape(out.features.shape))
+    assert torch.equal(out.logits, expected)
+
+
+@pytest.mark.parametrize(("make", "name"), CASES)
+def test_a_cosine_head_with_other_classes_trains(make: Any, name: str) -> None:
+    torch.manual_seed(0)
+    classifier = attach(make(name), "cosine", num_classes=4)
+    assert isinstance(classifier.head, CosineHead)
+    images = torch.rand(2, 3, 224, 224)
+    loss = nn.functional.cross_entropy(classifier(images), torch.tensor([0, 3]))
+    loss.backward()
+    grads = [p.grad for n, p in classifier.named_parameters() if n.startswith("backbone") and p.grad is not None]
+    assert any(float(g.abs().max()) > 0 for g in grads)
+
+
+@pytest.mark.parametrize("name", OUTPUT_LAYER)
+def test_the_layer_that_goes_is_the_published_one(name: str) -> None:
+    classifier = attach(make_torchvision(name))
+    assert isinstance(classifier.backbone.get_submodule(OUTPUT_LAYER[name]), nn.Identity)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "layers"),
+    [
+        (make_torchvision, "resnet18", {"layer1": 64, "layer4": 512}),
+        (make_timm, "vit_tiny_patch16_224", {"blocks.0": 192, "norm": 192}),
+        (make_timm, "swin_tiny_patch4_window7_224", {"layers.0": 96, "layers.3": 768}),
+        (make_transformers, "vit", {"vit.layernorm": 48}),
+    ],
+)
+def test_inner_layers_are_pooled_to_their_width(make: Any, name: str, layers: dict[str, int]) -> None:
+    classifier = attach(make(name)).eval()
+    with torch.no_grad():
+        out = classifier.outputs(torch.rand(2, 3, 224, 224), layers)
+    assert out.layers is not None
+    assert {n: tuple(t.shape) for n, t in out.layers.items()} == {n: (2, width) for n, width in layers.items()}
+
+
+def test_networks_without_a_linear_output_layer_say_so() -> None:
+    with pytest.raises(AttachError, match="no nn.Linear layer"):
+        attach(make_torchvision("squeezenet1_1"))
+
+
+def test_distilled_networks_with_two_output_layers_say_so() -> None:
+    with pytest.raises(AttachError, match=r"2 output layers \(head, head_dist\)"):
+        attach(make_timm("deit_tiny_distilled_patch16_224"))
+
+
+def test_freeze_keeps_a_pretrained_backbone_as_it_is() -> None:
+    classifier = attach(make_torchvision("resnet18"), num_classes=3, freeze=True).train()
+    before = {k: v.clone() for k, v in classifier.backbone.state_dict().items()}
+    optimizer = torch.optim.SGD(classifier.parameter_groups(5e-4), lr=0.1)
+    nn.functional.cross_entropy(classifier(torch.rand(4, 3, 64, 64)), torch.tensor([0, 1, 2, 0])).backward()
+    optimizer.step()
+    assert all(torch.equal(before[k], v) for k, v in classifier.backbone.state_dict().items())

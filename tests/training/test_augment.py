@@ -1,0 +1,57 @@
+"""Crops and mirror images against a slow version, and the same for every process."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offaxis.training.augment import crop_and_flip
+
+
+def slow(images: torch.Tensor, padding: int, flip: bool, generator: torch.Generator) -> torch.Tensor:
+    offsets = torch.randint(0, 2 * padding + 1, (len(images), 2), generator=generator)
+    mirrored = torch.rand(len(images), generator=generator) < 0.5
+    out = []
+    for image, (y, x), mirror in zip(images, offsets.tolist(), mirrored.tolist(), strict=True):
+        c, h, w = image.shape
+        canvas = torch.zeros(c, h + 2 * padding, w + 2 * padding, dtype=image.dtype)
+        canvas[:, padding : padding + h, padding : padding + w] = image
+        crop = canvas[:, y : y + h, x : x + w]
+        out.append(crop.flip(2) if mirror and flip else crop)
+    return torch.stack(out)
+
+
+@given(st.integers(0, 5), st.booleans(), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_equals_the_slow_version(padding: int, flip: bool, channels: int, height: int, width: int, seed: int) -> None:
+    images = torch.randint(0, 256, (6, channels, height, width), dtype=torch.uint8)
+    fast = crop_and_flip(images, padding, flip, torch.Generator().manual_seed(seed))
+    expected = slow(images, padding, flip, torch.Generator().manual_seed(seed))
+    if padding or flip:
+        assert torch.equal(fast, expected)
+    else:
+        assert torch.equal(fast, images)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_the_type_of_the_pixels_is_kept(dtype: torch.dtype) -> None:
+    images = torch.ones(4, 3, 8, 8, dtype=dtype)
+    out = crop_and_flip(images, 2, True, torch.Generator().manual_seed(0))
+    assert out.dtype == dtype
+    assert set(out.unique().tolist()) <= {0, 1}
+
+
+def test_each_image_has_its_own_shift() -> None:
+    images = torch.arange(100, dtype=torch.uint8).view(1, 1, 10, 10).expand(64, -1, -1, -1)
+    out = crop_and_flip(images, 4, True, torch.Generator().manual_seed(0))
+    assert len({tuple(image.flatten().tolist()) for image in out}) > 40
+
+
+def test_processes_that_share_a_batch_see_what_one_would_see() -> None:
+    images = torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8)
+    whole = crop_and_flip(images, 4, True, torch.Generator().manual_seed(7))
+    parts = [
+        crop_and_flip(images[i : i + 4], 4, True, torch.Generator().manual_seed(7), start=i, total=12)
+        for i in (0, 4, 8)
+    ]
+    assert torch.equal(torch.cat(parts), whole)

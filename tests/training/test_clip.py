@@ -1,0 +1,34 @@
+"""Clipping by the gradient's usual size."""
+
+import torch
+
+from offaxis.training.clip import UsualNorm
+
+
+def test_an_ordinary_gradient_passes_and_an_outlier_counts_as_clipped() -> None:
+    usual = UsualNorm(2.0, torch.device("cpu"))
+    assert usual.limit() == torch.inf
+    for _ in range(100):
+        usual.add(torch.tensor(1.0))
+    assert float(usual.limit()) == 2.0
+    usual.add(torch.tensor(1000.0))
+    assert abs(float(usual.mean) - (1 + 1 / 50)) < 1e-6
+
+
+def test_it_follows_a_gradient_that_changes_for_good() -> None:
+    usual = UsualNorm(2.0, torch.device("cpu"))
+    usual.add(torch.tensor(1.0))
+    for _ in range(400):
+        usual.add(torch.tensor(30.0))
+    assert abs(float(usual.mean) - 30) < 1
+
+
+def test_the_state_goes_through_a_checkpoint_exactly() -> None:
+    usual, other = UsualNorm(2.0, torch.device("cpu")), UsualNorm(2.0, torch.device("cpu"))
+    for norm in (0.1, 0.7, 3.3):
+        usual.add(torch.tensor(norm))
+    other.restore(usual.state())
+    for norm in (0.2, 9.0):
+        usual.add(torch.tensor(norm))
+        other.add(torch.tensor(norm))
+    assert torch.equal(usual.mean, other.mean)

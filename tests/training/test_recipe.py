@@ -1,0 +1,50 @@
+"""Recipes: the paper's numbers, the learning rate's steps, and refusals."""
+
+import json
+from typing import Any
+
+import pytest
+
+from offaxis.errors import ArgumentError
+from offaxis.training import Recipe, laptop, paper_densenet, paper_wide_resnet
+
+
+def test_the_papers_recipes_are_exact() -> None:
+    wide, dense = paper_wide_resnet(), paper_densenet()
+    assert (wide.epochs, wide.batch_size, wide.weight_decay) == (200, 128, 0.0005)
+    assert (dense.epochs, dense.batch_size, dense.weight_decay) == (300, 64, 0.0001)
+    for recipe in (wide, dense):
+        assert (recipe.learning_rate, recipe.momentum, recipe.milestones, recipe.gamma) == (0.1, 0.9, (0.5, 0.75), 0.1)
+        assert recipe.clip is None
+        assert recipe.max_norm is None
+        assert (recipe.crop, recipe.flip, recipe.decay_head) == (4, True, False)
+
+
+@pytest.mark.parametrize("steps", [8, 101, 78_200])
+def test_the_learning_rate_falls_at_half_and_at_three_quarters(steps: int) -> None:
+    recipe = laptop()
+    rates = [recipe.learning_rate_at(step, steps) for step in range(steps)]
+    assert rates[0] == 0.1
+    assert rates == sorted(rates, reverse=True)
+    assert sum(r == 0.1 for r in rates) == -(-steps // 2)
+    assert [round(r, 6) for r in (rates[-1], rates[-(-steps // 2)])] == [0.001, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0), ("epochs", -3), ("epochs", 1.5), ("batch_size", 1), ("crop", -1), ("learning_rate", 0),
+        ("learning_rate", float("nan")), ("learning_rate", float("inf")), ("weight_decay", -1e-4), ("momentum", 1.0),
+        ("milestones", (0.75, 0.5)), ("milestones", (0.0,)), ("clip", 0.5), ("max_norm", 0.0), ("gamma", 0.0),
+    ],
+)  # fmt: skip
+def test_impossible_numbers_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"`{name}`"):
+        Recipe(**{"epochs": 2, "batch_size": 8, name: value})
+
+
+def test_but_changes_what_is_given_and_keeps_the_rest() -> None:
+    changed = laptop().but(epochs=3, learning_rate=None)
+    assert changed.epochs == 3
+    assert changed.learning_rate == laptop().learning_rate
+    assert json.loads(json.dumps(changed.to_json())) == changed.to_json()
