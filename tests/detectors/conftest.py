@@ -23,7 +23,6 @@ from offaxis.heads import make_head
 
 CLASSES = 4
 STD = (0.5,)
-_LIBRARIES: list[torch.library.Library] = []
 
 
 def stripes(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -124,19 +123,10 @@ def network_of() -> Callable[[str], Network]:
 
 
 @pytest.fixture(scope="session")
-def ood() -> Any:
-    """The package pytorch_ood, with the two operators declared that torchvision lacks beside a CPU build of torch."""
+def ood(torchvision_operators: None) -> Any:
+    """The package pytorch_ood, which imports torchvision."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what third parties deprecate while they are imported is not ours
-        try:
-            importlib.import_module("torchvision")
-        except RuntimeError:
-            library = torch.library.Library("torchvision", "DEF")
-            library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            _LIBRARIES.append(library)  # operators live as long as this object
-        except ImportError:
-            pytest.skip("torchvision is not installed (extra zoo)")
         try:
             importlib.import_module("pytorch_ood.detector")
         except ModuleNotFoundError:
