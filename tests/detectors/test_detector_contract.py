@@ -220,7 +220,7 @@ def test_nan_images_are_refused(case: Any, toy: Any) -> None:
 def test_nan_and_wrong_shapes_of_outputs_are_refused(case: Any, toy: Any) -> None:
     detector, network = case
     if detector.reads is Reads.IMAGES:
-        pytest.skip("reads images")
+        return  # it takes no outputs, which is tested above
     good = network.outputs(toy.images, detector.layers)
     for field in detector.uses:
         if field == "layers":

@@ -168,7 +168,7 @@ class Zoo(Detector):
         if self.kind == "OpenMax":
             # Its distances are to the classes that some image of the batch is predicted as; the rest count as 0. One
             # more row a class makes every image's score its own.
-            logits = torch.cat([fodder[0], 1e3 * torch.eye(fodder[0].shape[1], device=fodder[0].device)])
+            logits = torch.cat([fodder[0], torch.eye(fodder[0].shape[1], device=fodder[0].device)])
             scores = made.predict_logits(logits)[: len(fodder[0])]
         elif self.feed is Feed.LOGITS:
             scores = made.predict_logits(*fodder)
@@ -242,7 +242,8 @@ class Zoo(Detector):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._forget()  # it holds tensors of its own where the buffers were
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # PyTorch's
+        return self
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         self._forget()
