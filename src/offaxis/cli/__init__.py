@@ -1,11 +1,8 @@
-"""The command line, a file a command."""
+"""The command line, a file a command; importing a command registers it."""
 
-from offaxis.cli import (
-    data,
-    train,  # noqa: F401 - importing a command registers it
-)
+from offaxis.cli import data, demo, train
 from offaxis.cli.app import app, main
 
 app.add_typer(data.app)
 
-__all__ = ["app", "main"]
+__all__ = ["app", "data", "demo", "main", "train"]
