@@ -1,11 +1,13 @@
 """The command line, a file a command."""
 
 from offaxis.cli import (
+    bench,
     data,
     train,  # noqa: F401 - importing a command registers it
 )
 from offaxis.cli.app import app, main
 
+app.add_typer(bench.app)
 app.add_typer(data.app)
 
 __all__ = ["app", "main"]
