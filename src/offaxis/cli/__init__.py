@@ -2,6 +2,7 @@
 
 from offaxis.cli import (
     data,
+    paper,  # noqa: F401
     train,  # noqa: F401 - importing a command registers it
 )
 from offaxis.cli.app import app, main
