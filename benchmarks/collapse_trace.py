@@ -1,12 +1,13 @@
 """How a scale collapses, step by step: the same training without clipping and with it, as a figure and a table.
 
-    python benchmarks/collapse_trace.py --out docs/images/scale-collapse
+    python -m benchmarks.collapse_trace --out docs/images/scale-collapse
 
 Tries seeds until one collapses without clipping, then trains it again with the default recipe's clipping.
 """
 
 import argparse
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -33,7 +34,7 @@ class Trace:
 def trace(seed: int, clip: float | None) -> Trace:
     torch.manual_seed(seed)
     network = wide_resnet(depth=10, width=1, in_channels=1)
-    norm = network.head.scale.norm  # type: ignore[union-attr]
+    norm: Any = network.head.get_submodule("scale.norm")
     found = Trace()
 
     def loss(out: Outputs, labels: torch.Tensor) -> torch.Tensor:
@@ -86,7 +87,7 @@ def main() -> None:
         f"seed {seed}: stopped after {steps} steps without clipping; loss {without.loss[-1]:.3f}, with: {clipped.loss[-1]:.3f}"
     )
     print("step  loss  gradient     scale  shift   | with clipping: loss  gradient  scale  shift")
-    for i in range(0, steps, 2):
+    for i in range(steps):
         a, b = ([getattr(t, n)[i] for n in ("loss", "gradient", "scale", "shift")] for t in (without, clipped))
         print(
             f"{i:4d}  {a[0]:.2f}  {a[1]:8.3f}  {a[2]:8.3f}  {a[3]:5.2f}   |  {b[0]:.2f}  {b[1]:8.3f}  {b[2]:7.3f}  {b[3]:5.2f}"

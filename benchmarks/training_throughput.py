@@ -1,6 +1,6 @@
 """Our training loop against a bare PyTorch loop: images a second, as a ratio, with the same network.
 
-    python benchmarks/training_throughput.py
+    python -m benchmarks.training_throughput
 
 The bare loop has its images in memory, normalised beforehand, and does nothing but forward, backward and step. Ours starts
 from bytes, crops, normalises, clips the gradient, watches the loss and the scale, and writes a log.
@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from paired import paired, publish
+from benchmarks.paired import paired, publish
 from torch.nn import functional as F
 
 from offaxis.datasets import Normalise, TensorSet
