@@ -1,0 +1,1 @@
+"""Results -> tables, figures and one page to look at."""
