@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.manifold import TSNE
 
 from offaxis.errors import ArgumentError
 
@@ -42,6 +41,8 @@ def tsne(groups: Sequence[ArrayLike], seed: int = 0) -> list[Points]:
         scaled = ((together - together.mean(axis=0)) / spread).astype(np.float32)
         init = "pca" if together.shape[1] > 1 else "random"
         perplexity = min(30.0, (len(together) - 1) / 3)
+        from sklearn.manifold import TSNE  # slow to import
+
         points = TSNE(2, perplexity=perplexity, init=init, random_state=seed, n_jobs=1).fit_transform(scaled)
     ends = np.cumsum([len(array) for array in arrays])[:-1]
     return [part.astype(np.float64) for part in np.split(points, ends)]
