@@ -116,7 +116,7 @@ def test_the_perturbed_passes_stop_at_the_layer(toy: Any, network_of: Any) -> No
     detector = Mahalanobis(("first",), eps=0.001).fit(network, toy.train)
     forward, backward = [], []
     network.backbone.second.register_forward_hook(lambda *_: forward.append(1))
-    network.backbone.second.register_full_backward_hook(lambda *_: backward.append(1))
+    network.backbone.relu.register_full_backward_hook(lambda *_: backward.append(1))
     detector.score_images(network, toy.images)
     assert len(forward) == 1  # the clean pass
     assert not backward
