@@ -2,7 +2,8 @@
 
 from offaxis.cli import (
     data,
-    train,  # noqa: F401 - importing a command registers it
+    evaluate,  # noqa: F401 - importing a command registers it
+    train,  # noqa: F401
 )
 from offaxis.cli.app import app, main
 
