@@ -1,0 +1,1 @@
+"""Results -> Markdown, CSV, LaTeX, figures and one self-contained HTML page."""
