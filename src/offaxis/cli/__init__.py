@@ -3,6 +3,8 @@
 from offaxis.cli import (
     data,
     evaluate,  # noqa: F401 - importing a command registers it
+    paper,  # noqa: F401
+    report,  # noqa: F401
     train,  # noqa: F401
 )
 from offaxis.cli.app import app, main

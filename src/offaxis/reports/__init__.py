@@ -1,1 +1,1 @@
-"""Results -> Markdown, CSV, LaTeX, figures and one self-contained HTML page."""
+"""Results -> tables, figures and one page to look at."""

@@ -1,0 +1,112 @@
+"""One place for fonts, sizes and the marks that tell series apart.
+
+Colours are those of Okabe and Ito, which the colour-blind tell apart, in an order in which neighbours differ in
+lightness too; line style, marker and hatch change with them, so that nothing is lost in grey. Nothing here or in the
+figures touches matplotlib's global settings or pyplot.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import matplotlib.style
+from matplotlib.figure import Figure
+from matplotlib.typing import LineStyleType
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INK = "#222222"
+"""Text and axes."""
+FAINT = "#8a8a8a"
+"""Lines of reference: chance, a threshold."""
+
+_SETTINGS: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so a figure is the same on every machine
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "hatch.linewidth": 0.7,
+    "image.interpolation": "nearest",
+    "image.cmap": "gray",
+    "svg.hashsalt": "offaxis",  # else every file has other names inside
+    "svg.fonttype": "path",
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What one series looks like: colour for those who see it, the rest for everybody."""
+
+    colour: str
+    line: LineStyleType
+    marker: str
+    hatch: str
+
+
+ID = Mark("#0b4f94", "-", "o", "")
+"""Images that the network was trained for."""
+OOD = Mark("#f0a13c", "--", "^", "////")
+"""Images that it was not trained for."""
+
+_COLOURS = ("#0072b2", "#e69f00", "#000000", "#56b4e9", "#d55e00", "#cc79a7", "#009e73", "#b8a900")
+_LINES: tuple[LineStyleType, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "X", "P")
+_HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "oo", "++++", "||||")
+
+
+def mark(number: int) -> Mark:
+    """The look of the series with this number; no two of the first 40 share colour and line style."""
+    return Mark(
+        _COLOURS[number % len(_COLOURS)],
+        _LINES[number % len(_LINES)],
+        _MARKERS[number % len(_MARKERS)],
+        _HATCHES[number % len(_HATCHES)],
+    )
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Our settings over matplotlib's defaults, whatever the user's own are; they end with the block."""
+    with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
+        # a name in a script that the font lacks is drawn as boxes: no reason to stop a report
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Run a function under our settings."""
+
+    @wraps(draw)
+    def within(*args: P.args, **kwargs: P.kwargs) -> R:
+        with settings():
+            return draw(*args, **kwargs)
+
+    return within
+
+
+def blank(width: float, height: float, *, arranged: bool = True) -> Figure:
+    """An empty figure of so many inches; ``arranged`` lets matplotlib make room for labels."""
+    return Figure(figsize=(width, height), layout="constrained" if arranged else None)
