@@ -182,7 +182,8 @@ def _resampled_auroc(known: Scores, unknown: Scores, resamples: int, draw: np.ra
     for begin in range(0, resamples, window):
         rows = min(window, resamples - begin)
         first, second = (
-            draw.multinomial(len(scores), share, size=rows) for scores, share in zip((known, unknown), shares, strict=True)
+            draw.multinomial(len(scores), share, size=rows)
+            for scores, share in zip((known, unknown), shares, strict=True)
         )
         above = np.cumsum(second[:, ::-1], axis=1)[:, ::-1] - second
         values[begin : begin + rows] = (first * (above + 0.5 * second)).sum(1) / (len(known) * len(unknown))
@@ -221,7 +222,8 @@ def _from_above(first: Counts, second: Counts) -> tuple[Counts, Counts]:
 
 
 def _turned(counts: Counts) -> Counts:
-    return counts[-1] - np.append(counts[:-1][::-1], 0)
+    turned: Counts = counts[-1] - np.append(counts[:-1][::-1], 0)
+    return turned
 
 
 def _auroc_of(of_known: Counts, of_unknown: Counts) -> float:

@@ -1,6 +1,7 @@
 """``offaxis evaluate``: networks x detectors x sets -> a results store."""
 
 import functools
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from offaxis.cli.app import app, example
 from offaxis.datasets import ImageSet, load
+from offaxis.datasets.parts import VALIDATION_IMAGES
 from offaxis.errors import ArgumentError
 from offaxis.protocols import (
     POOLS,
@@ -26,7 +28,6 @@ from offaxis.protocols import (
     paired,
     sets_for,
 )
-from offaxis.protocols.parts import VALIDATION_IMAGES
 
 PROTOCOLS: dict[str, tuple[Literal["one-vs-one", "less-biased"], ...]] = {
     "one-vs-one": ("one-vs-one",),
@@ -43,7 +44,9 @@ SHOWN = 20
 def evaluate_command(
     networks: Annotated[
         list[str],
-        typer.Argument(help="Folders of training runs, or file.py:function that returns a Classifier.", metavar="RUN..."),
+        typer.Argument(
+            help="Folders of training runs, or file.py:function that returns a Classifier.", metavar="RUN..."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The results store; what is in it already is not computed again.")],
     id: Annotated[
@@ -122,7 +125,8 @@ def _subjects(paths: list[str], together: str, label: str | None) -> list[Subjec
 
 
 def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
+    """The parts between commas that are not inside brackets."""
+    return [word.strip() for word in re.split(r",(?![^(\[]*[)\]])", text) if word.strip()]
 
 
 def _show(results: list[Result], store: Store) -> None:

@@ -16,7 +16,10 @@ from offaxis.protocols.result import digest
 from offaxis.protocols.subject import AnyNetwork, Subject
 
 FAMILIES = ("native", "zoo", "all")
-_OF_HEADS = {"isomax": IsoMaxHead, "generalized-odin": DeConfHead}  # on other heads only where they are asked for by name
+_OF_HEADS = {
+    "isomax": IsoMaxHead,
+    "generalized-odin": DeConfHead,
+}  # on other heads only where they are asked for by name
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ def make_detectors(wanted: Sequence[str], subject: Subject) -> list[Detector]:
     return [_make(text, subject) for text in dict.fromkeys(names)]
 
 
-def fitting(detectors: Iterable[Detector], network: AnyNetwork, sample: Tensor) -> tuple[list[Detector], dict[str, str]]:
+def fitting(
+    detectors: Iterable[Detector], network: AnyNetwork, sample: Tensor
+) -> tuple[list[Detector], dict[str, str]]:
     """The detectors that a network can feed, and for the others why not.
 
     Args:

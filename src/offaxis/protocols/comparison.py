@@ -59,7 +59,9 @@ def compare(first: Summary, second: Summary, level: float = 0.95, resamples: int
     shared = {key: first.cells[key] - second.cells[key] for key in first.cells if key in second.cells}
     matrix = complete(shared, dict.fromkeys(row for _, row in shared))
     if not matrix.size:
-        raise ArgumentError(f"{first.title} and {second.title} have no seed and set in common, so they cannot be compared.")
+        raise ArgumentError(
+            f"{first.title} and {second.title} have no seed and set in common, so they cannot be compared."
+        )
     seeds, sets = matrix.shape
     low = high = None
     if matrix.size > 1:

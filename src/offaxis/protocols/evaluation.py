@@ -11,13 +11,14 @@ from torch import Tensor
 
 from offaxis.confidence import area_under_risk_coverage, expected_calibration_error
 from offaxis.datasets import ImageSet, relation
+from offaxis.datasets.parts import VALIDATION_IMAGES
 from offaxis.detectors import Detector, fit_all
 from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.metrics import all_metrics
 from offaxis.protocols import less_biased, one_vs_one
 from offaxis.protocols.candidates import Candidate, candidate, fitting
 from offaxis.protocols.evidence import CONFIDENCE, Batches, Question, gather, questions
-from offaxis.protocols.parts import VALIDATION_IMAGES, Divided, divide
+from offaxis.protocols.parts import Divided, divide
 from offaxis.protocols.result import NetworkRecord, Result, digest, result_key
 from offaxis.protocols.store import Store
 from offaxis.protocols.subject import Subject
@@ -140,9 +141,7 @@ class _Job:
 
     def _key(self, c: Candidate, assumed: str | None, tested: str) -> str:
         assumed_data = self.sets[assumed].key if assumed else None
-        return result_key(
-            self.subject.key, self.id.key, self.sets[tested].key, assumed_data, c.detector.name, c.setup
-        )
+        return result_key(self.subject.key, self.id.key, self.sets[tested].key, assumed_data, c.detector.name, c.setup)
 
     def _fit(self, candidates: Sequence[Candidate]) -> None:
         detectors = [c.detector for c in candidates if c.detector.needs_fit]

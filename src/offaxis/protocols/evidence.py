@@ -70,7 +70,7 @@ def questions(candidate: Candidate, tuning: bool) -> list[Question]:
     detector = candidate.detector
     present = {name: getattr(detector, name) for name in detector.grid}
     held = all(value in detector.grid[name] for name, value in present.items())
-    shared = detector.evidence_reads is not Reads.IMAGES or held
+    shared = held or Reads.IMAGES not in (detector.reads, detector.evidence_reads)
     return [Question(candidate, True)] if shared else [Question(candidate, True), Question(candidate, False)]
 
 
@@ -142,7 +142,9 @@ def _shared_pass(
 
 def _own_pass(network: AnyNetwork, batches: Batches, question: Question, title: str, quiet: bool) -> NDArray[Any]:
     detector, kept = question.candidate.detector, []
-    with Progress(f"{title}: {detector.name}{' over its grid' if question.grid else ''}", len(batches), quiet) as progress:
+    with Progress(
+        f"{title}: {detector.name}{' over its grid' if question.grid else ''}", len(batches), quiet
+    ) as progress:
         for done, (images, _) in enumerate(batches, 1):
             on_device = _to(network, images)
             if question.grid:
@@ -161,7 +163,8 @@ def _answering(question: Question) -> Any:
     if not question.grid:
         return lambda outputs: detector.score(outputs).unsqueeze(1)
     if type(detector).evidence is Detector.evidence:  # make each setting's detector once, not once a batch
-        settings = [detector.at(**setting) for setting in detector.settings]
+        every = [detector.at(**setting) for setting in detector.settings]
+        settings = [one for one in every if one.reads is not Reads.IMAGES]  # the given one may, and is asked by itself
 
         def each(outputs: Outputs) -> Tensor:
             return torch.stack([one.score(outputs) for one in settings], 1)

@@ -127,9 +127,7 @@ class Result:
 _SHORT = {"published default": "default"}
 
 
-def result_key(
-    weights: str, id_data: str, ood_data: str, assumed_data: str | None, detector: str, setup: str
-) -> str:
+def result_key(weights: str, id_data: str, ood_data: str, assumed_data: str | None, detector: str, setup: str) -> str:
     """The key of a result that may not have been made yet."""
     return digest([weights, id_data, ood_data, assumed_data, detector, setup])
 

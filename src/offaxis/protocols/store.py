@@ -88,7 +88,9 @@ class Store:
                 try:
                     result = Result.from_json(values)
                 except (TypeError, KeyError) as error:
-                    raise StoreError(f"{file} does not hold whole results ({error}): remove it and evaluate again.") from error
+                    raise StoreError(
+                        f"{file} does not hold whole results ({error}): remove it and evaluate again."
+                    ) from error
                 found.setdefault(result.key, result)
         return list(found.values())
 
@@ -170,7 +172,7 @@ class Store:
         self._begin()
         if not (self.path / name).exists():
             with replacing(self.path / name) as temporary, temporary.open("wb") as file:
-                np.savez_compressed(file, **dict(arrays))
+                np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type] - its stub takes a name for an option
 
 
 def smallest(scores: Array) -> Array:
@@ -186,7 +188,9 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(line)
         except ValueError as error:
-            raise StoreError(f"Line {number} of {file} is damaged ({error}): remove the file and evaluate again.") from None
+            raise StoreError(
+                f"Line {number} of {file} is damaged ({error}): remove the file and evaluate again."
+            ) from None
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -207,4 +211,6 @@ def _read(file: Path) -> dict[str, Array]:
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise StoreError(f"{file} is missing or damaged ({error}): remove it if it is there and evaluate again.") from None
+        raise StoreError(
+            f"{file} is missing or damaged ({error}): remove it if it is there and evaluate again."
+        ) from None

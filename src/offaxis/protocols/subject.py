@@ -126,8 +126,7 @@ def run_label(settings: dict[str, Any]) -> str:
     network = settings.get("network")
     if network is None:
         return "own network"
-    kind, second = ("wrn", "width") if network["name"] == "wide_resnet" else ("densenet", "growth")
-    words = [f"{kind}-{network['depth']}-{network[second]}" + ("-half" if network["stem_stride"] == 2 else "")]
+    words = [short_name(network)]
     head = dict(network["head"])
     words.append(head.pop("name"))
     usual = {"scale": (None, "predicted") if words[-1] == "cosine" else (None,), "hidden": (None,)}
@@ -137,6 +136,12 @@ def run_label(settings: dict[str, Any]) -> str:
     if network["dropout"]:
         words.append(f"dropout={network['dropout']:g}")
     return " ".join(words)
+
+
+def short_name(network: dict[str, Any]) -> str:
+    """The name that ``offaxis.networks.by_name`` takes, out of a description: "wrn-10-2-half"."""
+    kind, second = ("wrn", "width") if network["name"] == "wide_resnet" else ("densenet", "growth")
+    return f"{kind}-{network['depth']}-{network[second]}" + ("-half" if network["stem_stride"] == 2 else "")
 
 
 def _short(value: object) -> str:
@@ -161,7 +166,7 @@ def _from_file(file: Path, name: str, label: str | None) -> Subject:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        made = _function(file, module, name)()
+        made: Any = _function(file, module, name)()
     except OffaxisError:
         raise
     except Exception as error:

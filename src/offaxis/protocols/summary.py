@@ -93,7 +93,9 @@ def summarise(results: Iterable[Result], view: View = "one-vs-one", metric: str 
     """
     gathered: dict[tuple[str, str, str, str], list[tuple[str, Result]]] = {}
     for row, result in rows_of(results, view):
-        gathered.setdefault((result.id, result.network, result.detector + result.setup, result.state), []).append((row, result))
+        gathered.setdefault((result.id, result.network, result.detector + result.setup, result.state), []).append(
+            (row, result)
+        )
     found = [_summary(members, metric) for members in gathered.values()]
     sign = -1 if HIGHER_IS_BETTER[metric] else 1
     return sorted(_distinct(found), key=lambda s: (s.id, sign * s.groups["all"].mean))

@@ -69,18 +69,18 @@ def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc
     rows: list[list[Entry]] = []
     for place, s in enumerate(summaries, 1):
         whole = s.groups["all"]
-        row: list[Entry] = [str(place), s.network, s.detector, s.state]
-        row += [_value(s.groups[g].mean, None, best[g]) if g in s.groups else Value(None, "–") for g in groups]
+        row: list[Entry] = [str(place), s.method, s.network]
+        row += [_value(s.groups[g].mean, None, best[g]) if g in s.groups else Value(None, "-") for g in groups]
         row += [_number(whole.seed_std), _number(whole.set_std), Value(whole.seeds, str(whole.seeds))]
         row += [Value(whole.sets, str(whole.sets)), *(Value(p, f"{p:g}") for p in s.passes)]
         rows.append(row)
-    columns = ("#", "network", "detector", "hyperparameters", *groups, "seed sd", "set sd", "seeds", "sets", "fwd", "bwd")
+    columns = ("#", "detector", "network", *groups, "seed sd", "set sd", "seeds", "sets", "fwd", "bwd")
     title = f"Ranking by mean {METRIC_TITLES[metric]} (%), {view.removesuffix(' by tested set')}"
     note = (
         "seed sd: standard deviation over seeds of the mean over sets; set sd: over sets of the mean over seeds. fwd, bwd: "
         "forward and backward passes through the network that one image takes."
     )
-    return Table(slug("ranking", summaries[0].id, view, metric), title, columns, rows, note, heads=4)
+    return Table(slug("ranking", summaries[0].id, view, metric), title, columns, rows, note, heads=3)
 
 
 def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") -> Table:
@@ -93,10 +93,10 @@ def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") 
     most = {n: max(s.rows[n].mean for s in summaries if n in s.rows) for n in names}
     rows: list[list[Entry]] = []
     for s in summaries:
-        row: list[Entry] = [s.network, s.method]
+        row: list[Entry] = [s.method, s.network]
         for n in names:
             if n not in s.rows:
-                row.append(Value(None, "–"))
+                row.append(Value(None, "-"))
                 continue
             cell = s.rows[n]
             share = (cell.mean - least[n]) / max(most[n] - least[n], 1e-12)
@@ -107,7 +107,7 @@ def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") 
     return Table(
         slug("sets", summaries[0].id, view, metric),
         f"{METRIC_TITLES[metric]} (%) by {what}, {view.split(' by ')[0]}",
-        ("network", "detector", *(set_title(n) for n in names)),
+        ("detector", "network", *(set_title(n) for n in names)),
         rows,
         f"Mean (standard deviation over {over}).",
         heads=2,
@@ -120,17 +120,20 @@ def pairs_table(summaries: Sequence[Summary], view: View, metric: str = "auroc",
     pairs = [(reference, s) for s in summaries if s is not reference]
     if every:
         ranked = list(enumerate(summaries))
-        pairs += [(a, b) for i, a in ranked for j, b in ranked if i < j and a.network == b.network and reference not in (a, b)]
+        pairs += [
+            (a, b) for i, a in ranked for j, b in ranked if i < j and a.network == b.network and reference not in (a, b)
+        ]
     found = [compare(a, b) for a, b in pairs if set(a.cells) & set(b.cells)]
-    rows = [_pair(c) for c in found]
+    rows = [_pair(c)[0 if every else 1 :] for c in found]
+    first = ("first", "second") if every else ("the other",)
     return Table(
         slug("pairs" if every else "differences", summaries[0].id, view, metric),
         f"{METRIC_TITLES[metric]} points, {reference.title} minus the other" if not every else "Pairs",
-        ("first", "second", "difference", "low", "high", "wins", "pairs", "seeds", "sets"),
+        (*first, "difference", "low", "high", "wins", "pairs", "seeds", "sets"),
         rows,
         "Differences of the same seed and set, in percentage points, with a 95 % bootstrap interval over seeds and sets; bold "
         "where it leaves out zero. With fewer than about five sets the interval is too narrow.",
-        heads=2,
+        heads=len(first),
     )
 
 
@@ -160,9 +163,7 @@ def _pair(c: Comparison) -> list[Entry]:
     ]  # fmt: skip
 
 
-def _value(
-    mean: float, std: float | None, best: float, several: bool = True, share: float | None = None
-) -> Value:
+def _value(mean: float, std: float | None, best: float, several: bool = True, share: float | None = None) -> Value:
     return Value(float(mean), percent(mean, std), several and abs(mean - best) < 5e-5, share)
 
 

@@ -30,7 +30,10 @@ def histogram(id_scores: NDArray[Any], ood_scores: NDArray[Any], bins: int = BIN
     return {
         "from": float(f"{low:.4g}"),
         "to": float(f"{high:.4g}"),
-        **{name: np.rint(1000 * c / c.sum()).astype(int).tolist() for name, c in zip(("id", "ood"), counts, strict=True)},
+        **{
+            name: np.rint(1000 * c / c.sum()).astype(int).tolist()
+            for name, c in zip(("id", "ood"), counts, strict=True)
+        },
     }
 
 

@@ -66,7 +66,9 @@ def parts_of(
     parts = []
     for id_name in dict.fromkeys(r.id for r in results):
         own = [r for r in results if r.id == id_name]
-        parts.append(Part(id_name, networks_table(records, id_name), [_chapter(own, v, metrics) for v in views_in(own)], own))
+        parts.append(
+            Part(id_name, networks_table(records, id_name), [_chapter(own, v, metrics) for v in views_in(own)], own)
+        )
     return parts
 
 
@@ -108,7 +110,9 @@ def write_tables(store: Store, out: Path, metrics: Sequence[str] = PAPERS_METRIC
     for table in tables_of(parts):
         write_text(out / "tables" / f"{table.name}.csv", comma_separated(table))
         write_text(out / "tables" / f"{table.name}.tex", latex(table))
-    every = [pairs_table(c.summaries, c.view, metrics[0], every=True) for p in parts for c in p.chapters if c.differences]
+    every = [
+        pairs_table(c.summaries, c.view, metrics[0], every=True) for p in parts for c in p.chapters if c.differences
+    ]
     for table in (results_table(results), *every):
         write_text(out / "tables" / f"{table.name}.csv", comma_separated(table))
     return parts

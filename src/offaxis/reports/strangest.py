@@ -68,7 +68,7 @@ class Thumbnails:
 def strangest(
     store: Store, results: Iterable[Result], thumbnails: Thumbnails, count: int = 6
 ) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """ "network|method" -> four strips of images: ID and OOD, most and least familiar.
+    """Four strips of images for each "network|method": ID and OOD, most and least familiar.
 
     Only what was not tuned is shown, on the first seed of each network, so that scores of all sets can be compared.
     """
@@ -81,7 +81,9 @@ def strangest(
     return {f"{n}|{m}": _strips(store, found, thumbnails, count) for (n, m), found in members.items()}
 
 
-def _strips(store: Store, members: Sequence[Result], thumbnails: Thumbnails, count: int) -> dict[str, list[dict[str, Any]]]:
+def _strips(
+    store: Store, members: Sequence[Result], thumbnails: Thumbnails, count: int
+) -> dict[str, list[dict[str, Any]]]:
     first = members[0]
     sides = {
         "ID": [(first.id, first.id_data, store.scores(first.scores[0]))],

@@ -94,7 +94,7 @@ def latex(table: Table) -> str:
     )
 
 
-_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$"}
+_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
 
 
 def escape(text: str) -> str:
@@ -104,13 +104,13 @@ def escape(text: str) -> str:
         >>> print(escape("TIN(r) 95 % & more_"))
         TIN(r) 95 \% \& more\_
     """
-    return re.sub(r"[\\~^±−]|[&%$#_{}]", lambda m: _SPECIAL.get(m[0], "\\" + m[0]), text)
+    return re.sub(r"[\\~^±]|[&%$#_{}]", lambda m: _SPECIAL.get(m[0], "\\" + m[0]), text)
 
 
 def percent(value: float | None, std: float | None = None) -> str:
-    """A share as the paper prints it: "98.74(0.23)"; "–" where there is none."""
+    """A share as the paper prints it: "98.74(0.23)"; "-" where there is none."""
     if value is None:
-        return "–"
+        return "-"
     return f"{100 * value:.2f}" + ("" if std is None else f"({100 * std:.2f})")
 
 
