@@ -172,7 +172,7 @@ class Store:
         self._begin()
         if not (self.path / name).exists():
             with replacing(self.path / name) as temporary, temporary.open("wb") as file:
-                np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type] - its stub takes a name for an option
+                np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]
 
 
 def smallest(scores: Array) -> Array:

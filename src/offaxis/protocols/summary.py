@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from offaxis.datasets import CATALOGUE, relation
 from offaxis.datasets.relations import Group
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.protocols import less_biased, one_vs_one
@@ -135,6 +136,8 @@ def _summary(members: list[tuple[str, Result]], metric: str) -> Summary:
         values.setdefault(row, {}).setdefault(result.seed, []).append(result.metrics[metric])
         if row == result.ood:
             groups[row] = result.group
+    order = sorted(values, key=lambda row: _place(first.id, row))
+    values = {row: values[row] for row in order}
     cells = {(seed, row): float(np.mean(v)) for row, by_seed in values.items() for seed, v in by_seed.items()}
     return Summary(
         first.id, first.network, first.detector, first.state, first.method,
@@ -142,6 +145,12 @@ def _summary(members: list[tuple[str, Result]], metric: str) -> Summary:
         _spreads(cells, groups), {row: _cell([v for one in by_seed.values() for v in one]) for row, by_seed in values.items()},
         cells,
     )  # fmt: skip
+
+
+def _place(id_name: str, row: str) -> tuple[int, int, str]:
+    """Where a set stands in every table: near before far before noise, then as in the catalogue."""
+    known = list(CATALOGUE)
+    return GROUPS.index(relation(id_name, row).group), known.index(row) if row in known else len(known), row
 
 
 def _cell(values: list[float]) -> Cell:

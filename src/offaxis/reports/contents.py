@@ -85,7 +85,8 @@ def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc
 
 def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") -> Table:
     """Every set by itself: a row a detector, a column a set, mean (standard deviation)."""
-    names = list(dict.fromkeys(row for s in summaries for row in s.rows))
+    most_sets = max(summaries, key=lambda s: len(s.rows))  # its order is that of every table
+    names = list(dict.fromkeys([*most_sets.rows, *(row for s in summaries for row in s.rows)]))
     higher = HIGHER_IS_BETTER[metric]
     pick = max if higher else min
     best = {n: pick(s.rows[n].mean for s in summaries if n in s.rows) for n in names}
