@@ -53,7 +53,7 @@ def test_the_tables_of_a_report(made_up: Store) -> None:
     ranking = ranking_table(summaries, "one-vs-one")
     assert ranking.columns[3:7] == ("all", "near", "far", "noise")
     assert ranking.rows[0][1:3] == ["cosine", "wrn-10-1 cosine"]
-    means = [row[3].number for row in ranking.rows if isinstance(row[3], Value)]
+    means = [row[3].number or 0.0 for row in ranking.rows if isinstance(row[3], Value)]
     assert means == sorted(means, reverse=True)
     sets = sets_table(summaries, "one-vs-one")
     assert sets.columns == ("detector", "network", "letters", "photograph crops", "Gaussian")
