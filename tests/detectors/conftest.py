@@ -6,7 +6,8 @@ import importlib
 import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,6 @@ from offaxis.heads import make_head
 
 CLASSES = 4
 STD = (0.5,)
-_LIBRARIES: list[torch.library.Library] = []
 
 
 def stripes(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -82,7 +82,17 @@ def train(network: Classifier, loss: Callable[..., Tensor] | None = None, steps:
     return network.eval()
 
 
+@contextmanager
+def single() -> Iterator[None]:
+    """float32, whatever type a test has made the default."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(before)
+
+
 @functools.cache
+@single()
 def trained(kind: str, seed: int = 0) -> Any:
     if kind == "ensemble":
         return Ensemble([trained("cosine", seed) for seed in (0, 1)])
@@ -98,6 +108,7 @@ def _train_member(member: Classifier, loss: MarginEntropyLoss, seed: int) -> Non
 
 
 @pytest.fixture(scope="session")
+@single()
 def toy() -> Toy:
     images, labels = stripes(400, 1)
     test, test_labels = stripes(60, 2)
@@ -112,19 +123,10 @@ def network_of() -> Callable[[str], Network]:
 
 
 @pytest.fixture(scope="session")
-def ood() -> Any:
-    """The package pytorch_ood, with the two operators declared that torchvision lacks beside a CPU build of torch."""
+def ood(torchvision_operators: None) -> Any:
+    """The package pytorch_ood, which imports torchvision."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what third parties deprecate while they are imported is not ours
-        try:
-            importlib.import_module("torchvision")
-        except RuntimeError:
-            library = torch.library.Library("torchvision", "DEF")
-            library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            _LIBRARIES.append(library)  # operators live as long as this object
-        except ImportError:
-            pytest.skip("torchvision is not installed (extra zoo)")
         try:
             importlib.import_module("pytorch_ood.detector")
         except ModuleNotFoundError:

@@ -4,8 +4,8 @@ import copy
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 
 from offaxis.heads.batch_norm import SyncedBatchNorm, synchronise
 
@@ -16,6 +16,8 @@ def test_in_one_process_it_is_pytorchs_bit_for_bit() -> None:
     for _ in range(3):
         images = torch.randn(6, 4, 3, 3)
         assert torch.equal(ours(images), theirs(images))
+    assert ours.running_var is not None
+    assert theirs.running_var is not None
     assert torch.equal(ours.running_var, theirs.running_var)
     ours.eval(), theirs.eval()
     assert torch.equal(ours(images), theirs(images))
@@ -47,7 +49,7 @@ def _one_of_two(rank: int, folder: str, images: torch.Tensor, weights: torch.Ten
 def test_two_processes_normalise_by_their_common_batch_and_pass_the_gradient_back(tmp_path: object) -> None:
     torch.manual_seed(0)
     images, weights = torch.randn(8, 3, 2, 2).double(), torch.randn(8, 3, 2, 2).double()
-    mp.spawn(_one_of_two, (str(tmp_path), images, weights), nprocs=2)  # type: ignore[no-untyped-call]
+    spawn(_one_of_two, (str(tmp_path), images, weights), nprocs=2)  # type: ignore[no-untyped-call]
     halves = [torch.load(f"{tmp_path}/{rank}.pt", weights_only=True) for rank in (0, 1)]
     norm = nn.BatchNorm2d(3).double()
     whole = images.clone().requires_grad_()

@@ -1,68 +1,64 @@
-"""A results store with scores out of thin air: two networks, two seeds, four methods, three sets, both protocols."""
+"""Figures in small, for the tests that all must pass."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from offaxis.datasets import load
-from offaxis.metrics import all_metrics
-from offaxis.protocols import NetworkRecord, Result, Store, divide
-from offaxis.protocols.parts import at_most
+from offaxis.reports import figures
 
-GROUPS = {"letters": "near", "photographs": "far", "gaussian": "noise"}
-METHODS = {"cosine": ("none", 2.0), "max-softmax": ("none", 1.0), "odin": ("published default", 1.2)}
+Draw = Callable[[], Figure]
+LONG = "runs/a-very-long-name-of-a-network-that-goes-on-and-on/seed-3"
 
 
-@pytest.fixture(scope="session")
-def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    store = Store(tmp_path_factory.mktemp("made-up") / "store")
-    draw = np.random.default_rng(0)
-    known = at_most(load("small-digits"), 100)
-    parts = {"small-digits": divide(known)}
-    parts |= {name: divide(at_most(load(name, like=known), 80)) for name in GROUPS}
-    for part in parts.values():
-        store.add_set(part.key, part.about(), part.validation.numpy(), part.test.numpy())
-    results = []
-    for label in ("wrn-10-1 cosine", "wrn-10-1 linear"):
-        for seed in (0, 1):
-            weights = f"{label[-6:]}{seed}".encode().hex().ljust(64, "0")
-            id_data = parts["small-digits"].key
-            store.add_network(
-                NetworkRecord(
-                    label, seed, weights, "small-digits", id_data, 0.97 - seed / 100, 0.03, 0.004, f"run{seed}"
-                )
-            )
-            for method, (state, shift) in METHODS.items():
-                if method == "cosine" and label.endswith("linear"):
-                    continue
-                for ood, group in GROUPS.items():
-                    assumptions = [None] if method != "odin" else [None, *GROUPS]
-                    for assumed in assumptions:
-                        scores = [draw.normal(size=80), draw.normal(shift + 0.2 * len(ood) / 5, size=64)]
-                        names = [f"scores/{weights[:16]}/{method}-{ood}-{assumed}-{side}.npz#scores" for side in "ab"]
-                        for name, values in zip(names, scores, strict=True):
-                            store.add_scores(name, values)
-                        results.append(
-                            Result(
-                                network=label, seed=seed, weights=weights[:16], id="small-digits", ood=ood, assumed=assumed,
-                                id_data=id_data, ood_data=parts[ood].key,
-                                assumed_data=parts[assumed].key if assumed else None, group=group,  # type: ignore[arg-type]
-                                detector=method, setup="", hyperparameters={}, state="tuned" if assumed else state,
-                                passes=(2, 1) if method == "odin" else (1, 0), metrics=all_metrics(*scores), images=(80, 64),
-                                scores=(names[0], names[1]), versions={"offaxis": "0.1.0", "torch": "2"},
-                            )
-                        )  # fmt: skip
-    store.add(results)
-    return store
+def spread(seed: int, mean: float = 0.0, count: int = 60) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.random.default_rng(seed).normal(mean, 1, count)
 
 
-@pytest.fixture(scope="session")
-def page(made_up: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from offaxis.reports.page import write_page
-    from offaxis.reports.report import write_tables
+def space(title: str, seed: int = 0) -> figures.Space:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(12) % 3
+    return figures.Space(
+        title,
+        train=rng.normal(size=(12, 5)) + labels[:, None],
+        train_labels=labels,
+        test=rng.normal(size=(12, 5)) + labels[:, None],
+        test_labels=labels,
+        first=rng.normal(size=(9, 5)) - 3,
+        second=rng.normal(size=(8, 5)) + 8,
+    )
 
-    out = tmp_path_factory.mktemp("page")
-    parts = write_tables(made_up, out)
-    write_page(made_up, parts, out / "index.html", "A & B <test>", 3, lambda name, like: load(name, like=like))
-    return out / "index.html"
+
+def _draws() -> dict[str, Draw]:
+    image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    sets = {name: spread(place, 2) for place, name in enumerate(("a", "b"))}
+    right = spread(5) < 1
+    matrix = {"odin": {"a": {"a": 99.0, "b": 80.0}, "b": {"a": 70.0, "b": 98.0}}}
+    return {
+        "histograms": lambda: figures.histograms([figures.Panel("one", spread(0), spread(1, 3))]),
+        "roc": lambda: figures.roc({"a": {"cosine": (spread(0), spread(1, 2))}}),
+        "ranking": lambda: figures.ranking(
+            {"cosine": (97.0, 96.0, 98.0), "odin": (90.0, 80.0, 95.0)}, {"odin": "tuned"}
+        ),
+        "image_sheet": lambda: figures.image_sheet({"strangest": [(image, "0.93"), (image, "")]}),
+        "head_diagram": figures.head_diagram,
+        "less_biased_bars": lambda: figures.less_biased_bars({"wrn": {"cosine": {"a": (97.0, 1.0), "b": (90.0, 2.0)}}}),
+        "dependency": lambda: figures.dependency({"a": {"a": 99.0, "b": 60.0}}, {"a": 95.0}),
+        "dependency_full": lambda: figures.dependency_full(matrix),
+        "dependency_matrix": lambda: figures.dependency_matrix(matrix),
+        "fixed_scale": lambda: figures.fixed_scale({"cifar10": {16: 94.0, 32: 96.0}}, {"cifar10": 95.0}),
+        "feature_spaces": lambda: figures.feature_spaces([space("standard"), space("cosine", 1)], "a", "b"),
+        "frames": lambda: figures.frames({"tin": ([np.pad(image, ((2, 2), (2, 2), (0, 0)))], [image])}),
+        "score_grid": lambda: figures.score_grid({"cosine": (spread(0), sets), "odin": (spread(1), sets)}),
+        "reliability": lambda: figures.reliability({"standard": (np.linspace(0, 1, 60), right)}),
+        "risk_coverage": lambda: figures.risk_coverage({"standard": (spread(3), right)}),
+    }
+
+
+DRAWS = _draws()
+
+
+@pytest.fixture(params=list(DRAWS))
+def draw(request: pytest.FixtureRequest) -> Draw:
+    return DRAWS[request.param]

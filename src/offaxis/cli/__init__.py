@@ -1,14 +1,9 @@
-"""The command line, a file a command."""
+"""The command line, a file a command; importing a command registers it."""
 
-from offaxis.cli import (
-    data,
-    evaluate,  # noqa: F401 - importing a command registers it
-    paper,  # noqa: F401
-    report,  # noqa: F401
-    train,  # noqa: F401
-)
+from offaxis.cli import bench, data, demo, evaluate, paper, report, train
 from offaxis.cli.app import app, main
 
+app.add_typer(bench.app)
 app.add_typer(data.app)
 
-__all__ = ["app", "main"]
+__all__ = ["app", "bench", "data", "demo", "evaluate", "main", "paper", "report", "train"]

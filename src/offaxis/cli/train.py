@@ -93,10 +93,14 @@ def train_command(
         num_classes=len(images.classes), in_channels=images.shape[0], dropout=dropout, head=_head(head, scale, hidden)
     )
     validation = load(id, "test", root=data) if validate else None
-    trained = train(
-        classifier, images, wanted, seed=seed, out=out, resume=resume, normalise=PUBLISHED.get(id), validation=validation,
-        fabric=fabric, sync_bn=sync_bn, log_every=log_every, quiet=quiet,
-    )  # fmt: skip
+    try:
+        trained = train(
+            classifier, images, wanted, seed=seed, out=out, resume=resume, normalise=PUBLISHED.get(id), validation=validation,
+            fabric=fabric, sync_bn=sync_bn, log_every=log_every, quiet=quiet,
+        )  # fmt: skip
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()  # else its threads abort the process at exit
     if fabric.is_global_zero and not quiet:
         last = trained.history[-1]
         Console(stderr=True).print(

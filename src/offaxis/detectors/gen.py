@@ -5,6 +5,7 @@ r"""GEN: generalised entropy (Liu, Lochman, Zach 2023, https://doi.org/10.1109/C
 over the M largest probabilities. The paper's G is the negative of this; it sums, and so do we.
 """
 
+import torch
 from torch import Tensor
 
 from offaxis.detectors.arguments import at_least_one, positive
@@ -21,10 +22,10 @@ def gen_score(logits: Tensor, gamma: float = 0.1, top: int | None = None) -> Ten
         gamma: the exponent, in (0, 1] in the paper.
         top: M, how many of the largest probabilities are summed; None takes all.
     """
-    p = widest(logits).softmax(1)
-    if top is not None and top < p.shape[1]:
-        p = p.topk(top, 1).values
-    return (p * (1 - p).clamp_min(0)).pow(gamma).sum(1)
+    p = widest(logits).softmax(1).sort(1, descending=True).values
+    # The complement of the largest is the sum of the others: 1 - p would have lost its digits.
+    complement = torch.cat([p[:, 1:].sum(1, keepdim=True), 1 - p[:, 1:]], 1)
+    return (p * complement)[:, :top].pow(gamma).sum(1)
 
 
 class GEN(Detector):

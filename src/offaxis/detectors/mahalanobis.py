@@ -122,6 +122,7 @@ class Mahalanobis(Detector):
                     "Mahalanobis(layers=('layer1', 'layer2')), with names out of named_modules() of its backbone."
                 )
             self._build(network.layers)
+        self.tuned_on = None  # new statistics, new weights
         self._moments = {name: ClassMoments(network.num_classes) for name in self.layers}
 
     def update(self, outputs: Outputs, labels: Tensor) -> None:

@@ -76,7 +76,7 @@ class ReAct(Detector):
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""
-        chosen = self.thresholds[(self.levels - self.percentile).abs().argmin()]
+        chosen = self.thresholds.index_select(0, (self.levels - self.percentile).abs().argmin().view(1))
         clipped = rectify(self.head.inputs(outputs.features), chosen)
         return energy_score(self.head.logits(clipped, outputs.scale))
 

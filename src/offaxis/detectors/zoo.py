@@ -13,11 +13,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from offaxis.detectors.detector import Detector, Reads, State
+from offaxis.detectors.detector import Detector, Passes, Reads, State
 from offaxis.detectors.head_copy import HeadCopy
 from offaxis.detectors.network import Batches, Network, to_device
 from offaxis.detectors.zoo_network import loader, parts_of, untouched
-from offaxis.detectors.zoo_table import TABLE, Feed, Parts
+from offaxis.detectors.zoo_table import PASSES, TABLE, Feed, Parts
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
 
@@ -99,6 +99,11 @@ class Zoo(Detector):
         return Reads.IMAGES if self.feed is Feed.MODEL else super().reads
 
     @property
+    def passes(self) -> Passes:
+        """Passes through the network that scoring one image takes."""
+        return Passes(*PASSES.get(self.kind, (1, 0)))
+
+    @property
     def layers(self) -> tuple[str, ...]:
         """The layers whose pooled features it is fed."""
         return self.inner if self.feed is Feed.LAYERS else ()
@@ -168,7 +173,7 @@ class Zoo(Detector):
         if self.kind == "OpenMax":
             # Its distances are to the classes that some image of the batch is predicted as; the rest count as 0. One
             # more row a class makes every image's score its own.
-            logits = torch.cat([fodder[0], 1e3 * torch.eye(fodder[0].shape[1], device=fodder[0].device)])
+            logits = torch.cat([fodder[0], torch.eye(fodder[0].shape[1], device=fodder[0].device)])
             scores = made.predict_logits(logits)[: len(fodder[0])]
         elif self.feed is Feed.LOGITS:
             scores = made.predict_logits(*fodder)
@@ -242,7 +247,8 @@ class Zoo(Detector):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._forget()  # it holds tensors of its own where the buffers were
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # PyTorch's
+        return self
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         self._forget()

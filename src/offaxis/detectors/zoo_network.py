@@ -1,6 +1,6 @@
 """A network as the detectors of pytorch-ood want to have it, and its state put back when they are done with it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from typing import Self
 
@@ -71,7 +71,7 @@ class Taps:
     def first(self, images: Tensor) -> Tensor:
         """Run the network; the first layer's maps."""
         self.found, end = maps_of(backbone_of(self.network), images, self.layers)
-        self.said = self.network.head(feature_tensor(end))
+        self.said: Tensor = self.network.head(feature_tensor(end))
         return self.found[0]
 
     def functions(self) -> list[object]:
@@ -115,7 +115,7 @@ class _Loader:
             yield to_device(self.network, images), labels
 
     def __len__(self) -> int:
-        return len(self.batches) if hasattr(self.batches, "__len__") else 0
+        return len(self.batches) if isinstance(self.batches, Sized) else 0
 
 
 def loader(network: Network, batches: Batches) -> _Loader:

@@ -54,6 +54,7 @@ def train(
     fabric: "Fabric | None" = None,
     sync_bn: bool = False,
     log_every: int | None = None,
+    title: str = "training",
     quiet: bool = False,
 ) -> Trained:
     """Train a classifier, in place.
@@ -76,6 +77,7 @@ def train(
         sync_bn: batch normalisations of the backbone, too, take their statistics over all processes. Those of the scale
             always do.
         log_every: steps between two lines of the log; about ten an epoch if None.
+        title: what the progress bar calls it.
         quiet: show no progress.
 
     Raises:
@@ -98,7 +100,7 @@ def train(
     found = _find(fabric, folder, settings, resume)
     training = _Training(classifier, data, plan, normalise, validation, loss, fabric, folder, settings, log_every)
     with torch.random.fork_rng():
-        history = training.run(found, quiet)
+        history = training.run(found, title, quiet)
     return Trained(classifier.eval(), normalise, data.classes, tuple(history), folder.path if folder else None)
 
 
@@ -188,16 +190,16 @@ class _Training:
         self.epoch_tally = Tally()
         self.history: list[dict[str, Any]] = []
 
-    def run(self, found: Checkpoint | None, quiet: bool) -> list[dict[str, Any]]:
+    def run(self, found: Checkpoint | None, title: str, quiet: bool) -> list[dict[str, Any]]:
         """All steps that are left; returns one record an epoch."""
         first = 0 if found is None else self._restore(found)
         self.last = last = self.plan.steps
-        progress = Progress("training", last, quiet or not self.fabric.is_global_zero, first)
+        progress = Progress(title, last, quiet or not self.fabric.is_global_zero, first)
         with progress, StopRequest() as request:
             self._steps(first, last, progress, request)
         if self.folder is not None and self.fabric.is_global_zero:
             self.folder.finish(self.classifier)
-        if self.history:
+        if self.history and self.fabric.is_global_zero:
             self.watch.end(self.history[-1]["loss"])
         return self.history
 

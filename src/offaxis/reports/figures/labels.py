@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 LETTER = 0.083
 """About the width of a letter of a legend, in inches."""
+LEGEND = 32
+"""Letters of a name in a legend, at most."""
 
 
 def plain(name: str) -> str:
@@ -52,7 +54,7 @@ def name_ticks(axes: Axes, names: Sequence[str], inches: float) -> None:
     """Put names under the axis at 0, 1, 2, ...; turned where they would run into each other."""
     short = distinct(names, 22)
     room = inches / max(1, len(names))
-    turned = max(map(len, short)) * LETTER > room * 0.95
+    turned = max(map(len, short)) * 0.9 * LETTER > room
     axes.set_xticks(range(len(names)), short, rotation=40 if turned else 0, ha="right" if turned else "center")
     if turned:
         for label in axes.get_xticklabels():
@@ -62,7 +64,7 @@ def name_ticks(axes: Axes, names: Sequence[str], inches: float) -> None:
 
 def legend_columns(names: Sequence[str], width: float) -> int:
     """How many names a legend holds side by side in so many inches."""
-    entry = max(map(len, distinct(names, 26))) * LETTER + 0.55
+    entry = max(map(len, distinct(names, LEGEND))) * LETTER + 0.55
     return max(1, min(len(names), int(width / entry)))
 
 
@@ -74,7 +76,7 @@ def legend_height(names: Sequence[str], width: float) -> float:
 def legend_below(figure: Figure, handles: Sequence[Artist], names: Sequence[str]) -> None:
     """A legend under the whole figure, in as many columns as fit."""
     columns = legend_columns(names, figure.get_figwidth())
-    short = distinct(names, 26)
+    short = distinct(names, LEGEND)
     figure.legend(handles, short, loc="outside lower center", ncols=columns, handlelength=3.2, columnspacing=1.6)
 
 

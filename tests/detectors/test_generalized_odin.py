@@ -1,0 +1,63 @@
+"""Generalized ODIN's score and the magnitude that it chooses on ID images alone."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from offaxis.detectors import GeneralizedODIN, State, fit_all
+from offaxis.errors import DetectorError, MissingOutputError, NotFittedError
+
+STD = (0.5,)
+
+
+@pytest.mark.parametrize("kind", ["deconf-c", "deconf-i", "deconf-e"])
+def test_the_score_is_the_largest_numerator(kind: str, toy: Any, network_of: Any) -> None:
+    network = network_of(kind)
+    with torch.no_grad():
+        outputs = network.outputs(toy.images)
+    h = network.head._numerators(outputs.features)
+    score = GeneralizedODIN(perturb=False).score(outputs)
+    torch.testing.assert_close(score, -h.max(1).values, rtol=1e-4, atol=1e-4)
+
+
+def test_the_magnitude_is_the_one_that_raises_the_score_of_id_images_most(toy: Any, network_of: Any) -> None:
+    network = network_of("deconf-c")
+    detector = GeneralizedODIN(std=STD, epsilons=(0.0, 0.01, 0.05))
+    fit_all(network, toy.train, [detector])
+    totals = []
+    images = torch.cat([x for x, _ in toy.train])
+    for eps in detector.epsilons:
+        x = images.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(network.outputs(x).cosine.amax(1).sum(), x)
+        with torch.no_grad():
+            totals.append(network.outputs(images + eps * gradient.sign() / STD[0]).cosine.amax(1).mean())
+    assert float(detector.eps) == detector.epsilons[int(torch.stack(totals).argmax())]
+    assert detector.state is State.NONE  # no hyperparameter is left to choose
+
+
+def test_it_looks_at_no_more_images_than_it_was_told_to(toy: Any, network_of: Any) -> None:
+    network = network_of("deconf-c")
+    seen = []
+    network.backbone.register_forward_hook(lambda module, inputs, out: seen.append(len(out)))
+    GeneralizedODIN(epsilons=(0.0,), images=130).fit(network, toy.train)
+    assert seen == [100, 30]
+
+
+def test_it_moves_the_image_up_the_score(toy: Any, network_of: Any) -> None:
+    network = network_of("deconf-c")
+    still = GeneralizedODIN(perturb=False).score_images(network, toy.images)
+    moved = GeneralizedODIN(std=STD, epsilons=(0.002,)).fit(network, toy.train).score_images(network, toy.images)
+    assert (moved <= still).double().mean() > 0.95
+
+
+def test_errors(toy: Any, network_of: Any) -> None:
+    with pytest.raises(MissingOutputError, match="scale"):
+        GeneralizedODIN(perturb=False).score_images(network_of("linear"), toy.images)
+    with pytest.raises(MissingOutputError, match="scale"):
+        GeneralizedODIN().fit(network_of("linear"), toy.train)
+    with pytest.raises(NotFittedError, match="there were none"):
+        GeneralizedODIN().fit(network_of("deconf-c"), [])
+    fitted = GeneralizedODIN().fit(network_of("deconf-c"), toy.train)
+    with pytest.raises(DetectorError, match="score_images"):
+        fitted.score(network_of("deconf-c").outputs(toy.images))

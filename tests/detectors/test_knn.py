@@ -1,0 +1,108 @@
+"""Exact neighbours in blocks."""
+
+import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offaxis.detectors import KNN
+from offaxis.detectors import knn as module
+from offaxis.detectors.knn import kth_neighbours, unit
+from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 60), st.integers(1, 9), st.data())
+def test_blocks_find_the_neighbours_that_the_whole_matrix_finds(
+    seed: int, queries: int, entries: int, block: int, data: st.DataObject
+) -> None:
+    torch.manual_seed(seed)
+    ks = sorted(data.draw(st.lists(st.integers(1, entries), min_size=1, max_size=4)))
+    x, bank = unit(torch.randn(queries, 5).double()), unit(torch.randn(entries, 5).double())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "QUERIES", block)
+        patch.setattr(module, "ENTRIES", block + 2)
+        found = kth_neighbours(x, bank, ks)
+    expected = torch.cdist(x, bank).sort(1).values[:, [k - 1 for k in ks]]
+    distances = (x.unsqueeze(1) - bank[found]).norm(dim=2)
+    torch.testing.assert_close(distances, expected, rtol=0, atol=1e-7)
+
+
+def test_no_block_is_larger_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUERIES", 16)
+    monkeypatch.setattr(module, "ENTRIES", 32)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.dim() == 2 and "mm" in str(func):
+                largest = max(largest, out.numel())
+            return out
+
+    x, bank = unit(torch.randn(100, 4)), unit(torch.randn(500, 4))
+    with Watch():  # type: ignore[no-untyped-call]
+        kth_neighbours(x, bank, [3])
+    assert largest == 16 * 32
+
+
+class FlatIndex:
+    """What faiss.IndexFlatIP does, slowly."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def add(self, bank: Any) -> None:
+        self.bank = torch.from_numpy(bank)
+
+    def search(self, queries: Any, k: int) -> Any:
+        values, places = (torch.from_numpy(queries) @ self.bank.T).topk(k, 1)
+        return values.numpy(), places.numpy()
+
+
+def test_faiss_is_used_where_it_is_installed(toy: Any, network_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of("linear")
+    blocks = KNN(5, "blocks").fit(network, toy.train)
+    if importlib.util.find_spec("faiss") is None:
+        fake = ModuleType("faiss")
+        fake.__spec__ = SimpleNamespace(name="faiss")  # type: ignore[assignment]
+        fake.IndexFlatIP = FlatIndex  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "faiss", fake)
+    detector = KNN(5).fit(network, toy.train)
+    scores = detector.score_images(network, toy.images)
+    assert detector._index is not None
+    torch.testing.assert_close(scores, blocks.score_images(network, toy.images))
+    torch.testing.assert_close(
+        detector.evidence_images(network, toy.images), blocks.evidence_images(network, toy.images)
+    )
+    detector.fit(network, toy.train[:2])
+    assert len(detector.bank) == 200
+    detector.score_images(network, toy.images)
+    assert blocks._index is None
+
+
+def test_without_faiss_it_must_not_be_asked_for(toy: Any, network_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    detector = KNN(5, "faiss").fit(network_of("linear"), toy.train)
+    with pytest.raises(MissingPackageError, match="faiss-cpu"):
+        detector.score_images(network_of("linear"), toy.images)
+
+
+def test_errors(toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    with pytest.raises(NotFittedError, match="at least k = 500"):
+        KNN(500).fit(network, toy.train).score_images(network, toy.images)
+    with pytest.raises(NotFittedError, match="there were none"):
+        KNN().fit(network, [])
+    for wrong in (0, 1.5, True):
+        with pytest.raises(ArgumentError, match="`k`"):
+            KNN(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="search"):
+        KNN(search="tree")
+    assert KNN().fit(network, toy.train).grid["k"] == (1, 10, 20, 50, 100, 200)

@@ -1,0 +1,197 @@
+"""Mahalanobis against a slow and obvious version, and where covariances are singular."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from offaxis.classifier import Classifier
+from offaxis.detectors import Mahalanobis, RelativeMahalanobis, State
+from offaxis.detectors.adversarial import fast_gradient_sign
+from offaxis.detectors.gaussian import TiedGaussian
+from offaxis.detectors.moments import ClassMoments
+from offaxis.errors import ArgumentError, DetectorError, NotFittedError
+from offaxis.heads import LinearHead
+
+STD = (0.5,)
+
+
+def slowly(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Half the squared distance to the nearest class mean, one image and one class at a time."""
+    classes = sorted(set(labels))
+    means = {c: np.mean([f for f, y in zip(train, labels, strict=True) if y == c], axis=0) for c in classes}
+    covariance = np.zeros((train.shape[1], train.shape[1]))
+    for f, y in zip(train, labels, strict=True):
+        covariance += np.outer(f - means[y], f - means[y]) / len(train)
+    rcond = train.shape[1] * np.finfo(np.float64).eps
+    precision = np.linalg.pinv(covariance, rcond=rcond, hermitian=True)
+    return np.array([min(0.5 * (f - means[c]) @ precision @ (f - means[c]) for c in classes) for f in test])
+
+
+def quickly(train: np.ndarray, labels: np.ndarray, test: np.ndarray, batch: int) -> np.ndarray:
+    moments = ClassMoments(int(labels.max()) + 1)
+    for x, y in zip(torch.from_numpy(train).split(batch), torch.from_numpy(labels).split(batch), strict=True):
+        moments.add(x, y)
+    gaussian = TiedGaussian()
+    gaussian.set(moments.means(), moments.within())
+    half: Tensor = gaussian(torch.from_numpy(test)).amin(1) / 2
+    return half.numpy()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 2**31),
+    st.integers(2, 5),
+    st.integers(1, 9),
+    st.integers(1, 30),
+    st.floats(-50, 50),
+)
+def test_it_equals_the_slow_version(seed: int, classes: int, width: int, batch: int, shift: float) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.concatenate([np.arange(classes), rng.integers(0, classes, 60)])
+    train = rng.normal(size=(len(labels), width)) @ rng.normal(size=(width, width)) + shift + labels[:, None]
+    test = rng.normal(size=(7, width)) * 3 + shift
+    ours = quickly(train, labels, test, batch)
+    np.testing.assert_allclose(ours, slowly(train, labels, test), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("count", "dead"), [(40, 3), (8, 0), (8, 2)], ids=["dead", "few images", "both"])
+def test_singular_covariances_work(count: int, dead: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 2
+    train = rng.normal(size=(count, 12))
+    train[:, :dead] = 1.0
+    test = np.concatenate([train[:3], rng.normal(size=(4, 12))])
+    ours = quickly(train, labels, test, 5)
+    np.testing.assert_allclose(ours, slowly(train, labels, test), rtol=1e-6, atol=1e-8)
+    assert np.isfinite(ours).all()
+
+
+def test_covariances_do_not_depend_on_batches_and_add_up() -> None:
+    x, y = torch.randn(100, 5) + 1e3, torch.arange(100) % 3
+    one, many = ClassMoments(3), ClassMoments(3)
+    one.add(x, y)
+    for part, labels in zip(x.split(7), y.split(7), strict=True):
+        many.add(part, labels)
+    torch.testing.assert_close(one.within(), many.within(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(one.total(), torch.cov(x.double().T, correction=0), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(one.mean(), x.double().mean(0))
+
+
+def test_what_is_kept_does_not_grow_with_the_images() -> None:
+    moments = ClassMoments(3)
+    sizes = set()
+    for _ in range(20):
+        moments.add(torch.randn(50, 6), torch.arange(50) % 3)
+        sizes.add(sum(value.numel() for value in vars(moments).values() if isinstance(value, Tensor)))
+    assert sizes == {6 + 3 + 18 + 36}
+
+
+def test_each_layer_moves_the_image_down_its_own_distance(toy: Any, network_of: Any) -> None:
+    network = network_of("linear").double()
+    train = [(x.double(), y) for x, y in toy.train]
+    images = toy.images.double()
+    detector = Mahalanobis(eps=0.002, std=STD).fit(network, train)
+    scores = torch.zeros(len(images), dtype=torch.float64)
+    for name, gaussian in zip(detector.layers, detector.gaussians.values(), strict=True):
+
+        def distance(x: Tensor, name: str = name, gaussian: Any = gaussian) -> Tensor:
+            nearest: Tensor = gaussian(network.outputs(x, (name,)).layers[name]).amin(1)
+            return nearest / 2
+
+        x = images.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(distance(x).sum(), x)
+        moved = images - 0.002 * gradient.sign() / STD[0]
+        with torch.no_grad():
+            scores += distance(moved)
+    torch.testing.assert_close(detector.score_images(network, images), scores)
+
+
+def test_the_perturbed_passes_stop_at_the_layer(toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    detector = Mahalanobis(("first",), eps=0.001).fit(network, toy.train)
+    calls = []
+    network.backbone.second.register_forward_hook(lambda *_: calls.append(1))
+    detector.score_images(network, toy.images)
+    assert len(calls) == 1  # the clean pass
+
+
+def test_a_layer_that_runs_twice_is_read_at_its_last_run(toy: Any) -> None:
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = torch.nn.Conv2d(1, 6, 3), torch.nn.Conv2d(6, 6, 3)
+            self.relu = torch.nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.relu(self.two(self.relu(self.one(x)))).mean((2, 3))  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    network = Classifier(Twice(), LinearHead(6, 4)).eval()
+    detector = Mahalanobis(("relu",)).fit(network, toy.train)
+    clean = detector.score_images(network, toy.images)
+    moved = detector.at(eps=1e-12).score_images(network, toy.images)
+    torch.testing.assert_close(moved, clean, rtol=1e-3, atol=1e-3)
+
+
+def test_tuning_follows_the_published_protocol(toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    detector = Mahalanobis(std=STD).fit(network, toy.train)
+    assert detector.state is State.DEFAULT
+    tuned = detector.tune(network, toy.images.split(16), toy.strangers.split(16))
+    assert tuned.state is State.TUNED
+    assert tuned.tuned_on == "OOD samples"
+    assert tuned.eps in detector.epsilons
+    assert not torch.equal(tuned.weights, detector.weights)
+    assert torch.equal(detector.weights, torch.ones(2).double())  # the untuned one is as it was
+    known, strange = (tuned.score_images(network, x) for x in (toy.images, toy.strangers))
+    assert (strange.unsqueeze(1) > known).double().mean() > 0.95
+
+
+def test_tuning_needs_no_ood_sample_with_adversarial_examples(toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    detector = Mahalanobis(std=STD).fit(network, toy.train)
+    tuned = detector.tune_without_ood(network, [(toy.images, toy.labels)], magnitude=0.1)
+    assert tuned.tuned_on == "adversarial ID images (FGSM 0.1)"
+    assert tuned.state is State.TUNED
+    adversarial = fast_gradient_sign(network, toy.images, toy.labels, 0.1, STD)
+    torch.testing.assert_close((adversarial - toy.images).abs().amax(), torch.tensor(0.2))
+    wrong = [torch.nn.functional.cross_entropy(network(x), toy.labels) for x in (toy.images, adversarial)]
+    assert wrong[1] > wrong[0]
+
+
+def test_fitting_again_forgets_the_tuning(toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    tuned = Mahalanobis(std=STD).fit(network, toy.train).tune(network, [toy.images], [toy.strangers])
+    again = tuned.fit(network, iter(toy.train))  # an iterator is enough: there is one pass
+    assert torch.equal(again.weights, torch.ones(2).double())
+    assert again.state is State.DEFAULT
+
+
+def test_errors_say_what_to_do(toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    images, labels = toy.train[0]
+    with pytest.raises(NotFittedError, match="none of class 3"):
+        Mahalanobis().fit(network, [(images[labels != 3], labels[labels != 3])])
+    with pytest.raises(NotFittedError, match="there were none"):
+        RelativeMahalanobis().fit(network, [])
+    with pytest.raises(DetectorError, match=r"labels in 0\.\.3"):
+        Mahalanobis().fit(network, [(images, labels + 1)])
+    with pytest.raises(DetectorError, match="100 labels"):
+        Mahalanobis().fit(network, [(images, labels[:5])])
+    network.layers = ()
+    with pytest.raises(ArgumentError, match="layers"):
+        Mahalanobis().fit(network, toy.train)
+    fitted = Mahalanobis(("second",)).fit(network, toy.train)
+    with pytest.raises(ArgumentError, match="at least 12"):
+        fitted.tune(network, [toy.images[:8]], [toy.strangers])
+    with pytest.raises(DetectorError, match="evidence_images"):
+        fitted.evidence(network.outputs(toy.images, ("second",)))
+    with pytest.raises(DetectorError, match="single network"):
+        fitted.at(eps=0.1).score_images(network_of("ensemble"), toy.images)
+    with pytest.raises(ArgumentError, match="channels"):
+        Mahalanobis(("second",), eps=0.1, std=(1, 1, 1)).fit(network, toy.train).score_images(network, toy.images)

@@ -1,0 +1,331 @@
+"""The training loop: it learns, it repeats itself, it goes on where it stopped, and it does not fail in silence."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from offaxis import Classifier, Outputs, load_run, train
+from offaxis.datasets import Normalise, TensorSet
+from offaxis.datasets.embedded import small_digits
+from offaxis.errors import (
+    CheckpointError,
+    DataError,
+    NotFiniteError,
+    RunError,
+    ScaleCollapseError,
+    TrainingStopped,
+)
+from offaxis.networks import wide_resnet
+from offaxis.training import Recipe, cross_entropy, paper_wide_resnet
+
+pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+SHORT = Recipe(epochs=2, batch_size=64, crop=1, flip=False)
+
+
+def network(seed: int = 0, **arguments: Any) -> Classifier:
+    torch.manual_seed(seed)
+    return wide_resnet(depth=10, width=1, in_channels=1, **arguments)
+
+
+def few(count: int = 200) -> TensorSet:
+    digits = small_digits("train")
+    assert digits.labels is not None
+    return TensorSet("few-digits", digits.images[:count], digits.labels[:count], digits.classes)
+
+
+def weights(classifier: Classifier) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
+
+
+def stop_after(step: int, how: int = signal.SIGTERM) -> Any:
+    """A loss that sends this process a signal at a step."""
+    calls = [0]
+
+    def loss(out: Outputs, labels: Tensor) -> Tensor:
+        calls[0] += 1
+        if calls[0] == step:
+            os.kill(os.getpid(), how)
+        return cross_entropy(out, labels)
+
+    return loss
+
+
+def test_it_learns_digits_with_either_head() -> None:
+    test = small_digits("test")
+    for head in ("cosine", "linear"):
+        trained = train(network(head=head), small_digits("train"), SHORT.but(epochs=5), validation=test, quiet=True)
+        assert trained.history[-1]["validation_accuracy"] > 0.9
+        assert not trained.classifier.training
+        assert len(trained.history) == 5
+        assert (trained.history[-1]["scale"] is None) == (head == "linear")
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_gives_others() -> None:
+    first = train(network(dropout=0.2), few(), SHORT, seed=3, quiet=True)
+    torch.rand(7)  # what the caller does with random numbers makes no difference
+    second = train(network(dropout=0.2), few(), SHORT, seed=3, quiet=True)
+    third = train(network(dropout=0.2), few(), SHORT, seed=4, quiet=True)
+    assert same(weights(first.classifier), weights(second.classifier))
+    assert not same(weights(first.classifier), weights(third.classifier))
+
+
+def test_the_callers_random_numbers_are_left_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    model = wide_resnet(depth=10, width=1, in_channels=1)
+    torch.manual_seed(5)
+    train(model, few(), SHORT.but(epochs=1), quiet=True)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("step", [1, 3, 4, 6])  # in the first epoch, at an epoch's end, in the last
+def test_stopped_anywhere_it_goes_on_to_the_same_weights(tmp_path: Path, step: int, how: int) -> None:
+    straight = train(network(dropout=0.2), few(), SHORT.but(epochs=2), seed=1, quiet=True)
+    run = tmp_path / "run"
+    with pytest.raises(TrainingStopped, match="Its state is saved: go on with") as stopped:
+        train(network(dropout=0.2), few(), SHORT, seed=1, out=run, loss=stop_after(step, how), log_every=1, quiet=True)
+    assert stopped.value.exit_code == 128 + how
+    assert f"after step {step} of 8" in str(stopped.value)
+    with pytest.raises(RunError, match="is not finished"):
+        load_run(run)
+    resumed = train(network(seed=9, dropout=0.2), few(), SHORT, seed=1, out=run, resume=True, log_every=1, quiet=True)
+    assert same(weights(resumed.classifier), weights(straight.classifier))
+    steps = [r["step"] for r in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if r["kind"] == "step"]
+    assert steps == list(range(1, 9))
+    for key in ("loss", "accuracy", "scale"):
+        assert [r[key] for r in resumed.history] == pytest.approx([r[key] for r in straight.history], rel=1e-6)
+
+
+def test_without_a_folder_a_stop_says_that_nothing_is_kept() -> None:
+    with pytest.raises(TrainingStopped, match="Nothing was kept"):
+        train(network(), few(), SHORT, loss=stop_after(2), quiet=True)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_outside_the_main_thread_it_trains_too() -> None:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(train(network(), few(), SHORT.but(epochs=1), quiet=True)))
+    thread.start()
+    thread.join()
+    assert len(results) == 1
+
+
+def test_a_finished_run_is_loaded_and_trained_no_further(tmp_path: Path) -> None:
+    trained = train(network(), few(), SHORT, out=tmp_path / "run", quiet=True)
+    loaded = load_run(tmp_path / "run")
+    assert same(weights(loaded.classifier), weights(trained.classifier))
+    assert loaded.normalise == trained.normalise
+    assert loaded.classes == tuple("0123456789")
+    assert [r["loss"] for r in loaded.history] == [r["loss"] for r in trained.history]
+    begun = time.monotonic()
+    again = train(network(seed=5), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
+    assert same(weights(again.classifier), weights(trained.classifier))
+    assert time.monotonic() - begun < 60
+
+
+def test_a_run_of_a_network_that_is_not_ours_is_loaded_into_one(tmp_path: Path) -> None:
+    def other() -> Classifier:
+        inner = network()
+        return Classifier(inner.backbone, inner.head)
+
+    trained = train(other(), few(), SHORT.but(epochs=1), out=tmp_path / "run", quiet=True)
+    with pytest.raises(RunError, match="into=classifier"):
+        load_run(tmp_path / "run")
+    loaded = load_run(tmp_path / "run", into=other())
+    assert same(weights(loaded.classifier), weights(trained.classifier))
+    with pytest.raises(CheckpointError, match="do not fit this network"):
+        load_run(tmp_path / "run", into=network(num_classes=4))
+
+
+def test_a_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
+    train(network(), few(), SHORT.but(epochs=1), out=tmp_path / "run", quiet=True)
+    with pytest.raises(RunError, match="There is a run in .* already"):
+        train(network(), few(), SHORT, out=tmp_path / "run", quiet=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("everything")
+    with pytest.raises(RunError, match="holds other files"):
+        train(network(), few(), SHORT, out=tmp_path / "other", resume=True, quiet=True)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunError, match="is a file"):
+        train(network(), few(), SHORT, out=tmp_path / "file", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"recipe": SHORT.but(learning_rate=0.05)}, "recipe"),
+        ({"seed": 8}, "seed was 0 and is now 8"),
+        ({"data": few(199)}, "data"),
+        ({"classifier": network(num_classes=11)}, "network"),
+        ({"normalise": Normalise((0.5,), (0.5,))}, "normalise"),
+    ],
+)
+def test_going_on_with_other_settings_is_refused_by_name(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    with pytest.raises(TrainingStopped):
+        train(network(), few(), SHORT, out=tmp_path / "run", loss=stop_after(4), quiet=True)
+    settings = {"classifier": network(), "data": few(), "recipe": SHORT, **change}
+    with pytest.raises(CheckpointError, match=named):
+        train(**settings, out=tmp_path / "run", resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("damage", ["cut", "noise", "empty", "foreign", "header"])
+def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path: Path, damage: str) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(TrainingStopped):
+        train(network(), few(), SHORT, out=run, loss=stop_after(5), quiet=True)
+    path = run / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    if damage == "foreign":
+        from safetensors.torch import save_file
+
+        save_file({"x": torch.zeros(2)}, path)
+    else:
+        path.write_bytes(
+            {
+                "cut": whole[: len(whole) // 2],
+                "noise": os.urandom(500),
+                "empty": b"",
+                "header": b"\xff" * 8 + whole[8:],
+            }[damage]
+        )
+    with pytest.raises(CheckpointError, match=str(path)):
+        train(network(), few(), SHORT, out=run, resume=True, quiet=True)
+
+
+def test_a_loss_that_is_no_number_stops_training_within_an_epoch() -> None:
+    def loss(out: Outputs, labels: Tensor) -> Tensor:
+        return cross_entropy(out, labels) * math.nan
+
+    with pytest.raises(NotFiniteError, match="The loss became nan"):
+        train(network(), few(), SHORT, loss=loss, quiet=True)
+
+
+def test_a_collapsed_scale_stops_training_within_an_epoch() -> None:
+    """The paper's recipe with a scale branch that has just been thrown off, as a few bad batches can do."""
+    model = network()
+    with torch.no_grad():
+        model.head.scale.norm.bias.fill_(-12.0)  # type: ignore[union-attr]
+    seen: list[int] = []
+
+    def loss(out: Outputs, labels: Tensor) -> Tensor:
+        seen.append(1)
+        return cross_entropy(out, labels)
+
+    recipe = paper_wide_resnet().but(batch_size=32, crop=1, flip=False)
+    with pytest.raises(ScaleCollapseError, match="(?s)The scale collapsed.*clip=1.5"):
+        train(model, small_digits("train"), recipe, loss=loss, quiet=True)
+    assert len(seen) <= 45  # steps of one epoch
+
+
+def test_a_scaled_linear_network_may_have_a_small_scale() -> None:
+    from functools import partial
+
+    from offaxis import LinearHead
+
+    model = network(head=partial(LinearHead, scale=0.01))
+    with torch.no_grad():
+        model.head.weight.mul_(300)
+    train(model, few(), SHORT.but(epochs=4), quiet=True)
+
+
+def test_a_training_that_teaches_nothing_says_so() -> None:
+    images = few()
+    with pytest.warns(UserWarning, match="learned next to nothing"):
+        train(network(), images, SHORT.but(epochs=1, learning_rate=1e-9), quiet=True)
+
+
+def test_labels_that_do_not_fit_are_refused() -> None:
+    images = few()
+    with pytest.raises(DataError, match="has no labels"):
+        train(network(), TensorSet("plain", images.images), SHORT)
+    with pytest.raises(DataError, match="labels from 0 to 9.*num_classes=10"):
+        train(network(num_classes=5), images, SHORT)
+    with pytest.raises(DataError, match="at least as many training images"):
+        train(network(), few(20), SHORT)
+
+
+def test_the_log_has_what_the_bar_shows(tmp_path: Path) -> None:
+    train(network(), few(), SHORT, out=tmp_path / "run", validation=few(50), quiet=True)
+    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    for record in records:
+        assert {
+            "kind",
+            "step",
+            "epoch",
+            "loss",
+            "accuracy",
+            "learning_rate",
+            "scale",
+            "images_per_second",
+        } <= record.keys()
+    epochs = [r for r in records if r["kind"] == "epoch"]
+    assert [r["epoch"] for r in epochs] == [1, 2]
+    assert all(0 <= r["validation_accuracy"] <= 1 for r in epochs)
+    assert [round(r["learning_rate"], 6) for r in records if r["kind"] == "step"][-1] == 0.001
+
+
+def test_images_that_are_decoded_as_it_goes_train_like_those_in_memory(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from offaxis.datasets import load
+
+    images = few(120)
+    assert images.labels is not None
+    for i, (image, label) in enumerate(zip(images.images, images.labels.tolist(), strict=True)):
+        folder = tmp_path / "mine" / "train" / str(label)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(folder / f"{i:03d}.png")
+    kept, lazy = (load(tmp_path / "mine", "train", in_memory=memory) for memory in (True, False))
+    assert type(kept) is not type(lazy)
+    recipe = SHORT.but(epochs=1, batch_size=32)
+    channels = kept.shape[0]
+    results = []
+    for data in (kept, lazy):
+        torch.manual_seed(0)
+        trained = train(wide_resnet(depth=10, width=1, in_channels=channels), data, recipe, quiet=True)
+        results.append(weights(trained.classifier))
+    assert same(*results)
+
+
+def test_mixed_precision_trains(tmp_path: Path) -> None:
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    trained = train(network(), small_digits("train"), SHORT.but(epochs=3), fabric=fabric, quiet=True)
+    assert trained.history[-1]["accuracy"] > 0.6
+    assert trained.classifier.head.weight.dtype == torch.float32
+
+
+def test_weight_decay_and_learning_rate_reach_the_optimiser() -> None:
+    """One step of ours against one step of a bare PyTorch loop, from the same weights on the same images."""
+    images = few(64)
+    recipe = Recipe(epochs=1, batch_size=64, weight_decay=0.1, learning_rate=0.05, crop=0, flip=False, clip=None)
+    ours = train(network(), images, recipe, normalise=Normalise((0.5,), (0.25,)), quiet=True).classifier
+    bare = network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    spared = [bare.head.weight]
+    others = [p for p in bare.parameters() if p is not bare.head.weight]
+    optimizer = torch.optim.SGD(
+        [{"params": others, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}],
+        lr=0.05, momentum=0.9, nesterov=True,
+    )  # fmt: skip
+    pixels = (images.images.float() / 255 - 0.5) / 0.25
+    assert images.labels is not None
+    torch.nn.functional.cross_entropy(bare(pixels), images.labels).backward()
+    optimizer.step()
+    for (name, mine), (_, theirs) in zip(ours.named_parameters(), bare.named_parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=name)
