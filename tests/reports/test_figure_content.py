@@ -166,7 +166,12 @@ def test_risk_over_coverage_with_ties() -> None:
 def test_long_names_are_shortened_but_stay_different() -> None:
     first, second = "experiments/wide-resnet/the-first-of-them/x", "experiments/wide-resnet/another-not-of-them/x"
     assert len(shorten(first)) == 28
-    assert distinct([first, second], 10) == [first, second]  # they would have become the same
+    assert distinct([first, second], 20) == ["…the-first-of-them/x", "…other-not-of-them/x"]
+    for limit in (6, 10, 20, 30, 60):
+        cut = distinct([first, second, "short", f"{first}/y", f"x{first}"], limit)
+        assert len(set(cut)) == 5
+        assert max(map(len, cut)) <= limit
+    assert distinct(["same", "same"]) == ["same", "same"]
     figure = figures.ranking(
         {first: (90.0, 89.0, 91.0), "a_$b$": (1.0, 0.0, 2.0), "_hidden": (50.0, 50.0, 50.0), "": (2, 1, 3)}
     )

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from offaxis.reports.figures.checks import not_empty, number
-from offaxis.reports.figures.labels import distinct, legend_below, legend_height, name_ticks, wrapped
+from offaxis.reports.figures.labels import distinct, legend_below, legend_height, name_ticks, tick_height, wrapped
 from offaxis.reports.figures.style import blank, mark, styled
 
 Row = Mapping[str, float]
@@ -48,7 +48,7 @@ def dependency(
             ends = [-0.45, len(assumed) - 0.55]
             handles += axes.plot(ends, [value] * 2, color=look.colour, linestyle="--", marker=look.marker, mec="white")
             names.append(f"{free_name} on {tested}")
-    figure.set_figheight(3.0 + legend_height(names, width))
+    figure.set_figheight(2.6 + tick_height(assumed, width - 0.8) + legend_height(names, width))
     axes.set_xlim(-0.5, len(assumed) - 0.5)
     axes.autoscale_view(scalex=False)
     axes.margins(y=0.08)
@@ -70,7 +70,8 @@ def dependency_full(panels: Mapping[str, Mapping[str, Row]], label: str = "AUROC
     """
     tested, assumed = _names(panels)
     width = min(max(4.6, 1.2 + 0.5 * len(tested)), 9.0)
-    figure = blank(width, 2.9 * len(panels) + legend_height(assumed, width) + 0.4)
+    each = 2.3 + tick_height(tested, width - 0.8)
+    figure = blank(width, each * len(panels) + legend_height(assumed, width) + 0.3)
     handles: dict[str, Line2D] = {}
     for axes, (title, rows) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True):
         for name, row in rows.items():

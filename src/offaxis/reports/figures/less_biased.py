@@ -11,7 +11,7 @@ from matplotlib.patheffects import withStroke
 
 from offaxis.errors import ArgumentError
 from offaxis.reports.figures.checks import not_empty, number
-from offaxis.reports.figures.labels import legend_below, legend_height, name_ticks, wrapped
+from offaxis.reports.figures.labels import legend_below, legend_height, name_ticks, tick_height, wrapped
 from offaxis.reports.figures.style import INK, blank, mark, styled
 
 Bars = Mapping[str, Mapping[str, tuple[float, float]]]
@@ -36,7 +36,8 @@ def less_biased_bars(panels: Mapping[str, Bars], label: str = "AUROC (%)", botto
         not_empty(f"the sets of {title!r}", names)
     most = max(map(len, sets.values()))
     width = min(max(3.6, 1.0 + 0.17 * most * (len(methods) + 1)), 11.0)
-    figure = blank(width, 2.35 * len(panels) + legend_height(methods, width) + 0.3)
+    below = sum(tick_height(names, (width - 0.8) * len(names) / most) for names in sets.values())
+    figure = blank(width, 1.95 * len(panels) + below + legend_height(methods, width) + 0.1)
     checked = {title: _checked(title, bars) for title, bars in panels.items()}
     low = min(mean - std for bars in checked.values() for row in bars.values() for mean, std in row.values())
     high = max(mean for bars in checked.values() for row in bars.values() for mean, _ in row.values())

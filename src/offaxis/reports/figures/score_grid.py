@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from offaxis.reports.figures.bins import shared_edges
 from offaxis.reports.figures.checks import not_empty, numbers
 from offaxis.reports.figures.histograms import overlaid
-from offaxis.reports.figures.labels import wrapped
+from offaxis.reports.figures.labels import wrapped_names
 from offaxis.reports.figures.style import ID, OOD, blank, styled
 
 WIDE, HIGH, LEFT, TOP, BOTTOM, GAP = 1.25, 0.62, 1.25, 0.5, 0.62, 0.12
@@ -34,10 +34,11 @@ def score_grid(detectors: Mapping[str, tuple[ArrayLike, Mapping[str, ArrayLike]]
     width = max(LEFT + len(detectors) * (WIDE + GAP), 3.4)
     height = TOP + len(sets) * (HIGH + GAP) + BOTTOM
     figure = blank(width, height, arranged=False)
+    titles = wrapped_names(list(detectors), 15)
     for column, (name, (known_scores, others)) in enumerate(detectors.items()):
         known = numbers(f"the ID scores of {name!r}", known_scores)
         left = LEFT + column * (WIDE + GAP)
-        figure.text((left + WIDE / 2) / width, 1 - 0.3 / height, wrapped(name, 15, 2), ha="center", va="center", size=8)
+        figure.text((left + WIDE / 2) / width, 1 - 0.3 / height, titles[column], ha="center", va="center", size=8)
         for row, other_name in enumerate(sets):
             if other_name not in others:
                 continue
@@ -48,9 +49,9 @@ def score_grid(detectors: Mapping[str, tuple[ArrayLike, Mapping[str, ArrayLike]]
             axes.set_xticks([])
             axes.set_yticks([])
             axes.spines["left"].set_visible(False)
-    for row, other_name in enumerate(sets):
+    for row, other_name in enumerate(wrapped_names(sets, 16)):
         middle = height - TOP - (row + 0.5) * (HIGH + GAP)
-        figure.text((LEFT - 0.1) / width, middle / height, wrapped(other_name, 16, 2), ha="right", va="center", size=8)
+        figure.text((LEFT - 0.1) / width, middle / height, other_name, ha="right", va="center", size=8)
     looks = [Patch(facecolor=mark.colour, edgecolor="white", hatch=mark.hatch, alpha=0.65) for mark in (ID, OOD)]
     figure.legend(looks, ["ID", "OOD"], loc="lower center", ncols=2, bbox_to_anchor=(0.5, 0.22 / height))
     figure.text(0.5, 0.1 / height, "score: stranger to the right", ha="center", va="bottom", size=8)
