@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +23,7 @@ from offaxis.protocols import (
     at_most,
     ensemble,
     evaluate,
+    leave_out_ensemble,
     make_detectors,
     normalised,
     open_network,
@@ -33,6 +35,11 @@ PROTOCOLS: dict[str, tuple[Literal["one-vs-one", "less-biased"], ...]] = {
     "one-vs-one": ("one-vs-one",),
     "less-biased": ("less-biased",),
     "both": ("one-vs-one", "less-biased"),
+}
+TOGETHER: dict[str, Callable[[Sequence[Subject], str | None], Subject]] = {
+    "ensemble": ensemble,
+    "paired": paired,
+    "leave-out": leave_out_ensemble,
 }
 SHOWN = 20
 
@@ -62,7 +69,7 @@ def evaluate_command(
         bool, typer.Option(help="Report detectors that have a grid tuned too, beside their published values.")
     ] = True,
     together: Annotated[
-        str, typer.Option("--as", help="The networks: each by itself (single), as one ensemble, or a pair (paired).")
+        str, typer.Option("--as", help="The networks: each by itself (single), or as one: ensemble, paired, leave-out.")
     ] = "single",
     label: Annotated[
         str | None, typer.Option(help="What tables call the networks.", show_default="network and head")
@@ -116,12 +123,12 @@ def _training(id_name: str, data: Path | None, count: int | None) -> ImageSet:
 
 
 def _subjects(paths: list[str], together: str, label: str | None) -> list[Subject]:
-    if together not in ("single", "ensemble", "paired"):
-        raise ArgumentError(f"Expected --as to be single, ensemble or paired but got {together!r}.")
+    if together not in ("single", *TOGETHER):
+        raise ArgumentError(f"Expected --as to be single, {', '.join(TOGETHER)} but got {together!r}.")
     found = [open_network(path, label if together == "single" else None) for path in paths]
     if together == "single":
         return found
-    return [ensemble(found, label) if together == "ensemble" else paired(found, label)]
+    return [TOGETHER[together](found, label)]
 
 
 def _words(text: str) -> list[str]:

@@ -6,7 +6,7 @@ from offaxis.protocols.parts import Divided, at_most, divide
 from offaxis.protocols.pools import POOLS, sets_for
 from offaxis.protocols.result import NetworkRecord, Result
 from offaxis.protocols.store import Store
-from offaxis.protocols.subject import Subject, ensemble, normalised, open_network, paired
+from offaxis.protocols.subject import Subject, ensemble, leave_out_ensemble, normalised, open_network, paired
 
 __all__ = [
     "POOLS",
@@ -19,6 +19,7 @@ __all__ = [
     "divide",
     "ensemble",
     "evaluate",
+    "leave_out_ensemble",
     "make_detectors",
     "normalised",
     "open_network",

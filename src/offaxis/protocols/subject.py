@@ -13,7 +13,8 @@ from torch import nn
 
 from offaxis.classifier import Classifier, Paired
 from offaxis.datasets import PUBLISHED, ImageSet, Normalise
-from offaxis.detectors import Ensemble
+from offaxis.detectors import Ensemble, LeaveOutEnsemble
+from offaxis.detectors.leave_out import folds
 from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
 from offaxis.training import Trained, load_run
 from offaxis.training.run import read_about
@@ -106,6 +107,18 @@ def ensemble(members: Sequence[Subject], label: str | None = None) -> Subject:
     return Subject(
         Ensemble(networks).eval(), first.normalise, made, first.seed, _origins(members), first.id, first.settings
     )
+
+
+def leave_out_ensemble(members: Sequence[Subject], label: str | None = None) -> Subject:
+    """The networks of ``offaxis train --leave-out 0/N`` to ``N-1/N``, in this order, as one."""
+    networks = [m.network for m in members if isinstance(m.network, Classifier)]
+    if len(networks) < len(members) or len(members) < 2:
+        raise ArgumentError(f"Expected at least two leave-out classifiers but got {len(networks)}.")
+    _check_same(members, "a leave-out ensemble")
+    first = members[0]
+    team = LeaveOutEnsemble(networks, folds(first.network.num_classes, len(members))).eval()
+    made = label or f"{first.label} leave-out x{len(members)}"
+    return Subject(team, first.normalise, made, first.seed, _origins(members), first.id, first.settings)
 
 
 def paired(members: Sequence[Subject], label: str | None = None) -> Subject:
