@@ -17,6 +17,11 @@ The command line prints the message alone and exits with code 2; ``assert`` is l
     │   ├── MissingOutputError   the network gives no cosine, no scale or not the layers that the detector reads
     │   ├── BadOutputsError      outputs or images of a wrong shape, or with NaN in them
     │   └── DetectorFileError    a saved detector is damaged, foreign or of a newer version
+    ├── CalibrationError         p-values or a threshold cannot be had from these images
+    │   ├── TooFewImagesError    not enough calibration images for the level alpha
+    │   └── OverlapError         calibration images were used for training, fitting or selection
+    ├── BundleError              a bundle is damaged, foreign or of a newer version, or its network cannot be rebuilt
+    ├── ExportError              a bundle cannot be written as an ONNX graph
     ├── RunError                 a folder that is not a training run, or not this one
     │   └── CheckpointError      a checkpoint is damaged, foreign or belongs to other settings
     └── TrainingError            training cannot go on
@@ -72,6 +77,26 @@ class BadOutputsError(DetectorError):
 
 class DetectorFileError(DetectorError):
     """A saved detector is damaged, foreign or of a newer version."""
+
+
+class CalibrationError(OffaxisError):
+    """P-values or a threshold cannot be had from these images."""
+
+
+class TooFewImagesError(CalibrationError):
+    """Not enough calibration images for the level alpha."""
+
+
+class OverlapError(CalibrationError):
+    """Calibration images were used for training, fitting or selection."""
+
+
+class BundleError(OffaxisError):
+    """A bundle is damaged, foreign or of a newer version, or its network cannot be rebuilt."""
+
+
+class ExportError(OffaxisError):
+    """A bundle cannot be written as an ONNX graph."""
 
 
 class RunError(OffaxisError):
