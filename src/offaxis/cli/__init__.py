@@ -1,8 +1,9 @@
 """The command line, a file a command."""
 
 from offaxis.cli import (
+    bundle,  # noqa: F401
     data,
-    train,  # noqa: F401 - importing a command registers it
+    train,  # noqa: F401
 )
 from offaxis.cli.app import app, main
 

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from offaxis import networks
@@ -34,6 +35,10 @@ def blueprint(network: Classifier | Paired, builder: Builder | None = None) -> d
         raise BundleError(
             f"Expected a Classifier or a Paired but got a {type(network).__name__}: a bundle holds one network or a pair."
         )
+    return {**_kind(network, builder), "channels_last": _channels_last(network)}
+
+
+def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
     ours = networks.description(network)
     if ours is not None:
         return {"kind": "offaxis", "description": ours}
@@ -67,14 +72,21 @@ def rebuild(plan: dict[str, Any], given: nn.Module | None = None) -> Classifier 
     Raises:
         BundleError: the plan cannot be followed.
     """
-    kind = plan["kind"]
-    if kind == "paired":
+    if plan["kind"] == "paired":
         pair = given if isinstance(given, Paired) else None
         first = rebuild(plan["classifier"], None if pair is None else pair.classifier)
         second = rebuild(plan["detector_network"], None if pair is None else pair.detector_network)
         assert isinstance(first, Classifier)
         assert isinstance(second, Classifier)
         return Paired(first, second)
+    made = _make(plan, given)
+    if plan["channels_last"]:  # other kernels run then, and round in another way
+        made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return made
+
+
+def _make(plan: dict[str, Any], given: nn.Module | None) -> Classifier | Paired:
+    kind = plan["kind"]
     if kind == "given":
         if not isinstance(given, (Classifier, Paired)):
             raise BundleError(
@@ -95,3 +107,9 @@ def rebuild(plan: dict[str, Any], given: nn.Module | None = None) -> Classifier 
         made.layers = tuple(plan.get("layers", ()))
         return made
     raise BundleError(f"Expected a network that this version can build but got the kind {kind!r}.")
+
+
+def _channels_last(network: nn.Module) -> bool:
+    """Whether the weights of convolutions lie in memory with their channels last, as training leaves them."""
+    maps = [p for p in network.parameters() if p.dim() == 4 and not p.is_contiguous()]
+    return any(p.is_contiguous(memory_format=torch.channels_last) for p in maps)

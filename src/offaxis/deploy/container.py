@@ -49,7 +49,9 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         BundleError: it is absent, damaged, foreign or of a newer version.
     """
     if not path.exists():
-        raise BundleError(f"There is no bundle at {path}: make one with `offaxis bundle RUN --calibrate IMAGES --out {path}`.")
+        raise BundleError(
+            f"There is no bundle at {path}: make one with `offaxis bundle RUN --calibrate IMAGES --out {path}`."
+        )
     try:
         return _read_folder(path) if path.is_dir() else _read_file(path)
     except BundleError:
@@ -57,7 +59,9 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     except OSError as error:
         raise BundleError(f"{path} cannot be read ({error.strerror or error}).") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError) as error:
-        raise BundleError(f"{path} is damaged or truncated ({_short(error)}): copy it again, or make it again.") from error
+        raise BundleError(
+            f"{path} is damaged or truncated ({_short(error)}): copy it again, or make it again."
+        ) from error
 
 
 def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
@@ -92,7 +96,9 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     with zipfile.ZipFile(path) as pack:
         infos = {info.filename: info for info in pack.infolist()}
         if MANIFEST not in infos:
-            raise BundleError(f"Expected a bundle of offaxis but {path} is another kind of zip file: it has no {MANIFEST}.")
+            raise BundleError(
+                f"Expected a bundle of offaxis but {path} is another kind of zip file: it has no {MANIFEST}."
+            )
         if any(info.compress_type != zipfile.ZIP_STORED for info in infos.values()):
             raise BundleError(f"{path} is refused: a bundle's files are stored as they are, not compressed.")
 
@@ -113,7 +119,9 @@ def _checked(path: Path, member: Any) -> tuple[dict[str, Any], dict[str, bytes]]
         raise BundleError(f"Expected a bundle of offaxis but {path} was written by something else.")
     version = manifest.get("version")
     if not isinstance(version, int) or version > VERSION:
-        raise BundleError(f"{path} has version {version!r} but this offaxis reads up to {VERSION}: install a newer one.")
+        raise BundleError(
+            f"{path} has version {version!r} but this offaxis reads up to {VERSION}: install a newer one."
+        )
     if manifest.get("sha256") != _of_manifest(manifest):
         raise BundleError(f"{path} is damaged: {MANIFEST} has been changed or cut. Copy it again, or make it again.")
     files = {}

@@ -88,7 +88,7 @@ class Model:
             preprocessing = Preprocessing(images.shape, trained.normalise)
         names = tuple(classes) or (trained.classes if isinstance(trained, Trained) else ())
         names = names or tuple(str(number) for number in range(network.num_classes))
-        detector = detector or Cosine()
+        detector = _laid_out(detector or Cosine())
         fitted = match(images, preprocessing.shape)
         hashes = [h for other in used for h in image_hashes(match(other, preprocessing.shape))]
         calibration = calibrate(
@@ -200,6 +200,15 @@ def pack_hashes(hashes: Sequence[bytes]) -> Tensor:
 def unpack_hashes(packed: Tensor) -> list[bytes]:
     """What ``pack_hashes`` packed."""
     return [row.tobytes() for row in packed.numpy()]
+
+
+def _laid_out(detector: Detector) -> Detector:
+    """The detector with its buffers in plain order, as a file gives them back: order decides how sums are rounded."""
+    for part in detector.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = buffer.contiguous()
+    return detector
 
 
 def _about(images: ImageSet) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from offaxis.errors import ArgumentError, DataError
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
 """A file, its bytes, a Pillow image, uint8 pixels (h, w), (h, w, 3) as an array or (c, h, w) as a tensor."""
+_ONE = (str, Path, bytes, Image.Image, np.ndarray, Tensor)
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,14 @@ class Preprocessing:
         """``"grey"`` or ``"RGB"``."""
         return "grey" if self.shape[0] == 1 else "RGB"
 
-    def pixels(
-        self, image: ImageLike, name: str | None = None, max_pixels: int = MAX_PIXELS
-    ) -> NDArray[np.uint8]:
+    def pixels(self, image: ImageLike, name: str | None = None, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
         """One image -> uint8 (c, h, w).
 
         Raises:
             DataError: it is damaged, too large or no image; ``name`` is what the message calls it.
         """
         if isinstance(image, Tensor):
-            return _fit_tensor(image.unsqueeze(0), self.shape).numpy()[0]
+            return np.asarray(_fit_tensor(image.unsqueeze(0), self.shape)[0])
         if isinstance(image, np.ndarray):
             image = _from_array(image)
         if isinstance(image, Image.Image):
@@ -67,7 +66,7 @@ class Preprocessing:
             return (_fit_tensor(part, self.shape) for part in images.batches(256))
         if isinstance(images, Tensor) and images.dim() == 4:
             return (_fit_tensor(part, self.shape) for part in images.split(256))
-        several: Sequence[Any] = [images] if isinstance(images, ImageLike) else images
+        several: Sequence[Any] = [images] if isinstance(images, _ONE) else images
         return (
             torch.from_numpy(np.stack([self.pixels(image) for image in several[start : start + 256]]))
             for start in range(0, len(several), 256)
@@ -91,7 +90,9 @@ def _fit_tensor(images: Tensor, shape: Shape) -> Tensor:
         raise DataError(f"Expected images of shape (N, 1 or 3, h, w) but got {tuple(images.shape)}.")
     if images.is_floating_point():
         if not bool(((images >= 0) & (images <= 1)).all()):
-            raise DataError("Expected pixels in uint8, or in [0, 1] in floating point: do not normalise them, predict() does.")
+            raise DataError(
+                "Expected pixels in uint8, or in [0, 1] in floating point: do not normalise them, predict() does."
+            )
         images = images.mul(255).round().to(torch.uint8)
     if images.dtype != torch.uint8:
         raise DataError(f"Expected pixels in uint8 but got {str(images.dtype).removeprefix('torch.')}.")

@@ -42,7 +42,9 @@ def find_builder(network: nn.Module) -> Builder | None:
 def output_layer(attached: nn.Module, fresh: nn.Module) -> str | None:
     """The name of the layer that ``attach`` replaced; None where the networks differ in anything else."""
     layers = dict(attached.named_modules())
-    replaced = [n for n, m in fresh.named_modules() if isinstance(m, nn.Linear) and isinstance(layers.get(n), nn.Identity)]
+    replaced = [
+        n for n, m in fresh.named_modules() if isinstance(m, nn.Linear) and isinstance(layers.get(n), nn.Identity)
+    ]
     if type(attached) is not type(fresh) or len(replaced) != 1:
         return None
     own = {n: t.shape for n, t in attached.state_dict().items()}
@@ -115,7 +117,7 @@ def _of_timm(network: Any) -> Iterator[Builder]:
 
 
 def _of_torchvision(network: nn.Module) -> Iterator[Builder]:
-    """torchvision's networks do not know their names: every one of the same file is tried."""
+    """Torchvision's networks do not know their names: every one of the same file is tried."""
     models = importlib.import_module("torchvision.models")
     file = type(network).__module__
     for name in models.list_models(module=models):
