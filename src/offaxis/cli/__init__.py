@@ -3,6 +3,7 @@
 from offaxis.cli import (
     bundle,  # noqa: F401
     data,
+    score,  # noqa: F401
     train,  # noqa: F401
 )
 from offaxis.cli.app import app, main

@@ -127,6 +127,7 @@ def _of_torchvision(network: nn.Module) -> Iterator[Builder]:
 
 def _of_transformers(network: Any) -> Iterator[Builder]:
     config = json.loads(network.config.to_json_string(use_diff=False))
+    config.pop("_name_or_path", None)  # it may be a folder on the machine of whoever made it
     yield {"library": "transformers", "name": type(network).__name__, "arguments": config}
 
 
