@@ -3,6 +3,7 @@
 from offaxis.cli import (
     bundle,  # noqa: F401
     data,
+    export,  # noqa: F401
     score,  # noqa: F401
     train,  # noqa: F401
 )
