@@ -5,6 +5,7 @@ from offaxis.cli import (
     data,
     export,  # noqa: F401
     score,  # noqa: F401
+    serve,  # noqa: F401
     train,  # noqa: F401
 )
 from offaxis.cli.app import app, main
