@@ -11,22 +11,21 @@ import sys
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
-from offaxis.deploy.watch import Watch
+from offaxis.conformal import p_values
+from offaxis.deploy.watch import Martingale, Watch
 
 LEVEL = 0.01
 CALIBRATION = 1000
 
 
-def fixed_bag_alarms(calibration: np.ndarray, stream: np.ndarray) -> bool:  # type: ignore[type-arg]
+def fixed_bag_alarms(calibration: NDArray[np.float64], stream: NDArray[np.float64]) -> bool:
     """The same bets on p-values from a fixed calibration set: what one would naively do."""
-    watch = Watch(calibration[:0], LEVEL)
-    at_least = len(calibration) - np.searchsorted(np.sort(calibration), stream, side="left")
-    for p in ((1 + at_least) / (len(calibration) + 1)).tolist():
-        watch.bet(p)
-        if watch.alarmed_at:
-            return True
-    return False
+    martingale = Martingale(LEVEL)
+    for p in p_values(stream, np.sort(calibration)).tolist():
+        martingale.bet(p)
+    return martingale.state().alarm
 
 
 def main(streams: int = 200, length: int = 20_000) -> None:
@@ -42,7 +41,7 @@ def main(streams: int = 200, length: int = 20_000) -> None:
         for score in quiet.tolist():
             watch.add(score)
         seconds += time.perf_counter() - start
-        alarms += watch.alarmed_at is not None
+        alarms += watch.state().alarm
         if seed < 20:
             fixed += fixed_bag_alarms(calibration, quiet)
         for before, found in delays.items():
@@ -66,12 +65,12 @@ def main(streams: int = 200, length: int = 20_000) -> None:
 
 def delay(watch: Watch, random: np.random.Generator, most: int) -> int | None:
     """Images from the change to the alarm; None where there was none, or one before."""
-    if watch.alarmed_at is not None:
+    if watch.state().alarm:
         return None
     strange = random.random(most) < 0.1
     for number, score in enumerate((random.standard_normal(most) + 3 * strange).tolist()):
         watch.add(score)
-        if watch.alarmed_at is not None:
+        if watch.state().alarm:
             return number + 1
     return None
 

@@ -38,7 +38,7 @@ class Bag:
     """
 
     def __init__(self) -> None:
-        self.tree = array("q", bytes(8 * ((1 << BITS) + 1)))
+        self.tree = array("i", bytes(4 * ((1 << BITS) + 1)))
         self.count = 0
 
     def add(self, score: float) -> tuple[int, int]:
@@ -93,48 +93,24 @@ class Drift:
     alarmed_at: int | None
 
 
-class Watch:
-    """Looks at one score after another and says when the stream has left the distribution of the calibration images.
+class Martingale:
+    """Money that is bet against p-values being uniform.
 
     Args:
-        calibration: scores (n,) of ID images; larger = more out-of-distribution.
-        level: the chance of ever alarming on a stream that does not change.
-        seed: of the random numbers that break ties.
-
-    Example:
-        >>> watch = Watch(np.random.default_rng(0).normal(size=500), level=0.01)
-        >>> for score in np.random.default_rng(1).normal(3, 1, size=50):
-        ...     _ = watch.add(float(score))
-        >>> watch.state().alarm
-        True
+        level: the chance of ever reaching 1 / level while they are.
     """
 
-    def __init__(self, calibration: NDArray[np.float64], level: float = 0.01, seed: int = 0) -> None:
+    def __init__(self, level: float = 0.01) -> None:
         if not 0 < level < 1:
             raise ArgumentError(f"Expected the level to be between 0 and 1 but got {level!r}.")
-        self.calibration, self.level, self.seed = calibration, level, seed
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget the stream and begin anew with the calibration images."""
-        self._random = random.Random(self.seed)
-        self._bag = Bag()
-        for score in self.calibration.tolist():
-            self._bag.add(score)
+        self.level = level
         self.images = 0
         self.alarmed_at: int | None = None
-        self._logs = [-math.inf] * len(BETS)  # logarithms of what is in play, bet by bet
         self.log_wealth = self.log_largest = 0.0
-
-    def add(self, score: float) -> float:
-        """See one image: its score -> its online p-value in (0, 1], uniform while nothing changes."""
-        larger, equal = self._bag.add(score)
-        p = (larger + (1 - self._random.random()) * equal) / self._bag.count
-        self.bet(p)
-        return p
+        self._logs = [-math.inf] * len(BETS)  # logarithms of what is in play, bet by bet
 
     def bet(self, p: float) -> None:
-        """Bet on one p-value."""
+        """Bet on one p-value in (0, 1]."""
         before, after = _reserve(self.images), _reserve(self.images + 1)
         fresh = math.log((before - after) / len(BETS))
         log_p = math.log(p)
@@ -155,6 +131,46 @@ class Watch:
         ten = math.log(10)
         alarm = self.alarmed_at is not None
         return Drift(self.images, self.log_wealth / ten, self.log_largest / ten, self.level, alarm, self.alarmed_at)
+
+
+class Watch:
+    """Looks at one score after another and says when the stream has left the distribution of the calibration images.
+
+    Args:
+        calibration: scores (n,) of ID images; larger = more out-of-distribution.
+        level: the chance of ever alarming on a stream that does not change.
+        seed: of the random numbers that break ties.
+
+    Example:
+        >>> watch = Watch(np.random.default_rng(0).normal(size=500), level=0.01)
+        >>> for score in np.random.default_rng(1).normal(3, 1, size=50):
+        ...     _ = watch.add(float(score))
+        >>> watch.state().alarm
+        True
+    """
+
+    def __init__(self, calibration: NDArray[np.float64], level: float = 0.01, seed: int = 0) -> None:
+        self.calibration, self.level, self.seed = calibration, level, seed
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the stream and begin anew with the calibration images."""
+        self._random = random.Random(self.seed)
+        self._martingale = Martingale(self.level)
+        self._bag = Bag()
+        for score in self.calibration.tolist():
+            self._bag.add(score)
+
+    def add(self, score: float) -> float:
+        """See one image: its score -> its online p-value in (0, 1], uniform while nothing changes."""
+        larger, equal = self._bag.add(score)
+        p = (larger + (1 - self._random.random()) * equal) / self._bag.count
+        self._martingale.bet(p)
+        return p
+
+    def state(self) -> Drift:
+        """Where it stands."""
+        return self._martingale.state()
 
 
 def _reserve(step: int) -> float:
