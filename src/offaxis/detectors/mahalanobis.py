@@ -244,7 +244,7 @@ class Mahalanobis(Detector):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         found = [key.removeprefix(f"{prefix}gaussians.") for key in state_dict if key.startswith(f"{prefix}gaussians.")]
         names = dict.fromkeys(key.rpartition(".")[0].replace("/", ".") for key in found)
-        if tuple(names) != self.layers:
+        if set(names) != set(self.layers):  # files sort their names; the weights follow the order of the layers
             self._build(names)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

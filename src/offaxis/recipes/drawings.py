@@ -80,7 +80,10 @@ def dependencies(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> l
     for (detector, assumed, tested), value in values.items():
         if assumed is not None:
             panels.setdefault(detector, {}).setdefault(assumed, {})[tested] = value
-    figures: dict[str, Figure] = {"dependency-full": dependency_full(panels), "dependency-matrix": dependency_matrix(panels)}
+    figures: dict[str, Figure] = {
+        "dependency-full": dependency_full(panels),
+        "dependency-matrix": dependency_matrix(panels),
+    }
     free = {tested: value for (detector, _, tested), value in values.items() if detector == "cosine"}
     shown = [name for name in map(set_title, chain.scale.shown) if name in free] or list(free)[:2]
     rows = panels.get("mahalanobis", {})

@@ -60,7 +60,11 @@ def _both(chain: Chain, ood: Sequence[str], protocol: str, seeds: Sequence[int] 
 
 def _classification(chain: Chain) -> list[Step]:
     runs = [run for pair in pairs_of(chain) for run in pair]
-    return [step for run in runs for step in (chain.train(run), chain.evaluate([run], ["gaussian"], ["max-softmax"], tune=False))]
+    return [
+        step
+        for run in runs
+        for step in (chain.train(run), chain.evaluate([run], ["gaussian"], ["max-softmax"], tune=False))
+    ]
 
 
 def _ablation(chain: Chain) -> list[Step]:
@@ -105,7 +109,9 @@ def _ensembles(chain: Chain) -> list[Step]:
     steps = []
     for cosine, left_out in teams(chain):
         steps += [chain.train(run) for run in (*cosine, *left_out)]
-        steps.append(chain.evaluate(cosine, chain.scale.one_vs_one, ["cosine-ensemble"], tune=False, together="ensemble"))
+        steps.append(
+            chain.evaluate(cosine, chain.scale.one_vs_one, ["cosine-ensemble"], tune=False, together="ensemble")
+        )
         steps.append(chain.evaluate(left_out, chain.scale.one_vs_one, ["leave-out"], tune=False, together="leave-out"))
     return steps
 

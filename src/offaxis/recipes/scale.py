@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 
-
 @dataclass(frozen=True)
 class Trained:
     """A network and the recipe that it is trained by, as the command line names them.

@@ -46,7 +46,9 @@ def classification(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) ->
             ours[network, id_name, "", head, "accuracy"] = 100 * float(array[:, column].mean())
         rows.append([*row, Value(len(values), str(len(values)))])
     columns = ("network", "ID", "standard %", "cosine %", "seeds")
-    table = Table("classification", "Classification accuracy", columns, rows, "Mean (standard deviation over seeds).", 2)
+    table = Table(
+        "classification", "Classification accuracy", columns, rows, "Mean (standard deviation over seeds).", 2
+    )
     return write([table, *_beside(ours, "classification")], out)
 
 
@@ -71,7 +73,11 @@ def ablation(chain: Chain, rows_of: Callable[..., dict[str, Run]], out: Path) ->
     rows: list[list[Entry]] = []
     every = {n: [rows_of(trained, n, seed, chain.scale.hidden) for seed in chain.scale.seeds] for n in chain.scale.ids}
     for name, run in every[chain.scale.ids[0]][0].items():
-        row: list[Entry] = [name.removeprefix("row-"), run.head, " ".join(w.lstrip("-") for w in run.variant) or "as it is"]
+        row: list[Entry] = [
+            name.removeprefix("row-"),
+            run.head,
+            " ".join(w.lstrip("-") for w in run.variant) or "as it is",
+        ]
         for id_name, seeds in every.items():
             found = results_of(chain, [variants[name] for variants in seeds], [chain.scale.near])
             score = "max-softmax" if run.head == "linear" else "cosine"
@@ -106,7 +112,9 @@ def ensembles(chain: Chain, teams: Sequence[tuple[list[Run], list[Run]]], out: P
     """The ensemble of cosines beside leave-out networks."""
     tables = []
     ours: dict[Key, float] = {}
-    results = [r for team in teams for runs in team for r in results_of(chain, runs, chain.scale.one_vs_one, together=True)]
+    results = [
+        r for team in teams for runs in team for r in results_of(chain, runs, chain.scale.one_vs_one, together=True)
+    ]
     for metric, papers in PAPERS_METRICS.items():
         chosen = summarise(results, "one-vs-one", metric)
         for id_name in dict.fromkeys(s.id for s in chosen):
