@@ -28,11 +28,14 @@ def reproduce_command(
     ] = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would be done, and how long it would take here.")] = False,
     list_steps: Annotated[
-        bool, typer.Option("--list", help="Print the commands, one a line; each can run on any machine, trainings first.")
+        bool,
+        typer.Option("--list", help="Print the commands, one a line; each can run on any machine, trainings first."),
     ] = False,
     id: Annotated[str | None, typer.Option(help="ID sets with commas.", show_default="the scale's")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many.", show_default="the scale's", min=1)] = None,
-    network: Annotated[str | None, typer.Option(help="Network in place of the scale's.", show_default="the scale's")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Network in place of the scale's.", show_default="the scale's")
+    ] = None,
     recipe: Annotated[str | None, typer.Option(help="Recipe for it.", show_default="laptop")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of each training.", show_default="the recipe's")] = None,
     data: Annotated[Path | None, typer.Option(help="Where image sets are kept.", show_default="OFFAXIS_DATA")] = None,
@@ -92,7 +95,9 @@ def _explain(console: Console, item: "Item", steps: "list[Step]", left: "list[St
 
     console.print(f"{item.title}", style="bold", highlight=False)
     for step in steps:
-        console.print(f"{'done ' if step.done else '     '} {step.command}", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"{'done ' if step.done else '     '} {step.command}", highlight=False, markup=False, soft_wrap=True
+        )
     for kind, name in (("train", "trainings"), ("evaluate", "evaluations")):
         own = [step for step in left if step.words[0] == kind]
         if own:
@@ -108,11 +113,11 @@ def _explain(console: Console, item: "Item", steps: "list[Step]", left: "list[St
 
 
 def _run(steps: "list[Step]", quiet: bool) -> None:
-    import click
-
-    command: click.Command = typer.main.get_command(app)
+    command = typer.main.get_command(app)
     for number, step in enumerate(steps, 1):
         if not quiet:
-            Console(stderr=True).print(f"[{number}/{len(steps)}] {step.command}", style="bold", markup=False, highlight=False)
+            Console(stderr=True).print(
+                f"[{number}/{len(steps)}] {step.command}", style="bold", markup=False, highlight=False
+            )
         command.main([*step.words, *(["--quiet"] if quiet else [])], prog_name="offaxis", standalone_mode=False)
         step.mark()

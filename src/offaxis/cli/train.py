@@ -56,7 +56,8 @@ def train_command(
     decay_head: Annotated[bool, typer.Option(help="Decay the cosine weight too.")] = False,
     dropout: Annotated[float, typer.Option(help="Dropout inside the network.")] = 0.0,
     leave_out: Annotated[
-        str | None, typer.Option(help="K/N: the K-th of N leave-out networks, to which a share of the classes is foreign.")
+        str | None,
+        typer.Option(help="K/N: the K-th of N leave-out networks, to which a share of the classes is foreign."),
     ] = None,
     validate: Annotated[bool, typer.Option(help="Measure accuracy on the test images after each epoch.")] = False,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same weights.")] = 0,

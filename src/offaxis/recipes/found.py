@@ -32,7 +32,11 @@ def results_of(
     origins = {", ".join(run.name for run in runs)} if together else {run.name for run in runs}
     keys = {record.key for record in store.networks() if record.origin in origins}
     sets = names_of(ood) if ood is not None else set(CATALOGUE)
-    found = [r for r in store.results() if r.weights in keys and r.ood in sets and (r.assumed is None or r.assumed in sets)]
+    found = [
+        r for r in store.results() if r.weights in keys and r.ood in sets and (r.assumed is None or r.assumed in sets)
+    ]
     if not found:
-        raise EvaluationError(f"There are no results of {', '.join(sorted(origins))} in {chain.store} yet: run the steps first.")
+        raise EvaluationError(
+            f"There are no results of {', '.join(sorted(origins))} in {chain.store} yet: run the steps first."
+        )
     return found

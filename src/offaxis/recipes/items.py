@@ -60,7 +60,11 @@ def _both(chain: Chain, ood: Sequence[str], protocol: str, seeds: Sequence[int] 
 
 def _classification(chain: Chain) -> list[Step]:
     runs = [run for pair in pairs_of(chain) for run in pair]
-    return [step for run in runs for step in (chain.train(run), chain.evaluate([run], ["gaussian"], ["max-softmax"], tune=False))]
+    return [
+        step
+        for run in runs
+        for step in (chain.train(run), chain.evaluate([run], ["gaussian"], ["max-softmax"], tune=False))
+    ]
 
 
 def _ablation(chain: Chain) -> list[Step]:
@@ -95,17 +99,28 @@ def teams(chain: Chain) -> list[tuple[list[Run], list[Run]]]:
     return [
         (
             [Run(trained, name, seed, "cosine") for seed in range(count)],
-            [Run(trained, name, seed, "linear", ("--leave-out", f"{seed}/{count}")) for seed in range(count)],
+            [
+                Run(trained, name, seed, "linear", ("--leave-out", f"{seed}/{count}"), _leave_out_options(chain, trained))
+                for seed in range(count)
+            ],
         )
         for trained in chain.scale.networks for name in chain.scale.ids
     ]  # fmt: skip
+
+
+def _leave_out_options(chain: Chain, trained: Trained) -> tuple[str, ...]:
+    """As that paper trains them; its wide ResNets have dropout."""
+    dropout = ("--dropout", "0.3") if chain.scale.leave_out and trained.network.startswith("wrn") else ()
+    return (*chain.scale.leave_out, *dropout)
 
 
 def _ensembles(chain: Chain) -> list[Step]:
     steps = []
     for cosine, left_out in teams(chain):
         steps += [chain.train(run) for run in (*cosine, *left_out)]
-        steps.append(chain.evaluate(cosine, chain.scale.one_vs_one, ["cosine-ensemble"], tune=False, together="ensemble"))
+        steps.append(
+            chain.evaluate(cosine, chain.scale.one_vs_one, ["cosine-ensemble"], tune=False, together="ensemble")
+        )
         steps.append(chain.evaluate(left_out, chain.scale.one_vs_one, ["leave-out"], tune=False, together="leave-out"))
     return steps
 
