@@ -174,9 +174,9 @@ ITEMS: dict[str, Item] = {
             "ensembles", "Ensembles of networks (table 8)", _ensembles,
             lambda chain, out: tabulations.ensembles(chain, teams(chain), out),
         ),
-        Item("head", "The diagram of the head (figure 1)", _nothing, drawings.head),
+        Item("head", "The diagram of the head (figure 2)", _nothing, drawings.head),
         Item(
-            "histograms", "Histograms of the largest logit and cosine (figure 2)", _histograms,
+            "histograms", "Histograms of the largest logit and cosine (figure 1)", _histograms,
             lambda chain, out: drawings.score_histograms(chain, *_figure_pair(chain), out),
         ),
         Item(
