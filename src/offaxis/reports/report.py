@@ -8,7 +8,7 @@ from offaxis.atomic import write_text
 from offaxis.errors import EvaluationError
 from offaxis.protocols.result import NetworkRecord, Result
 from offaxis.protocols.store import Store
-from offaxis.protocols.summary import Summary, View, summarise, views_in
+from offaxis.protocols.summary import Summary, View, largest, summarise, views_in
 from offaxis.reports.beside_paper import beside_view
 from offaxis.reports.contents import (
     METRIC_TITLES,
@@ -69,6 +69,7 @@ def parts_of(
     """
     if not results:
         raise EvaluationError("Expected results to report but the store has none yet: run offaxis evaluate first.")
+    results = largest(results)
     parts = []
     for id_name in dict.fromkeys(r.id for r in results):
         own = [r for r in results if r.id == id_name]
