@@ -6,10 +6,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),2) $(BIN)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-FAST   := not realdata and not thirdparty and not browser and not slow
+FAST   := not realdata and not thirdparty and not browser and not scale and not slow
 MADE_FROM := pyproject.toml constraints.txt
 
-.PHONY: demo test check format lint types test-slow test-realdata test-thirdparty test-browser test-all clean help
+.PHONY: demo test check format lint types test-slow test-realdata test-thirdparty test-browser test-scale test-all clean help
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -50,10 +50,13 @@ test-realdata: $(VENV)/.installed-test  ## tests on real image sets; set OFFAXIS
 test-thirdparty: $(VENV)/.installed-test $(VENV)/.installed-thirdparty  ## attach() on timm, torchvision and transformers networks
 	$(PYTEST) -q -m thirdparty tests
 
-test-browser: $(VENV)/.installed-test  ## pages in a real browser (needs chromium)
+test-scale: $(VENV)/.installed-test $(VENV)/.installed-scale  ## batch scoring on a local Ray
+	$(PYTEST) -q -m scale
+
+test-browser: $(VENV)/.installed-test $(VENV)/.installed-browser  ## pages in a real browser (needs chromium)
 	$(PYTEST) -q -m browser
 
-test-all: test test-slow test-realdata test-thirdparty test-browser  ## every tier
+test-all: test test-slow test-realdata test-thirdparty test-browser test-scale  ## every tier
 
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from benchmarks.paired import paired, publish, seconds
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.paired import paired, publish, seconds
 from offaxis.classifier import Classifier
 from offaxis.detectors import (
     ASH,

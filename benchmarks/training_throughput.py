@@ -12,9 +12,9 @@ import warnings
 from pathlib import Path
 
 import torch
-from benchmarks.paired import paired, publish
 from torch.nn import functional as F
 
+from benchmarks.paired import paired, publish
 from offaxis.datasets import Normalise, TensorSet
 from offaxis.networks import by_name
 from offaxis.training import Recipe, train

@@ -19,6 +19,11 @@ The command line prints the message alone and exits with code 2; ``assert`` is l
     │   └── DetectorFileError    a saved detector is damaged, foreign or of a newer version
     ├── EvaluationError          nothing can be compared as asked: no detector fits, no set is left, no result is there
     │   └── StoreError           a results store is damaged, foreign or of a newer version
+    ├── CalibrationError         p-values or a threshold cannot be had from these images
+    │   ├── TooFewImagesError    not enough calibration images for the level alpha
+    │   └── OverlapError         calibration images were used for training, fitting or selection
+    ├── BundleError              a bundle is damaged, foreign or of a newer version, or its network cannot be rebuilt
+    ├── ExportError              a bundle cannot be written as an ONNX graph
     ├── RunError                 a folder that is not a training run, or not this one
     │   └── CheckpointError      a checkpoint is damaged, foreign or belongs to other settings
     └── TrainingError            training cannot go on
@@ -82,6 +87,26 @@ class EvaluationError(OffaxisError):
 
 class StoreError(EvaluationError):
     """A results store is damaged, foreign or of a newer version."""
+
+
+class CalibrationError(OffaxisError):
+    """P-values or a threshold cannot be had from these images."""
+
+
+class TooFewImagesError(CalibrationError):
+    """Not enough calibration images for the level alpha."""
+
+
+class OverlapError(CalibrationError):
+    """Calibration images were used for training, fitting or selection."""
+
+
+class BundleError(OffaxisError):
+    """A bundle is damaged, foreign or of a newer version, or its network cannot be rebuilt."""
+
+
+class ExportError(OffaxisError):
+    """A bundle cannot be written as an ONNX graph."""
 
 
 class RunError(OffaxisError):

@@ -76,3 +76,39 @@ class Progress:
         elif self.lines:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
+
+
+class Counter:
+    """Work whose end is not known: a number that rises on a terminal, a line now and then elsewhere.
+
+    Args:
+        what: what is counted.
+        quiet: show nothing.
+    """
+
+    def __init__(self, quiet: bool = False, what: str = "images") -> None:
+        self.what = what
+        self.console = Console(stderr=True)
+        self.status = self.console.status("") if not quiet and self.console.is_terminal else None
+        self.lines = not quiet and self.status is None
+        self.spoken = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self.status is not None:
+            self.status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.status is not None:
+            self.status.stop()
+
+    def to(self, done: int) -> None:
+        """Say that ``done`` are done."""
+        if self.status is not None:
+            self.status.update(f"{done:,} {self.what}")
+        elif self.lines and time.monotonic() - self.spoken >= SECONDS_BETWEEN_LINES:
+            self.spoken = time.monotonic()
+            sys.stderr.write(f"{done:,} {self.what}\n")
+            sys.stderr.flush()

@@ -114,10 +114,15 @@ def test_each_layer_moves_the_image_down_its_own_distance(toy: Any, network_of: 
 def test_the_perturbed_passes_stop_at_the_layer(toy: Any, network_of: Any) -> None:
     network = network_of("linear")
     detector = Mahalanobis(("first",), eps=0.001).fit(network, toy.train)
-    calls = []
-    network.backbone.second.register_forward_hook(lambda *_: calls.append(1))
+    forward, backward = [], []
+    network.backbone.second.register_forward_hook(lambda *_: forward.append(1))
+    network.backbone.relu.register_full_backward_hook(lambda *_: backward.append(1))
     detector.score_images(network, toy.images)
-    assert len(calls) == 1  # the clean pass
+    assert len(forward) == 1  # the clean pass
+    assert not backward
+    both = Mahalanobis(("first", "second"), eps=0.001).fit(network, toy.train)
+    both.score_images(network, toy.images)
+    assert len(backward) == 1  # for the second layer's own distance alone
 
 
 def test_a_layer_that_runs_twice_is_read_at_its_last_run(toy: Any) -> None:

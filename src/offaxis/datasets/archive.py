@@ -79,6 +79,17 @@ def read_member(archive: Path, name: str, max_bytes: int = 2**30) -> bytes:
     raise DataError(f"Expected a file {name} in {archive} but there is none.")
 
 
+def read_each(archive: Path, max_bytes: int) -> Iterator[tuple[str, bytes | None]]:
+    """(name, content) of every plain file of an archive in order, without unpacking it; None where one is too large.
+
+    Raises:
+        DataError: it is damaged, or holds links or devices; what came before has been given.
+    """
+    for name, size, file in _members(archive):
+        with _naming(archive):
+            yield name, file.read(max_bytes) if size <= max_bytes else None
+
+
 def _unpack_into(archive: Path, room: Path, limits: Limits) -> None:
     most = min(limits.bytes, max(_FREE_BYTES, _MAX_RATIO * archive.stat().st_size))
     total = 0

@@ -134,7 +134,10 @@ class KNN(Detector):
 
     def _distances(self, outputs: Outputs, ks: Sequence[int]) -> Tensor:
         x = unit(outputs.features).to(self.bank.dtype)
-        where = self._by_faiss(x, ks) if self._uses_faiss() else kth_neighbours(x, self.bank, ks)
+        if torch.compiler.is_compiling():  # one plain graph, for export: blocks would fix the size of the batch
+            where = (x @ self.bank.T).topk(max(ks), 1).indices[:, torch.tensor(ks) - 1]
+        else:
+            where = self._by_faiss(x, ks) if self._uses_faiss() else kth_neighbours(x, self.bank, ks)
         return torch.stack([knn_score(x, self.bank[column]) for column in where.unbind(1)], 1)
 
     def _uses_faiss(self) -> bool:

@@ -145,10 +145,12 @@ class Mahalanobis(Detector):
 
     def distances(self, outputs: Outputs) -> Tensor:
         """Half the squared distance to the nearest class mean of each layer: (N, L)."""
+        return torch.stack(self._by_layer(outputs), 1)
+
+    def _by_layer(self, outputs: Outputs) -> list[Tensor]:
         assert outputs.layers is not None
         found = outputs.layers
-        pairs = zip(self.layers, self._parts(), strict=True)
-        return torch.stack([half_distance(part, found[name]) for name, part in pairs], 1)
+        return [half_distance(part, found[name]) for name, part in zip(self.layers, self._parts(), strict=True)]
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
         """Images (N, c, h, w) -> scores (N,)."""
@@ -219,15 +221,15 @@ class Mahalanobis(Detector):
             with counting_calls(backbone, self.layers) as calls:
                 outputs = network.outputs(x, self.layers)
             check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())
-            clean = self.distances(outputs)
-            moving = any(epsilons)
-            last = clean.shape[1] - 1
-            steps = [step(input_gradient(clean[:, i], x, retain=i < last), self.std) for i in range(last + 1) if moving]
+            # Layer by layer: the gradient of a column of their stack would run back through every layer, with zeros.
+            clean = self._by_layer(outputs)
+            moved_by = [each for each in clean if any(epsilons)]
+            steps = [step(input_gradient(each, x, retain=each is not clean[-1]), self.std) for each in moved_by]
         rows = []
         with evaluating(network), torch.no_grad():
             for eps in epsilons:
                 if not eps:
-                    rows.append(clean.detach())
+                    rows.append(torch.stack(clean, 1).detach())
                     continue
                 moved = [
                     half_distance(part, features_until(backbone, x.detach() - eps * each, name, calls[name]))
@@ -242,7 +244,7 @@ class Mahalanobis(Detector):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         found = [key.removeprefix(f"{prefix}gaussians.") for key in state_dict if key.startswith(f"{prefix}gaussians.")]
         names = dict.fromkeys(key.rpartition(".")[0].replace("/", ".") for key in found)
-        if tuple(names) != self.layers:
+        if set(names) != set(self.layers):  # files sort their names; the weights follow the order of the layers
             self._build(names)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

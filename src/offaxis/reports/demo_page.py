@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 from jinja2 import Environment, PackageLoader, select_autoescape
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from offaxis.atomic import write_text
@@ -53,7 +55,7 @@ def _means(demo: Demo, kind: str) -> list[float]:
     return [float(m) for m in np.mean(list(demo.auroc[kind].values()), axis=0)]
 
 
-def _histograms(demo: Demo):  # type: ignore[no-untyped-def]
+def _histograms(demo: Demo) -> Figure:
     label = {"standard": "largest logit, standard network", "cosine": "largest cosine, cosine network"}
     panels = [
         Panel("", demo.largest[kind]["digits"], demo.largest[kind][name], "digits", name, label[kind])
@@ -63,7 +65,7 @@ def _histograms(demo: Demo):  # type: ignore[no-untyped-def]
     return histograms(panels, columns=2, bins=40)
 
 
-def _sheet(demo: Demo):  # type: ignore[no-untyped-def]
+def _sheet(demo: Demo) -> Figure:
     """The digits and the strangers that the cosine network finds strangest and most familiar."""
     scores = demo.scores["cosine"]
     known = np.argsort(scores["digits"], kind="stable")
@@ -76,7 +78,7 @@ def _sheet(demo: Demo):  # type: ignore[no-untyped-def]
 
     def stranger(i: int) -> tuple[Tensor, str]:
         name, place = str(names[i]), int(places[i])
-        return demo.strangers[name].batch(_index(place))[0], f"{-scores[name][place]:.2f}"
+        return demo.strangers[name].batch(torch.tensor([place]))[0], f"{-scores[name][place]:.2f}"
 
     return image_sheet(
         {
@@ -87,9 +89,3 @@ def _sheet(demo: Demo):  # type: ignore[no-untyped-def]
         },
         columns=SHOWN,
     )
-
-
-def _index(place: int) -> Tensor:
-    import torch
-
-    return torch.tensor([place])

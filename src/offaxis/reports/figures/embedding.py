@@ -22,6 +22,8 @@ def tsne(groups: Sequence[ArrayLike], seed: int = 0) -> list[Points]:
 
     Groups that are embedded together can be compared; those of two calls cannot.
     """
+    from sklearn.manifold import TSNE  # takes a second to import, which other figures need not wait for
+
     arrays = [np.asarray(group, dtype=np.float64) for group in groups]
     for array in arrays:
         if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != arrays[0].shape[1]:

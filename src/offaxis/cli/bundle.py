@@ -1,0 +1,89 @@
+"""``offaxis bundle`` and ``offaxis calibrate``: a run -> a bundle, and a bundle with other calibration images."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from offaxis.cli.app import app, example
+
+Alpha = Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")]
+PerClass = Annotated[bool, typer.Option(help="Verdicts hold for each predicted class.")]
+Data = Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")]
+AsFolder = Annotated[bool, typer.Option("--folder", help="Write a folder instead of one file.")]
+
+
+@app.command("bundle", epilog=example("offaxis bundle runs/digits --calibrate digits --out digits.oax"))
+def bundle_command(
+    run: Annotated[Path, typer.Argument(help="The folder that offaxis train --out made.")],
+    calibrate: Annotated[
+        str, typer.Option(help="ID images that nothing was trained on: a set (its test images), folder or archive.")
+    ],
+    out: Annotated[Path, typer.Option(help="The bundle, by custom x.oax.")],
+    detector_run: Annotated[
+        Path | None, typer.Option(help="A second run, whose network judges familiarity while RUN names the class.")
+    ] = None,
+    detector: Annotated[str, typer.Option(help="How familiarity is judged.")] = "cosine",
+    alpha: Alpha = 0.05,
+    per_class: PerClass = False,
+    trained_on: Annotated[
+        str | None, typer.Option(help="The training images, where the run does not name a known set.")
+    ] = None,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Do not look for calibration images among the training images.")
+    ] = False,
+    size: Annotated[int | None, typer.Option(help="Height and width of images, with --unchecked.")] = None,
+    folder: AsFolder = False,
+    data: Data = None,
+) -> None:
+    """Put a trained network, its preprocessing, a detector and a calibration into one file."""
+    from offaxis.deploy.assemble import Wanted, assemble
+
+    wanted = Wanted(
+        run, calibrate, detector_run, detector, alpha, per_class, trained_on, unchecked, size, data
+    )  # fmt: skip
+    model = assemble(wanted)
+    model.save(out, folder=folder)
+    _report(model, out)
+
+
+@app.command("calibrate", epilog=example("offaxis calibrate digits.oax photos/ --alpha 0.01"))
+def calibrate_command(
+    bundle: Annotated[Path, typer.Argument(help="A bundle; it is changed in place unless --out says otherwise.")],
+    images: Annotated[str, typer.Argument(help="ID images: a set (its test images), a folder or an archive.")],
+    out: Annotated[Path | None, typer.Option(help="Write another bundle.", show_default="BUNDLE itself")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Another level.", show_default="as it was")] = None,
+    per_class: Annotated[bool | None, typer.Option(help="Verdicts per class.", show_default="as it was")] = None,
+    data: Data = None,
+) -> None:
+    """Calibrate a bundle anew, on other ID images or for another level; nothing is trained."""
+    from offaxis.deploy.assemble import images_like
+    from offaxis.deploy.bundle import read
+
+    model = read(bundle)
+    model = model.recalibrated(images_like(images, model.preprocessing.shape, data), alpha, per_class)
+    model.save(out or bundle, folder=(out or bundle).is_dir())
+    _report(model, out or bundle)
+
+
+def _report(model: "object", path: Path) -> None:
+    from offaxis.deploy.model import Model
+
+    assert isinstance(model, Model)
+    calibration = model.calibration
+    rate = calibration.flag_rate()
+    lines = [
+        f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above "
+        f"{calibration.threshold():.4g} (alpha {calibration.alpha:g}).",
+        f"In the long run it flags {rate.mean:.2%} of ID images; nine of ten calibration sets of this size give "
+        f"{rate.low:.2%} to {rate.high:.2%}.",
+    ]
+    few = [name for name, enough in zip(model.classes, calibration.enough(), strict=True) if not enough]
+    if few and calibration.per_class:
+        lines.append(
+            f"Not enough calibration images for a verdict: {', '.join(few[:8])}{', ...' if len(few) > 8 else ''}."
+        )
+    if not len(model.used):
+        lines.append("It was not checked whether calibration images were used for training.")
+    Console(stderr=True).print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

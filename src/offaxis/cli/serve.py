@@ -1,0 +1,66 @@
+"""``offaxis serve``: a bundle behind HTTP."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from offaxis.cli.app import app, example
+from offaxis.cli.score import Network
+from offaxis.errors import ArgumentError, MissingPackageError
+
+
+@app.command("serve", epilog=example("offaxis serve digits.oax --port 8000"))
+def serve_command(
+    bundle: Annotated[Path, typer.Argument(help="A bundle.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; by default this machine alone is served.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the bearer token that requests must carry (else OFFAXIS_TOKEN).")
+    ] = None,
+    token: Annotated[str | None, typer.Option(envvar="OFFAXIS_TOKEN", hidden=True)] = None,
+    level: Annotated[float, typer.Option(help="Chance that the stream watch ever alarms without cause.")] = 0.01,
+    max_body: Annotated[int, typer.Option(min=1, help="Megabytes of one request.")] = 16,
+    max_images: Annotated[int, typer.Option(min=1, help="Images of one request.")] = 32,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of one image.")] = 16_000_000,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; beyond it the answer is 503.")] = 256,
+    batch: Annotated[int, typer.Option(min=1, help="Images that go through the network together.")] = 32,
+    network: Network = None,
+) -> None:
+    """Answer over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
+    from offaxis.deploy.bundle import read
+    from offaxis.deploy.own_network import made_by
+
+    try:
+        from offaxis.deploy.serve.limits import Limits
+        from offaxis.deploy.serve.run import is_local, make_server, serve
+    except ImportError as error:
+        raise MissingPackageError(
+            f"The service needs more packages ({error}): pip install 'offaxis[serve]'."
+        ) from error
+    model = read(bundle, made_by(network))
+    secret = _token(token_file, token)
+    limits = Limits(body_bytes=max_body * 2**20, images=max_images, pixels=max_pixels, queue=queue, batch=batch)
+    server = make_server(model, host, port, secret, limits, level)
+    console = Console(stderr=True)
+    if secret is None and not is_local(host):
+        console.print(
+            f"Anybody who reaches {host} can use this service: --token-file asks for a token.", style="yellow"
+        )
+    console.print(f"offaxis serves {bundle} at http://{host}:{port}  (Ctrl-C stops it)", markup=False, highlight=False)
+    serve(server)
+
+
+def _token(file: Path | None, given: str | None) -> str | None:
+    if file is None:
+        return given or None
+    try:
+        found = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"Expected a token in {file} but it cannot be read ({error}).") from error
+    if not found:
+        raise ArgumentError(f"Expected a token in {file} but it is empty.")
+    return found

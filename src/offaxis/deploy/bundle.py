@@ -1,0 +1,157 @@
+"""A model as one file ``x.oax`` (or a folder): safetensors and JSON, no pickle.
+
+``bundle.json`` holds the network's blueprint, preprocessing, class names, detector, level, provenance and checksums;
+``network``, ``detector``, ``calibration`` and ``used.safetensors`` hold the tensors. Loading runs no code out of the file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from offaxis.calibration import Calibration
+from offaxis.classifier import Classifier, Paired
+from offaxis.deploy import container
+from offaxis.deploy.blueprint import blueprint, rebuild
+from offaxis.deploy.model import Model
+from offaxis.deploy.prediction import Prediction
+from offaxis.deploy.preprocessing import Preprocessing
+from offaxis.deploy.third_party import Builder
+from offaxis.detectors import DETECTORS
+from offaxis.detectors.storage import describe as describe_detector
+from offaxis.detectors.storage import rebuild as rebuild_detector
+from offaxis.errors import BundleError, CheckpointError, OffaxisError
+from offaxis.training.checkpoint import restore
+
+
+def save(model: Model, path: str | Path, *, folder: bool = False, builder: Builder | None = None) -> None:
+    """Write a model; before that it is rebuilt in memory and must answer as the original does.
+
+    Args:
+        model: what is written.
+        path: the file, by custom ``x.oax``, or the folder.
+        folder: write a folder of the same files.
+        builder: how an attached network was made, where looking at it does not tell:
+            ``{"library": "timm", "name": "resnet18", "arguments": {"in_chans": 1}}``.
+
+    Raises:
+        BundleError: the network cannot be made again from its name, or the detector keeps its state elsewhere.
+        StorageError: the file cannot be written.
+    """
+    meta, files = _pack(model, builder)
+    _check_rebuilt(model, meta, files)
+    container.write(Path(path), meta, files, folder)
+
+
+def read(path: str | Path, network: nn.Module | None = None) -> Model:
+    """Read a model: it answers as the saved one did, to the bit.
+
+    Args:
+        path: what ``save`` wrote.
+        network: the network to put the weights into, for one that is not ours, timm's, torchvision's or transformers'.
+
+    Raises:
+        BundleError: it is absent, damaged, foreign, of a newer version, or its network must be given.
+    """
+    where = Path(path)
+    meta, files = container.read(where)
+    try:
+        return _unpack(meta, files, network)
+    except BundleError as error:
+        raise BundleError(f"{where}: {error}") from error
+    except CheckpointError as error:
+        raise BundleError(f"{where}: the weights do not fit the network that it names ({error}).") from error
+    except OffaxisError:
+        raise
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise BundleError(
+            f"{where} does not hold a whole bundle ({type(error).__name__}: {str(error)[:200]})."
+        ) from error
+
+
+def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:
+    detector, calibration = model.detector, model.calibration
+    detector.check_fitted()
+    if not detector.savable or detector.name not in DETECTORS:
+        raise BundleError(f"The detector {detector.name} keeps its state where a bundle cannot: choose another.")
+    tensors = {"scores": torch.from_numpy(calibration.scores), "predicted": torch.from_numpy(calibration.predicted)}
+    if calibration.cosine is not None:
+        tensors["cosine"] = torch.from_numpy(calibration.cosine)
+    files = {
+        "network.safetensors": _bytes(model.network.state_dict()),
+        "detector.safetensors": _bytes(detector.state_dict()),
+        "calibration.safetensors": _bytes(tensors),
+        "used.safetensors": _bytes({"hashes": model.used}),
+    }
+    meta = {
+        "network": blueprint(model.network, builder),
+        "preprocessing": model.preprocessing.to_json(),
+        "classes": list(model.classes),
+        "detector": describe_detector(detector),
+        "calibration": {"alpha": calibration.alpha, "per_class": calibration.per_class},
+        "provenance": model.provenance,
+    }
+    return meta, files
+
+
+def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Module | None) -> Model:
+    network = rebuild(meta["network"], given)
+    if given is not None and network is not given and meta["network"]["kind"] not in ("paired", "given"):
+        raise BundleError("it holds a network that it can build itself: leave out the network that was given.")
+    _restore(network, load(files["network.safetensors"]))
+    classes = tuple(map(str, meta["classes"]))
+    tensors = load(files["calibration.safetensors"])
+    scores: np.ndarray[Any, np.dtype[np.float64]] = tensors["scores"].numpy()
+    calibration = Calibration.of(
+        scores,
+        tensors["predicted"].numpy(),
+        len(classes),
+        meta["calibration"]["alpha"],
+        meta["calibration"]["per_class"],
+        tensors["cosine"].numpy() if "cosine" in tensors else None,
+    )
+    detector = rebuild_detector(meta["detector"], load(files["detector.safetensors"]), DETECTORS)
+    used = load(files["used.safetensors"])["hashes"]
+    preprocessing = Preprocessing.from_json(meta["preprocessing"])
+    return Model(network, preprocessing, classes, detector.eval(), calibration, dict(meta["provenance"]), used)
+
+
+def _restore(network: Classifier | Paired, weights: dict[str, Tensor]) -> None:
+    """Put the weights in place; a network of another precision becomes one of theirs."""
+    kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+    if len(kinds) == 1:
+        network.to(kinds.pop())
+    restore(network, weights, Path("network.safetensors"))
+    network.eval()
+
+
+def _check_rebuilt(model: Model, meta: dict[str, Any], files: dict[str, bytes]) -> None:
+    """Refuse to write what would answer otherwise: a name can stand for a network of the same shape but other strides."""
+    if meta["network"]["kind"] == "given" or "given" in [
+        meta["network"].get(part, {}).get("kind") for part in ("classifier", "detector_network")
+    ]:
+        return  # there is nothing to rebuild it from
+    again = _unpack(meta, files, None)
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randint(0, 256, (2, *model.preprocessing.shape), dtype=torch.uint8, generator=generator)
+    same = [_close(b, a) for b, a in zip(model.judge(probe), again.judge(probe), strict=True)]
+    if not all(same):
+        raise BundleError(
+            "The network that was rebuilt from its name does not answer as this one does, so no bundle was written. Give the "
+            "builder that made it: save(path, builder={'library': ..., 'name': ..., 'arguments': {...}})."
+        )
+
+
+def _close(first: Prediction, second: Prediction) -> bool:
+    return bool(np.allclose([first.score, first.probability], [second.score, second.probability], 1e-3, 1e-4))
+
+
+def _bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    # Tied parameters would share memory, which safetensors refuses; a clone of each is the plain way out.
+    return save_tensors({name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()})

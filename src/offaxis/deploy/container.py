@@ -1,0 +1,155 @@
+"""A few named files in one zip file or one folder, with checksums: what a bundle is made of, below its meaning."""
+
+import hashlib
+import io
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from offaxis.atomic import replacing
+from offaxis.errors import BundleError, StorageError
+
+FORMAT = "offaxis-bundle"
+VERSION = 1
+MANIFEST = "bundle.json"
+FILES = ("network.safetensors", "detector.safetensors", "calibration.safetensors", "used.safetensors")
+MAX_MANIFEST = 64 * 2**20
+MAX_BYTES = 16 * 2**30
+
+
+def write(path: Path, meta: Mapping[str, Any], files: Mapping[str, bytes], folder: bool = False) -> None:
+    """Write a bundle, whole or not at all; the same content gives the same bytes.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    assert set(files) == set(FILES)
+    manifest = {"format": FORMAT, "version": VERSION, **meta}
+    manifest["files"] = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()}
+    manifest["sha256"] = _of_manifest(manifest)
+    whole = {MANIFEST: json.dumps(manifest, indent=1).encode(), **files}
+    if folder:
+        _write_folder(path, whole)
+        return
+    if path.is_dir():
+        raise StorageError(f"{path} is a folder: name a file, or write a folder (folder=True, --folder).")
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as pack:
+        for name, data in whole.items():
+            pack.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What ``write`` was given: the manifest and the files, every byte checked.
+
+    Raises:
+        BundleError: it is absent, damaged, foreign or of a newer version.
+    """
+    if not path.exists():
+        raise BundleError(
+            f"There is no bundle at {path}: make one with `offaxis bundle RUN --calibrate IMAGES --out {path}`."
+        )
+    try:
+        return _read_folder(path) if path.is_dir() else _read_file(path)
+    except BundleError:
+        raise
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read ({error.strerror or error}).") from error
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError) as error:
+        raise BundleError(
+            f"{path} is damaged or truncated ({_short(error)}): copy it again, or make it again."
+        ) from error
+
+
+def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
+    """A folder beside, filled, then put in place of the old one."""
+    if path.exists() and not (path.is_dir() and (path / MANIFEST).is_file()):
+        raise StorageError(f"{path} is there already and is no bundle: name another place.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as room:
+            new, old = Path(room) / "new", Path(room) / "old"
+            new.mkdir()
+            for name, data in whole.items():
+                (new / name).write_bytes(data)
+            if path.exists():
+                path.replace(old)
+            new.replace(path)
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(f"{path} could not be written ({error.strerror or error}).") from error
+
+
+def _read_folder(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    if not (path / MANIFEST).is_file():
+        raise BundleError(f"Expected a bundle but the folder {path} has no {MANIFEST}.")
+    return _checked(path, lambda name, most: _read_up_to(path / name, most))
+
+
+def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":
+            raise BundleError(f"Expected a bundle of offaxis but {path} is something else: it is no zip file.")
+    with zipfile.ZipFile(path) as pack:
+        infos = {info.filename: info for info in pack.infolist()}
+        if MANIFEST not in infos:
+            raise BundleError(
+                f"Expected a bundle of offaxis but {path} is another kind of zip file: it has no {MANIFEST}."
+            )
+        if any(info.compress_type != zipfile.ZIP_STORED for info in infos.values()):
+            raise BundleError(f"{path} is refused: a bundle's files are stored as they are, not compressed.")
+
+        def member(name: str, most: int) -> bytes:
+            if name not in infos or infos[name].file_size > most:
+                raise BundleError(f"{path} is damaged: {name} is absent or too large.")
+            return pack.read(infos[name])
+
+        return _checked(path, member)
+
+
+def _checked(path: Path, member: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
+    try:
+        manifest = json.loads(member(MANIFEST, MAX_MANIFEST))
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{path} is damaged: {MANIFEST} is no JSON ({_short(error)}).") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise BundleError(f"Expected a bundle of offaxis but {path} was written by something else.")
+    version = manifest.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise BundleError(
+            f"{path} has version {version!r} but this offaxis reads up to {VERSION}: install a newer one."
+        )
+    if manifest.get("sha256") != _of_manifest(manifest):
+        raise BundleError(f"{path} is damaged: {MANIFEST} has been changed or cut. Copy it again, or make it again.")
+    files = {}
+    for name in FILES:
+        data = member(name, min(int(manifest["files"][name]["bytes"]), MAX_BYTES))
+        if _sha256(data) != manifest["files"][name]["sha256"]:
+            raise BundleError(f"{path} is damaged: the checksum of {name} is wrong. Copy it again, or make it again.")
+        files[name] = data
+    return manifest, files
+
+
+def _read_up_to(path: Path, most: int) -> bytes:
+    with path.open("rb") as file:
+        out = io.BytesIO(file.read(most + 1))
+    if out.getbuffer().nbytes > most:
+        raise BundleError(f"{path} is larger than the bundle says: it is damaged.")
+    return out.getvalue()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _of_manifest(manifest: Mapping[str, Any]) -> str:
+    """The checksum of everything in the manifest but itself."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return _sha256(json.dumps(rest, sort_keys=True).encode())
+
+
+def _short(error: BaseException) -> str:
+    return (str(error) or type(error).__name__)[:200]

@@ -1,0 +1,215 @@
+"""A classifier that knows what it was trained for: network, preprocessing, detector and calibration in one object."""
+
+import math
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offaxis.calibration import Calibration, calibrate
+from offaxis.classifier import Classifier, Paired
+from offaxis.datasets import ImageSet, image_hashes, match
+from offaxis.deploy.prediction import Prediction, verdict
+from offaxis.deploy.preprocessing import ImageLike, Preprocessing
+from offaxis.detectors import Cosine, Detector, Reads
+from offaxis.detectors.network import evaluating, to_device
+from offaxis.errors import ArgumentError
+from offaxis.training import Trained
+from offaxis.version import __version__
+
+NEAREST = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What ``offaxis.load`` gives and a bundle holds.
+
+    Attributes:
+        network: a Classifier or a Paired.
+        preprocessing: size, colour, mean and standard deviation.
+        classes: the classes' names, in the order of the logits.
+        detector: fitted where it must be.
+        calibration: scores of ID images that the network has not seen, and the level alpha.
+        provenance: versions, the ID set, the calibration set, as JSON can hold it.
+        used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
+    """
+
+    network: Classifier | Paired
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]
+    detector: Detector
+    calibration: Calibration
+    provenance: dict[str, Any] = field(default_factory=dict)
+    used: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
+
+    def __post_init__(self) -> None:
+        if len(self.classes) != self.network.num_classes or self.calibration.num_classes != len(self.classes):
+            raise ArgumentError(
+                f"Expected a name for each of the network's {self.network.num_classes} classes but got {len(self.classes)}."
+            )
+
+    @classmethod
+    def calibrated(
+        cls,
+        trained: Trained | Classifier | Paired,
+        images: ImageSet,
+        *,
+        used: Sequence[ImageSet] = (),
+        detector: Detector | None = None,
+        alpha: float = 0.05,
+        per_class: bool = False,
+        preprocessing: Preprocessing | None = None,
+        classes: Sequence[str] = (),
+    ) -> Self:
+        """A model from a trained network and ID images that it has not seen.
+
+        Args:
+            trained: what ``train`` or ``load_run`` gave, or a network with ``preprocessing`` beside it.
+            images: ID images to calibrate on, of the size that the network takes unless ``preprocessing`` says it.
+            used: the sets that training, fitting and selection saw; calibration images must not be among them.
+            detector: the cosine if None.
+            alpha: the share of new ID images that may be flagged.
+            per_class: whether verdicts are to hold for each predicted class.
+            preprocessing: what training did; needed where ``trained`` does not know it.
+            classes: names; else those of the training, else numbers.
+
+        Raises:
+            TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
+        """
+        network = trained.classifier if isinstance(trained, Trained) else trained
+        if preprocessing is None:
+            if not isinstance(trained, Trained):
+                raise ArgumentError("Expected `preprocessing` beside a network: its image size, mean and std.")
+            preprocessing = Preprocessing(images.shape, trained.normalise)
+        names = tuple(classes) or (trained.classes if isinstance(trained, Trained) else ())
+        names = names or tuple(str(number) for number in range(network.num_classes))
+        detector = _laid_out(detector or Cosine())
+        fitted = match(images, preprocessing.shape)
+        hashes = [h for other in used for h in image_hashes(match(other, preprocessing.shape))]
+        calibration = calibrate(
+            network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=[hashes]
+        )
+        provenance = {
+            "offaxis": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "id_sets": [_about(other) for other in used],
+            "calibration_set": _about(fitted),
+        }
+        return cls(network, preprocessing, names, detector, calibration, provenance, pack_hashes(hashes))
+
+    def recalibrated(self, images: ImageSet, alpha: float | None = None, per_class: bool | None = None) -> Self:
+        """The same model with other calibration images; nothing is trained.
+
+        Raises:
+            TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
+        """
+        fitted = match(images, self.preprocessing.shape)
+        calibration = calibrate(
+            self.network,
+            fitted,
+            self.preprocessing.normalise,
+            self.detector,
+            alpha=self.calibration.alpha if alpha is None else alpha,
+            per_class=self.calibration.per_class if per_class is None else per_class,
+            used=[unpack_hashes(self.used)],
+        )
+        provenance = {**self.provenance, "calibration_set": _about(fitted)}
+        return replace(self, calibration=calibration, provenance=provenance)
+
+    def predict(self, images: ImageLike | Sequence[ImageLike] | ImageSet | Tensor) -> list[Prediction]:
+        """Class, probability, cosine, score, p-value and verdict for each image.
+
+        Args:
+            images: files, bytes, Pillow images or pixels, one or a list; a uint8 tensor (N, c, h, w); or an ImageSet.
+                They are made to fit and normalised here.
+
+        Raises:
+            DataError: an image cannot be read.
+        """
+        return [p for pixels in self.preprocessing.batch(images) for p in self.judge(pixels)]
+
+    def judge(self, pixels: Tensor) -> list[Prediction]:
+        """Pixels uint8 (N, c, h, w) of the network's size -> N predictions."""
+        if not len(pixels):
+            return []
+        images = to_device(self.network, self.preprocessing.normalise(pixels))
+        with evaluating(self.network), torch.no_grad():
+            outputs = self.network.outputs(images, self.detector.layers)
+        if self.detector.reads is Reads.IMAGES:
+            scores = self.detector.score_images(self.network, images)
+        else:
+            scores = self.detector.score(outputs)
+        probability, predicted = outputs.logits.float().softmax(1).max(1)
+        closeness = outputs.logits.softmax(1) if outputs.cosine is None else outputs.cosine
+        nearest = closeness.topk(min(NEAREST, closeness.shape[1]), dim=1)
+        return list(
+            self._predictions(
+                scores.double().cpu().numpy(),
+                predicted.cpu().numpy(),
+                probability.tolist(),
+                None if outputs.cosine is None else outputs.cosine.amax(1).tolist(),
+                nearest.indices.tolist(),
+                nearest.values.tolist(),
+            )
+        )
+
+    def _predictions(
+        self,
+        scores: np.ndarray[Any, np.dtype[np.float64]],
+        predicted: np.ndarray[Any, np.dtype[np.int64]],
+        probability: list[float],
+        cosine: list[float] | None,
+        nearest: list[list[int]],
+        values: list[list[float]],
+    ) -> Iterator[Prediction]:
+        p_values = self.calibration.p_values(scores).tolist()
+        class_p_values = self.calibration.class_p_values(scores, predicted).tolist()
+        for i, index in enumerate(predicted.tolist()):
+            within = None if math.isnan(class_p_values[i]) else class_p_values[i]
+            yield Prediction(
+                self.classes[index],
+                index,
+                probability[i],
+                None if cosine is None else cosine[i],
+                float(scores[i]),
+                p_values[i],
+                within,
+                verdict(p_values[i], within, self.calibration.alpha, self.calibration.per_class),
+                tuple((self.classes[c], value) for c, value in zip(nearest[i], values[i], strict=True)),
+            )
+
+    def save(self, path: str | Path, *, folder: bool = False, builder: dict[str, Any] | None = None) -> None:
+        """Write the model as one file (or a folder); see :func:`offaxis.deploy.bundle.save`."""
+        from offaxis.deploy.bundle import save  # the bundle knows the model, so the model asks for it late
+
+        save(self, path, folder=folder, builder=builder)
+
+
+def pack_hashes(hashes: Sequence[bytes]) -> Tensor:
+    """Hashes of 16 bytes -> uint8 (N, 16), each once and in order of their value."""
+    distinct = b"".join(sorted(set(hashes)))
+    return torch.from_numpy(np.frombuffer(distinct, np.uint8).reshape(-1, 16).copy())
+
+
+def unpack_hashes(packed: Tensor) -> list[bytes]:
+    """What ``pack_hashes`` packed."""
+    return [row.tobytes() for row in packed.numpy()]
+
+
+def _laid_out(detector: Detector) -> Detector:
+    """The detector with its buffers in plain order, as a file gives them back: order decides how sums are rounded."""
+    for part in detector.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = buffer.contiguous()
+    return detector
+
+
+def _about(images: ImageSet) -> dict[str, Any]:
+    return {"name": images.name, "images": len(images), "fingerprint": images.fingerprint}

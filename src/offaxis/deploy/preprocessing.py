@@ -1,0 +1,109 @@
+"""Whatever an image comes as -> the pixels that the network takes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from offaxis.datasets import ImageSet, Normalise
+from offaxis.datasets.decode import MAX_PIXELS, decode
+from offaxis.datasets.match import Shape, check_shape, fit, fit_batch
+from offaxis.errors import ArgumentError, DataError
+
+ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
+"""A file, its bytes, a Pillow image, uint8 pixels (h, w), (h, w, 3) as an array or (c, h, w) as a tensor."""
+_ONE = (str, Path, bytes, Image.Image, np.ndarray, Tensor)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Size, colour, mean and standard deviation of what a network was trained on.
+
+    Attributes:
+        shape: (channels, height, width); an image is stretched to it, and made grey or RGB (see offaxis.datasets.match).
+        normalise: mean and standard deviation for each channel.
+    """
+
+    shape: Shape
+    normalise: Normalise
+
+    def __post_init__(self) -> None:
+        check_shape(self.shape)
+        if len(self.normalise.mean) != self.shape[0]:
+            raise ArgumentError(
+                f"Expected a mean for each of {self.shape[0]} channels but got {len(self.normalise.mean)}."
+            )
+
+    @property
+    def colour(self) -> str:
+        """``"grey"`` or ``"RGB"``."""
+        return "grey" if self.shape[0] == 1 else "RGB"
+
+    def pixels(self, image: ImageLike, name: str | None = None, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+        """One image -> uint8 (c, h, w).
+
+        Raises:
+            DataError: it is damaged, too large or no image; ``name`` is what the message calls it.
+        """
+        if isinstance(image, Tensor):
+            return np.asarray(_fit_tensor(image.unsqueeze(0), self.shape)[0])
+        if isinstance(image, np.ndarray):
+            image = _from_array(image)
+        if isinstance(image, Image.Image):
+            return fit(image if image.mode in ("L", "RGB") else image.convert("RGB"), self.shape)
+        source = Path(image) if isinstance(image, str) else image
+        return fit(decode(source, name, max_pixels), self.shape)
+
+    def batch(self, images: "ImageLike | Sequence[ImageLike] | ImageSet | Tensor") -> Iterable[Tensor]:
+        """One image, several, a tensor (N, c, h, w) or an ImageSet -> uint8 (B, c, h, w), batch by batch."""
+        if isinstance(images, ImageSet):
+            return (_fit_tensor(part, self.shape) for part in images.batches(256))
+        if isinstance(images, Tensor) and images.dim() == 4:
+            return (_fit_tensor(part, self.shape) for part in images.split(256))
+        several: Sequence[Any] = [images] if isinstance(images, _ONE) else images
+        return (
+            torch.from_numpy(np.stack([self.pixels(image) for image in several[start : start + 256]]))
+            for start in range(0, len(several), 256)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        channels, height, width = self.shape
+        mean, std = list(self.normalise.mean), list(self.normalise.std)
+        return {"channels": channels, "height": height, "width": width, "colour": self.colour, "mean": mean, "std": std}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> "Preprocessing":
+        """What ``to_json`` gave."""
+        shape = (int(saved["channels"]), int(saved["height"]), int(saved["width"]))
+        return cls(shape, Normalise(tuple(map(float, saved["mean"])), tuple(map(float, saved["std"]))))
+
+
+def _fit_tensor(images: Tensor, shape: Shape) -> Tensor:
+    if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[1:]:
+        raise DataError(f"Expected images of shape (N, 1 or 3, h, w) but got {tuple(images.shape)}.")
+    if images.is_floating_point():
+        if not bool(((images >= 0) & (images <= 1)).all()):
+            raise DataError(
+                "Expected pixels in uint8, or in [0, 1] in floating point: do not normalise them, predict() does."
+            )
+        images = images.mul(255).round().to(torch.uint8)
+    if images.dtype != torch.uint8:
+        raise DataError(f"Expected pixels in uint8 but got {str(images.dtype).removeprefix('torch.')}.")
+    return fit_batch(images.cpu(), shape)
+
+
+def _from_array(pixels: NDArray[Any]) -> Image.Image:
+    grey = pixels.ndim == 2
+    if pixels.dtype != np.uint8 or not (grey or (pixels.ndim == 3 and pixels.shape[2] in (1, 3))) or 0 in pixels.shape:
+        raise DataError(
+            f"Expected a uint8 array (h, w) or (h, w, 3) but got {pixels.shape} in {pixels.dtype}. Stack nothing: several "
+            "images are a list, or a tensor (N, c, h, w)."
+        )
+    return Image.fromarray(pixels if grey or pixels.shape[2] == 3 else pixels[:, :, 0])

@@ -1,0 +1,127 @@
+"""Paths -> work: images, folders and archives, in an order that is always the same."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from offaxis.datasets.archive import is_archive, read_each
+from offaxis.datasets.decode import MAX_BYTES, SUFFIXES
+from offaxis.datasets.files import IGNORED
+from offaxis.errors import DataError
+
+T = TypeVar("T")
+INSIDE = "::"  # between an archive and a file in it
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one worker does at a time: some files, or one archive.
+
+    Attributes:
+        paths: the files; or the archive alone.
+        archive: whether it is an archive.
+    """
+
+    paths: tuple[str, ...]
+    archive: bool = False
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image to be, before it is decoded.
+
+    Attributes:
+        name: what its row is called: the path, or ``archive::path`` for a file in an archive.
+        source: where its bytes are, or the bytes.
+        reason: why it cannot be decoded, where that is known already.
+    """
+
+    name: str
+    source: Path | bytes | None
+    reason: str | None = None
+
+
+def units(paths: Iterable[str], batch: int) -> Iterator[Unit]:
+    """The work behind paths, in order: files ``batch`` at a time, each archive by itself. Folders are walked by name."""
+    waiting: list[str] = []
+    for path in _files(paths):
+        if is_archive(Path(path)):
+            if waiting:
+                yield Unit(tuple(waiting))
+                waiting = []
+            yield Unit((path,), archive=True)
+            continue
+        waiting.append(path)
+        if len(waiting) == batch:
+            yield Unit(tuple(waiting))
+            waiting = []
+    if waiting:
+        yield Unit(tuple(waiting))
+
+
+def batches(unit: Unit, batch: int) -> Iterator[tuple[Item, ...]]:
+    """The items of a unit, ``batch`` at a time."""
+    return parts(_inside(unit.paths[0]) if unit.archive else map(_item, unit.paths), batch)
+
+
+def parts(of: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Anything, ``size`` at a time."""
+    rest = iter(of)
+    while part := tuple(islice(rest, size)):
+        yield part
+
+
+def _files(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        if Path(path).is_dir():
+            yield from _walk(path)
+        else:
+            yield path
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Files below a folder by name, folder by folder, without a list of all; links to folders are not followed."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        yield folder  # its row will say that it cannot be read
+        return
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name.lower() in IGNORED:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+        else:
+            yield entry.path
+
+
+def _item(path: str) -> Item:
+    file = Path(path)
+    if not file.exists():
+        return Item(path, None, "there is no such file")
+    if not file.is_file():
+        return Item(path, None, "this is no file that can be read")
+    return Item(path, file)
+
+
+def _inside(archive: str) -> Iterator[Item]:
+    try:
+        for name, data in read_each(Path(archive), MAX_BYTES):
+            last = name.rpartition("/")[2]
+            if last.startswith(".") or last.lower() in IGNORED:
+                continue
+            called = f"{archive}{INSIDE}{name}"
+            if data is None:
+                yield Item(called, None, f"it has more than {MAX_BYTES:,} bytes")
+            else:
+                yield Item(called, data)
+    except (DataError, OSError) as error:
+        yield Item(archive, None, str(error))
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a name ends as those of image files do."""
+    return Path(name).suffix.lower() in SUFFIXES

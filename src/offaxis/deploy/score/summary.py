@@ -1,0 +1,99 @@
+"""What a scoring came to: counts, and the strangest images."""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from offaxis.datasets import TensorSet
+from offaxis.datasets.archive import read_each
+from offaxis.datasets.contact_sheet import write_contact_sheet
+from offaxis.datasets.decode import MAX_BYTES
+from offaxis.deploy.model import Model
+from offaxis.deploy.prediction import Verdict
+from offaxis.deploy.score.rows import Row
+from offaxis.deploy.score.sources import INSIDE
+from offaxis.errors import DataError
+
+
+def summarise(rows: Iterable[Row], model: Model, strangest: int) -> dict[str, Any]:
+    """Counts by verdict and class, bad files by reason, and the images with the largest scores, strangest first."""
+    verdicts: Counter[str] = Counter()
+    classes: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    worst: list[tuple[float, int, str]] = []
+    for number, row in enumerate(rows):
+        if row["error"] is not None:
+            reasons[row["error"]] += 1
+            continue
+        verdicts[row["verdict"]] += 1
+        classes[row["class"]] += 1
+        entry = (row["score"], -number, row["path"])
+        if len(worst) < strangest:
+            heapq.heappush(worst, entry)
+        elif worst:
+            heapq.heappushpop(worst, entry)
+    judged = sum(verdicts.values())
+    return {
+        "images": judged,
+        "bad_files": sum(reasons.values()),
+        "alpha": model.calibration.alpha,
+        "detector": model.detector.name,
+        "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
+        "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
+        "reasons": dict(reasons.most_common(20)),
+        "strangest": [{"path": path, "score": score} for score, _, path in sorted(worst, reverse=True)],
+    }
+
+
+def sentences(summary: dict[str, Any]) -> str:
+    """The summary for people."""
+    images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
+    lines = [f"{images:,} images judged, {summary['bad_files']:,} files that could not be."]
+    if images:
+        lines.append(
+            f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of images like those that "
+            f"the network was trained on, about {summary['alpha']:.1%} would be."
+        )
+        shown = list(summary["classes"].items())[:6]
+        lines.append(
+            "Classes: " + ", ".join(f"{name} {count:,}" for name, count in shown) + ("." if len(shown) < 6 else ", ...")
+        )
+    if summary["verdicts"][Verdict.TOO_FEW.value]:
+        lines.append(f"{summary['verdicts'][Verdict.TOO_FEW.value]:,} have no verdict: {Verdict.TOO_FEW.value}.")
+    lines += [f"  {count:,} x {reason}" for reason, count in list(summary["reasons"].items())[:3]]
+    return "\n".join(lines)
+
+
+def write_strangest(summary: dict[str, Any], model: Model, path: Path) -> bool:
+    """Write the strangest images as one page, the strangest first, as the network sees them; False where there are none."""
+    names = [entry["path"] for entry in summary["strangest"]]
+    found: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
+    wanted: dict[str, set[str]] = {}
+    for name in names:
+        archive, inside, _ = name.partition(INSIDE)
+        if inside and not Path(name).exists():
+            wanted.setdefault(archive, set()).add(name)
+        else:
+            _keep(found, model, name, Path(name))
+    for archive, members in wanted.items():
+        for member, data in read_each(Path(archive), MAX_BYTES):
+            name = f"{archive}{INSIDE}{member}"
+            if name in members and data is not None:
+                _keep(found, model, name, data)
+    pixels = [found[name] for name in names if name in found]
+    if not pixels:
+        return False
+    write_contact_sheet(TensorSet("strangest", torch.from_numpy(np.stack(pixels))), path, count=len(pixels))
+    return True
+
+
+def _keep(found: dict[str, np.ndarray[Any, np.dtype[np.uint8]]], model: Model, name: str, source: Path | bytes) -> None:
+    try:
+        found[name] = model.preprocessing.pixels(source)
+    except DataError:
+        return  # it has gone since

@@ -1,0 +1,105 @@
+"""The service as a process: sockets, time limits for heads, and an end that finishes what was taken."""
+
+import asyncio
+import ipaddress
+import logging
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from offaxis.deploy.model import Model
+from offaxis.deploy.serve.app import make_app
+from offaxis.deploy.serve.limits import Limits
+from offaxis.deploy.serve.service import Service
+from offaxis.errors import StorageError
+
+
+def make_server(
+    model: Model,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    limits: Limits | None = None,
+    level: float = 0.01,
+) -> uvicorn.Server:
+    """A server for a model; ``run()`` serves until SIGTERM or SIGINT and then finishes what it has taken."""
+    limits = limits or Limits()
+    app = make_app(Service(model, limits, level), token)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=_patient(limits),
+        ws="none",
+        lifespan="on",
+        log_level=logging.WARNING,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=round(limits.seconds_to_send + limits.seconds_to_answer),
+    )
+    return uvicorn.Server(config)
+
+
+def serve(server: uvicorn.Server) -> None:
+    """Serve until told to stop.
+
+    Raises:
+        StorageError: the address is taken or not ours.
+    """
+    try:
+        server.run()
+    except SystemExit as stop:  # uvicorn's way of saying that it could not bind
+        if stop.code:
+            raise StorageError(
+                f"Port {server.config.port} of {server.config.host} cannot be listened on: it is taken, or not ours. Choose "
+                "another with --port."
+            ) from stop
+
+
+def is_local(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _patient(limits: Limits) -> type[H11Protocol]:
+    """Uvicorn's protocol with two bounds that it lacks: on connections, and on the time a request's head may take."""
+
+    class Patient(H11Protocol):
+        _hurry: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > limits.connections:
+                transport.abort()
+                return
+            self._await_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.conn.their_state is h11.IDLE:
+                if data:
+                    self._await_head()
+            elif self._hurry is not None:
+                self._hurry.cancel()
+                self._hurry = None
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._hurry is not None:
+                self._hurry.cancel()
+            super().connection_lost(exc)
+
+        def _await_head(self) -> None:
+            if self._hurry is None:
+                self._hurry = self.loop.call_later(limits.seconds_to_send, self._give_up)
+
+        def _give_up(self) -> None:
+            self._hurry = None
+            if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+                self.transport.close()
+
+    return Patient

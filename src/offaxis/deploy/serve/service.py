@@ -1,0 +1,139 @@
+"""What the service knows and does, without HTTP: decoding, batching, counting, watching the stream."""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offaxis.deploy.model import Model
+from offaxis.deploy.serve.batcher import Batcher
+from offaxis.deploy.serve.body import Budget
+from offaxis.deploy.serve.limits import Limits
+from offaxis.deploy.serve.metrics import Metrics
+from offaxis.deploy.serve.refusals import Refusal, busy
+from offaxis.deploy.watch import Watch
+from offaxis.errors import DataError
+from offaxis.version import __version__
+
+TRACE = 400  # points of the drift line
+BINS = 40
+
+
+class Service:
+    """A model behind a bounded queue, with the watch over what it sees."""
+
+    def __init__(self, model: Model, limits: Limits | None = None, level: float = 0.01) -> None:
+        self.model, self.limits = model, limits or Limits()
+        self.metrics = Metrics()
+        self.budget = Budget(self.limits)
+        self.batcher = Batcher(model.judge, self.limits)
+        self.watch = Watch(model.calibration.scores, level)
+        self.trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
+        self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decoder")
+        self._decoding = 0
+
+    async def predict(self, images: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
+        """A record for each (name, bytes) of a request: what is said of the image, or why nothing is.
+
+        Raises:
+            Refusal: too much is waiting (503), or it takes too long (504 is not used: 503 asks to try again).
+        """
+        try:
+            async with asyncio.timeout(self.limits.seconds_to_answer):
+                decoded = await self._decode(images)
+                good = [pixels for pixels in decoded if not isinstance(pixels, str)]
+                predictions = await self.batcher.predict(good) if good else []
+        except TimeoutError:
+            raise busy(self.limits.retry_after) from None
+        left = iter(predictions)
+        records: list[dict[str, Any]] = []
+        for (name, _), pixels in zip(images, decoded, strict=True):
+            if isinstance(pixels, str):
+                self.metrics.bad.inc()
+                records.append({"name": name, "error": pixels})
+                continue
+            prediction = next(left)
+            self.metrics.saw(prediction)
+            online = self.watch.add(prediction.score)
+            records.append({"name": name, **prediction.to_json(), "online_p_value": online})
+        drift = self.watch.state()
+        self.trace.append((drift.images, drift.log10_wealth))
+        self.metrics.drifted(drift)
+        return records
+
+    async def _decode(self, images: Sequence[tuple[str, bytes]]) -> list[NDArray[np.uint8] | str]:
+        """Pixels (c, h, w), or the reason why there are none, for each image; in threads, so many at a time."""
+        if self._decoding + len(images) > self.limits.queue:
+            raise busy(self.limits.retry_after)
+        self._decoding += len(images)
+        loop = asyncio.get_running_loop()
+        try:
+            return list(
+                await asyncio.gather(*(loop.run_in_executor(self._decoders, self._pixels, d) for _, d in images))
+            )
+        finally:
+            self._decoding -= len(images)
+
+    def _pixels(self, data: bytes) -> NDArray[np.uint8] | str:
+        try:
+            return self.model.preprocessing.pixels(data, "the image", self.limits.pixels)
+        except DataError as error:
+            return str(error)
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._decoders.shutdown(wait=False, cancel_futures=True)
+
+    def about(self) -> dict[str, Any]:
+        """What /v1/model says."""
+        model, calibration = self.model, self.model.calibration
+        shown = calibration.scores if calibration.cosine is None else calibration.cosine
+        counts, edges = np.histogram(shown, bins=BINS)
+        return {
+            "offaxis": __version__,
+            "classes": list(model.classes),
+            "preprocessing": model.preprocessing.to_json(),
+            "detector": model.detector.name,
+            "alpha": calibration.alpha,
+            "per_class": calibration.per_class,
+            "threshold": calibration.threshold(),
+            "classes_without_verdict": [
+                name for name, enough in zip(model.classes, calibration.enough(), strict=True) if not enough
+            ]
+            if calibration.per_class
+            else [],
+            "calibration": {
+                "images": len(calibration.scores),
+                "flag_rate": asdict(calibration.flag_rate()),
+                "histogram": {
+                    "of": "score" if calibration.cosine is None else "cosine",
+                    "counts": counts.tolist(),
+                    "edges": edges.tolist(),
+                },
+            },
+            "provenance": model.provenance,
+            "limits": {
+                "body_bytes": self.limits.body_bytes,
+                "images": self.limits.images,
+                "pixels": self.limits.pixels,
+            },
+        }
+
+    def drift(self) -> dict[str, Any]:
+        """What /v1/drift says."""
+        return {**asdict(self.watch.state()), "trace": [list(point) for point in self.trace]}
+
+    def forget(self) -> None:
+        """Begin the watch anew."""
+        self.watch.reset()
+        self.trace.clear()
+        self.metrics.drifted(self.watch.state())
+
+
+__all__ = ["Refusal", "Service"]

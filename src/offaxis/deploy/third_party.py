@@ -1,0 +1,138 @@
+"""Networks of timm, torchvision and transformers by name: how a bundle makes them again without a pickle.
+
+A name and a few arguments are kept, never code. They are found by looking at the network, tried out by shape, and the
+bundle is only written if what was rebuilt answers as the original did.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from offaxis.errors import BundleError, MissingPackageError
+
+Builder = dict[str, Any]
+"""``{"library": "timm" | "torchvision" | "transformers", "name": ..., "arguments": {...}}``, as JSON can hold it."""
+
+# Arguments of timm's create_model that would read files or fetch weights.
+_REFUSED = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable")
+
+
+def find_builder(network: nn.Module) -> Builder | None:
+    """The builder of a network whose output layer ``attach`` has taken; None where it is of no known library."""
+    package = type(network).__module__.partition(".")[0]
+    candidates = {"timm": _of_timm, "torchvision": _of_torchvision, "transformers": _of_transformers}.get(package)
+    if candidates is None:
+        return None
+    for builder in candidates(network):
+        with torch.device("meta"):
+            try:
+                fresh = make(builder)
+            except Exception:  # a candidate that cannot be made is none
+                continue
+        if output_layer(network, fresh) is not None:
+            return builder
+    return None
+
+
+def output_layer(attached: nn.Module, fresh: nn.Module) -> str | None:
+    """The name of the layer that ``attach`` replaced; None where the networks differ in anything else."""
+    layers = dict(attached.named_modules())
+    replaced = [
+        n for n, m in fresh.named_modules() if isinstance(m, nn.Linear) and isinstance(layers.get(n), nn.Identity)
+    ]
+    if type(attached) is not type(fresh) or len(replaced) != 1:
+        return None
+    own = {n: t.shape for n, t in attached.state_dict().items()}
+    other = {n: t.shape for n, t in fresh.state_dict().items() if n.rpartition(".")[0] != replaced[0]}
+    return replaced[0] if own == other else None
+
+
+def make(builder: Builder) -> nn.Module:
+    """The network that a builder stands for, with fresh weights; nothing is fetched and no code comes from the builder.
+
+    Raises:
+        BundleError: the library has no such network, or the arguments are not to be trusted.
+        MissingPackageError: the library is not installed.
+    """
+    library, name, arguments = builder["library"], builder["name"], dict(builder.get("arguments", {}))
+    makers: dict[str, Callable[[ModuleType, str, dict[str, Any]], nn.Module]] = {
+        "timm": _make_timm,
+        "torchvision": _make_torchvision,
+        "transformers": _make_transformers,
+    }
+    if library not in makers or not isinstance(name, str):
+        raise BundleError(f"Expected a network of {', '.join(makers)} but got {name!r} of {library!r}.")
+    try:
+        package = importlib.import_module(library)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"The network is {name} of {library}, which is not installed: pip install {library}."
+        ) from error
+    return makers[library](package, name, arguments)
+
+
+def _make_timm(timm: ModuleType, name: str, arguments: dict[str, Any]) -> nn.Module:
+    refused = [key for key in arguments if key in _REFUSED]
+    if refused or not timm.is_model(name):
+        raise BundleError(
+            f"Expected a network that timm {timm.__version__} has, without {', '.join(_REFUSED)}, but got {name!r} with "
+            f"{arguments}."
+        )
+    network: nn.Module = timm.create_model(name, pretrained=False, **arguments)
+    return network
+
+
+def _make_torchvision(torchvision: ModuleType, name: str, arguments: dict[str, Any]) -> nn.Module:
+    models = importlib.import_module("torchvision.models")
+    if name not in models.list_models(module=models) or any(key.startswith("weights") for key in arguments):
+        raise BundleError(f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.")
+    network: nn.Module = models.get_model(name, weights=None, **_quiet(name), **arguments)
+    return network
+
+
+def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str, Any]) -> nn.Module:
+    kind = getattr(transformers, name, None) if name.endswith("ForImageClassification") else None
+    if kind is None or arguments.get("use_pretrained_backbone"):
+        raise BundleError(
+            f"Expected an image classifier that transformers {transformers.__version__} has but got {name!r}."
+        )
+    network: nn.Module = kind(kind.config_class.from_dict(arguments))
+    return network
+
+
+def _of_timm(network: Any) -> Iterator[Builder]:
+    about = getattr(network, "pretrained_cfg", None) or {}
+    name = about.get("architecture")
+    first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
+    channels = {"in_chans": first.in_channels} if first is not None else {}
+    size = getattr(getattr(network, "patch_embed", None), "img_size", None)
+    sizes = {"img_size": list(size)} if size is not None else {}
+    for arguments in ({}, channels, sizes, {**channels, **sizes}):
+        yield {"library": "timm", "name": name, "arguments": arguments}
+
+
+def _of_torchvision(network: nn.Module) -> Iterator[Builder]:
+    """Torchvision's networks do not know their names: every one of the same file is tried."""
+    models = importlib.import_module("torchvision.models")
+    file = type(network).__module__
+    for name in models.list_models(module=models):
+        if models.get_model_builder(name).__module__ == file:
+            yield {"library": "torchvision", "name": name, "arguments": {}}
+
+
+def _of_transformers(network: Any) -> Iterator[Builder]:
+    config = json.loads(network.config.to_json_string(use_diff=False))
+    config.pop("_name_or_path", None)  # it may be a folder on the machine of whoever made it
+    yield {"library": "transformers", "name": type(network).__name__, "arguments": config}
+
+
+def _quiet(name: str) -> dict[str, Any]:
+    """Networks with auxiliary outputs are made without them, as attach() asks; they would warn otherwise."""
+    if name == "googlenet":
+        return {"aux_logits": False, "init_weights": True}
+    return {"aux_logits": False, "init_weights": True} if name == "inception_v3" else {}

@@ -1,0 +1,282 @@
+"""Bundles: the same answer elsewhere, and a clear word about every other file."""
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import offaxis
+from offaxis import Classifier, Model, Paired, Preprocessing, Verdict, networks
+from offaxis.datasets import TensorSet
+from offaxis.deploy import container
+from offaxis.deploy.preprocessing import ImageLike
+from offaxis.detectors import KNN, NATIVE, Mahalanobis, Reads
+from offaxis.errors import BundleError, DataError, OffaxisError, OverlapError, StorageError, TooFewImagesError
+from offaxis.heads import make_head
+
+from .conftest import World
+
+
+def test_one_answer_in_every_process_to_the_bit(model: Model, bundle: Path, world: World, tmp_path: Path) -> None:
+    torch.save(world.test.batch(torch.arange(50)), tmp_path / "pixels.pt")
+    program = (
+        "import offaxis, torch; torch.set_num_threads(1);"
+        f"print([p.to_json() for p in offaxis.load({str(bundle)!r}).predict(torch.load({str(tmp_path / 'pixels.pt')!r}))])"
+    )
+    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        here = [p.to_json() for p in model.predict(world.test.batch(torch.arange(50)))]
+    finally:
+        torch.set_num_threads(before)
+    assert there.stdout.strip() == str(here)
+
+
+def test_a_prediction_says_all_that_was_promised(bundle: Path, world: World) -> None:
+    loaded = offaxis.load(bundle)
+    found = loaded.predict(world.test)
+    assert len(found) == len(world.test)
+    accuracy = np.mean([p.class_index == label for p, label in zip(found, world.test.labels.tolist(), strict=True)])
+    assert accuracy > 0.6
+    for p in found:
+        assert p.class_name == loaded.classes[p.class_index]
+        assert p.cosine is not None
+        assert -p.cosine == p.score
+        assert p.nearest[0][1] == p.cosine
+        assert 0 < p.probability <= 1
+        assert 0 < p.p_value <= 1
+        assert p.verdict is (Verdict.OUT if p.p_value <= 0.05 else Verdict.IN)
+        assert (p.score > loaded.calibration.threshold()) == (p.verdict is Verdict.OUT)
+    assert loaded.provenance["id_sets"][0]["fingerprint"] == world.train.fingerprint
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.1])
+def test_held_out_id_images_are_flagged_at_the_level(world: World, model: Model, alpha: float) -> None:
+    """Real held-out images: the count of flags is within what the beta-binomial law allows."""
+    from scipy.stats import betabinom
+
+    from offaxis.conformal import allowed
+
+    calibration = model.calibration.at(alpha)
+    scores = np.array([p.score for p in model.predict(world.test)])
+    flags = int((calibration.p_values(scores) <= alpha).sum())
+    n = len(calibration.scores)
+    law = betabinom(len(scores), allowed(n, alpha), n + 1 - allowed(n, alpha))
+    assert law.sf(flags - 1) > 0.005
+
+
+def test_images_may_come_as_anything(bundle: Path, pictures: list[Path]) -> None:
+    loaded = offaxis.load(bundle)
+    with Image.open(pictures[0]) as image:
+        image.load()
+    pixels = np.asarray(image)
+    same: list[ImageLike] = [
+        pictures[0],
+        str(pictures[0]),
+        pictures[0].read_bytes(),
+        image,
+        pixels,
+        np.repeat(pixels[:, :, None], 3, 2),
+        torch.from_numpy(pixels.copy())[None],
+    ]
+    first = loaded.predict(pictures[0])[0]
+    assert all(loaded.predict([one])[0] == first for one in same)
+    assert loaded.predict([]) == []
+    with pytest.raises(DataError, match="uint8"):
+        loaded.predict(torch.zeros(1, 1, 8, 8, dtype=torch.int32))
+    with pytest.raises(DataError, match="do not normalise"):
+        loaded.predict(torch.full((1, 1, 8, 8), 3.0))
+    with pytest.raises(DataError, match="none"):
+        loaded.predict(b"no image")
+
+
+def test_a_folder_is_a_bundle_too(model: Model, tmp_path: Path, world: World) -> None:
+    model.save(tmp_path / "x", folder=True)
+    model.save(tmp_path / "x", folder=True)  # a bundle may be replaced
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == sorted([container.MANIFEST, *container.FILES])
+    assert offaxis.load(tmp_path / "x").predict(world.test) == model.predict(world.test)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(StorageError, match="no bundle"):
+        model.save(tmp_path / "mine", folder=True)
+    with pytest.raises(StorageError, match="is a folder"):
+        model.save(tmp_path / "mine")
+
+
+def test_the_same_model_gives_the_same_bytes(model: Model, bundle: Path, tmp_path: Path) -> None:
+    offaxis.load(bundle).save(tmp_path / "again.oax")
+    assert (tmp_path / "again.oax").read_bytes() == bundle.read_bytes()
+
+
+def test_recalibrating_needs_no_training(bundle: Path, world: World) -> None:
+    loaded = offaxis.load(bundle)
+    again = loaded.recalibrated(world.test, alpha=0.1, per_class=True)
+    assert len(again.calibration.scores) == len(world.test)
+    assert again.network is loaded.network
+    with pytest.raises(OverlapError, match="1 of the 100"):
+        loaded.recalibrated(
+            TensorSet("mixed", torch.cat([world.test.batch(torch.arange(99)), world.train.batch(torch.tensor([5]))]))
+        )
+    with pytest.raises(TooFewImagesError):
+        loaded.recalibrated(world.test, alpha=0.001)
+    verdicts = {p.verdict for p in again.predict(world.calibration)}
+    assert Verdict.IN in verdicts
+
+
+def test_a_class_without_enough_images_says_so(world: World) -> None:
+    labels = torch.tensor(
+        [p.class_index for p in Model.calibrated(world.trained, world.calibration).predict(world.calibration)]
+    )
+    some = world.calibration.subset(
+        torch.cat([torch.nonzero(labels != 3).flatten(), torch.nonzero(labels == 3).flatten()[:2]])
+    )
+    model = Model.calibrated(world.trained, some, per_class=True, alpha=0.1)
+    threes = [p for p in model.predict(world.test) if p.class_index == 3]
+    assert threes
+    assert all(p.verdict is Verdict.TOO_FEW and p.class_p_value is None for p in threes)
+
+
+def test_a_pair_is_kept_whole(world: World, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    plain = networks.wide_resnet(10, 1, 10, "linear", in_channels=1).eval()
+    pair = Paired(plain, world.trained.classifier)
+    preprocessing = Preprocessing(world.train.shape, world.trained.normalise)
+    made = Model.calibrated(pair, world.calibration, preprocessing=preprocessing, used=[world.train])
+    made.save(tmp_path / "pair.oax")
+    again = offaxis.load(tmp_path / "pair.oax")
+    assert isinstance(again.network, Paired)
+    assert again.predict(world.test) == made.predict(world.test)
+    alone = Model.calibrated(world.trained, world.calibration)
+    assert [p.score for p in made.predict(world.test)] == [p.score for p in alone.predict(world.test)]
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in NATIVE if n not in ("leave-out", "cosine-ensemble", "generalized-odin", "isomax+")]
+)
+def test_every_detector_goes_into_a_bundle(name: str, world: World, tmp_path: Path) -> None:
+    assert world.train.labels is not None
+    kind = NATIVE[name]
+    detector = KNN(k=5) if kind is KNN else Mahalanobis() if kind is Mahalanobis else kind()
+    rows = torch.arange(300)
+    batches = [(world.trained.normalise(world.train.batch(rows)), world.train.labels[rows])]
+    if detector.needs_fit:
+        detector.fit(world.trained.classifier, batches)
+    made = Model.calibrated(world.trained, world.calibration, detector=detector)
+    made.save(tmp_path / "x.oax")
+    again = offaxis.load(tmp_path / "x.oax")
+    images = world.test.batch(torch.arange(20))
+    assert again.predict(images) == made.predict(images)
+    assert again.detector.reads in Reads
+
+
+def test_a_network_of_ones_own_is_given_when_loading(world: World, tmp_path: Path) -> None:
+    def make() -> Classifier:
+        return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), make_head("cosine", 16, 10))
+
+    torch.manual_seed(0)
+    made = Model.calibrated(
+        make().eval(), world.calibration, preprocessing=Preprocessing((1, 8, 8), world.trained.normalise)
+    )
+    made.save(tmp_path / "own.oax")
+    with pytest.raises(BundleError, match="network=classifier"):
+        offaxis.load(tmp_path / "own.oax")
+    with pytest.raises(BundleError, match="do not fit"):
+        offaxis.load(tmp_path / "own.oax", network=networks.wide_resnet(10, 1, 10, in_channels=1))
+    images = world.test.batch(torch.arange(20))
+    assert offaxis.load(tmp_path / "own.oax", network=make()).predict(images) == made.predict(images)
+
+
+def test_other_files_get_a_clear_word(bundle: Path, tmp_path: Path) -> None:
+    def refused(name: str, data: bytes, match: str) -> None:
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(BundleError, match=match):
+            offaxis.load(tmp_path / name)
+
+    with pytest.raises(BundleError, match="There is no bundle"):
+        offaxis.load(tmp_path / "absent.oax")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BundleError, match="no bundle.json"):
+        offaxis.load(tmp_path / "empty")
+    whole = bundle.read_bytes()
+    refused("empty.oax", b"", "no zip file")
+    refused("text.oax", b"hello", "no zip file")
+    refused("pickle.oax", pickle.dumps({"a": 1}), "no zip file")
+    refused("cut.oax", whole[: len(whole) // 2], "damaged")
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    refused("flipped.oax", bytes(changed), "damaged")
+
+
+def _rewritten(bundle: Path, path: Path, change: dict[str, object], sign: bool = True) -> Path:
+    with zipfile.ZipFile(bundle) as pack:
+        files = {name: pack.read(name) for name in pack.namelist()}
+    manifest = {**json.loads(files[container.MANIFEST]), **change}
+    if sign:
+        manifest["sha256"] = container._of_manifest(manifest)
+    files[container.MANIFEST] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(path, "w") as pack:
+        for name, data in files.items():
+            pack.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "sign", "match"),
+    [
+        ({"version": 99}, True, "reads up to 1: install a newer one"),
+        ({"format": "other"}, True, "written by something else"),
+        ({"classes": ["a"]}, False, "has been changed"),
+        ({"classes": ["a"]}, True, "class|classes"),
+        ({"network": {"kind": "surprise"}}, True, "kind 'surprise'"),
+        ({"network": {"kind": "attached", "builder": {"library": "os", "name": "system"}, "layer": "fc", "num_classes": 3,
+                      "head": {"name": "cosine"}}}, True, "timm, torchvision, transformers"),
+        ({"detector": {"detector": "none", "arguments": {}, "tuned_on": None}}, True, "detectors"),
+        ({"preprocessing": {}}, True, "whole bundle"),
+        ({"calibration": {"alpha": 0.0001, "per_class": False}}, True, "at least 9999"),
+    ],
+)  # fmt: skip
+def test_manifests_that_lie_are_refused(
+    bundle: Path, tmp_path: Path, change: dict[str, object], sign: bool, match: str
+) -> None:
+    with pytest.raises(OffaxisError, match=match):
+        offaxis.load(_rewritten(bundle, tmp_path / "x.oax", change, sign))
+
+
+def test_compressed_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(bundle) as pack, zipfile.ZipFile(tmp_path / "x.oax", "w", zipfile.ZIP_DEFLATED) as out:
+        for name in pack.namelist():
+            out.writestr(name, pack.read(name))
+    with pytest.raises(BundleError, match="not compressed"):
+        offaxis.load(tmp_path / "x.oax")
+
+
+def test_damage_of_any_kind_is_told(bundle: Path, tmp_path: Path) -> None:
+    """Whatever is done to the bytes, the bundle loads as it was or is refused with a sentence."""
+    whole, chance = bundle.read_bytes(), random.Random(0)
+    told = []
+    for number in range(60):
+        data = bytearray(whole)
+        if number % 3 == 0:
+            del data[chance.randrange(len(data)) :]
+        elif number % 3 == 1:
+            for _ in range(chance.choice((1, 8, 64))):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+        else:
+            start = chance.randrange(len(data))
+            data[start : start + 100] = chance.randbytes(chance.randrange(200))
+        (tmp_path / "x.oax").write_bytes(data)
+        try:
+            offaxis.load(tmp_path / "x.oax")
+        except BundleError as error:
+            told.append(str(error))
+    assert len(told) > 50
+    assert all(str(tmp_path / "x.oax") in message for message in told)

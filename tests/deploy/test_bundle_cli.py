@@ -1,0 +1,81 @@
+"""offaxis bundle and offaxis calibrate, as a user types them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import offaxis
+from offaxis.cli import app
+from offaxis.datasets import load
+from offaxis.errors import ArgumentError, DataError, OverlapError
+
+from .conftest import World, write_images
+
+run = CliRunner().invoke
+
+
+def test_a_run_becomes_a_bundle_and_is_calibrated_anew(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "digits.oax"
+    folder = str(world.trained.folder)
+    done = run(app, ["bundle", folder, "--calibrate", "small-digits", "--out", str(out), "--alpha", "0.1"])
+    assert done.exit_code == 0, done.output
+    assert "359 calibration images" in done.stderr
+    assert "nine of ten" in done.stderr
+    model = offaxis.load(out)
+    assert model.calibration.alpha == 0.1
+    write_images(tmp_path / "pictures", world.test, 60)
+    done = run(app, ["calibrate", str(out), str(tmp_path / "pictures"), "--alpha", "0.05"])
+    assert done.exit_code == 0, done.output
+    assert len(offaxis.load(out).calibration.scores) == 60
+    write_images(tmp_path / "seen", load("small-digits", "train"), 60)
+    refused = run(app, ["calibrate", str(out), str(tmp_path / "seen")])
+    assert isinstance(refused.exception, OverlapError)
+
+
+def test_fitted_detectors_pairs_and_folders(world: World, tmp_path: Path) -> None:
+    folder = str(world.trained.folder)
+    options = ["--calibrate", "small-digits", "--detector", "knn", "--detector-run", folder, "--folder", "--per-class"]
+    done = run(app, ["bundle", folder, *options, "--out", str(tmp_path / "pair")])
+    assert done.exit_code == 0, done.output
+    model = offaxis.load(tmp_path / "pair")
+    assert isinstance(model.network, offaxis.Paired)
+    assert model.detector.name == "knn"
+    assert model.calibration.per_class
+
+
+def test_what_cannot_be_is_told(world: World, tmp_path: Path) -> None:
+    folder, out = str(world.trained.folder), str(tmp_path / "x.oax")
+
+    def refusal(*options: str) -> BaseException | None:
+        return run(app, ["bundle", folder, "--out", out, *options]).exception
+
+    assert isinstance(refusal("--calibrate", "small-digits", "--detector", "magic"), ArgumentError)
+    assert isinstance(refusal("--calibrate", "nowhere"), DataError)
+    assert isinstance(refusal("--calibrate", "small-digits", "--trained-on", "digits"), DataError)
+    assert isinstance(refusal("--calibrate", "small-digits", "--unchecked"), ArgumentError)
+    done = run(app, ["bundle", folder, "--calibrate", "small-digits", "--unchecked", "--size", "8", "--out", out])
+    assert "not checked" in done.stderr
+
+
+def test_errors_have_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "x.oax").write_bytes(b"nothing")
+    command = [sys.executable, "-m", "offaxis", "calibrate", str(tmp_path / "x.oax"), "digits"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no zip file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["bundle", "calibrate"])
+def test_help_has_an_example(command: str) -> None:
+    assert "Example" in run(app, [command, "--help"]).output
+
+
+def test_hashes_are_of_what_the_network_sees(world: World) -> None:
+    model = offaxis.Model.calibrated(world.trained, world.calibration, used=[world.train])
+    assert model.used.dtype == torch.uint8
+    assert model.used.shape[1] == 16

@@ -1,0 +1,160 @@
+"""ONNX graphs: the same scores and verdicts in onnxruntime, for every detector that can be exported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import offaxis
+from offaxis import Model, Paired, Preprocessing, attach, networks
+from offaxis.cli import app
+from offaxis.datasets import Normalise, TensorSet
+from offaxis.deploy.onnx_export import TOLERANCE, check_exportable, export, names
+from offaxis.detectors import NATIVE, Reads
+from offaxis.errors import ExportError
+
+from .conftest import World
+
+runtime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+def answers(path: Path, model: Model, pixels: torch.Tensor) -> dict[str, Any]:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return dict(zip(names(model), session.run(names(model), {"pixels": pixels.numpy()}), strict=True))
+
+
+def check_same(path: Path, model: Model, pixels: torch.Tensor) -> None:
+    found = answers(path, model, pixels)
+    said = model.judge(pixels)
+    scores = np.array([p.score for p in said])
+    assert np.abs(found["score"] - scores).max() <= TOLERANCE * max(1, np.abs(scores).max())
+    assert found["logits"].argmax(1).tolist() == [p.class_index for p in said]
+    for score, p_value, p in zip(found["score"], found["p_value"], said, strict=True):
+        if abs(score - model.calibration.threshold()) > TOLERANCE * max(1, abs(p.score)):
+            assert (p_value <= model.calibration.alpha) == (p.p_value <= model.calibration.alpha)
+    ranks = len(model.calibration.scores)
+    assert np.abs(found["p_value"] - [p.p_value for p in said]).max() <= 2.5 / ranks
+
+
+def test_a_bundle_becomes_a_graph(bundle: Path, world: World, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["export", str(bundle), "--onnx", str(tmp_path / "x.onnx")])
+    assert done.exit_code == 0, done.output
+    model = offaxis.load(bundle)
+    for count in (1, 7, 100):
+        check_same(tmp_path / "x.onnx", model, world.test.batch(torch.arange(count)))
+    about = runtime.InferenceSession(str(tmp_path / "x.onnx")).get_modelmeta().custom_metadata_map
+    assert json.loads(about["classes"]) == list(model.classes)
+    assert float(about["threshold"]) == model.calibration.threshold()
+    assert json.loads(about["preprocessing"])["height"] == 8
+
+
+def test_verdicts_per_class_are_in_the_graph(world: World, tmp_path: Path) -> None:
+    model = Model.calibrated(world.trained, world.calibration, per_class=True, alpha=0.05)
+    export(model, tmp_path / "x.onnx")
+    pixels = world.test.batch(torch.arange(100))
+    found = answers(tmp_path / "x.onnx", model, pixels)["class_p_value"]
+    expected = [np.nan if p.class_p_value is None else p.class_p_value for p in model.judge(pixels)]
+    assert np.isnan(found).tolist() == np.isnan(expected).tolist()
+    assert np.nanmax(np.abs(found - expected)) < 0.1
+
+
+QUICK = ("odin", "mahalanobis", "knn")  # an export takes seconds: the others are in the slow tier
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in QUICK else pytest.mark.slow)
+        for n in NATIVE
+        if n not in ("leave-out", "cosine-ensemble", "isomax+")
+    ],
+)
+def test_detectors_that_read_outputs_are_exported_and_others_say_why_not(
+    name: str, world: World, tmp_path: Path
+) -> None:
+    assert world.train.labels is not None
+    detector = NATIVE[name]()
+    rows = torch.arange(300)
+    if detector.needs_fit and name != "generalized-odin":
+        detector.fit(
+            world.trained.classifier, [(world.trained.normalise(world.train.batch(rows)), world.train.labels[rows])]
+        )
+    if detector.reads is not Reads.OUTPUTS or name == "generalized-odin":
+        model = Model.calibrated(world.trained, world.calibration)
+        with pytest.raises(ExportError, match="gradients|hooks"):
+            check_exportable(Model(model.network, model.preprocessing, model.classes, detector, model.calibration))
+        return
+    model = Model.calibrated(world.trained, world.calibration, detector=detector)
+    export(model, tmp_path / "x.onnx")
+    check_same(tmp_path / "x.onnx", model, world.test.batch(torch.arange(50)))
+
+
+@pytest.mark.slow
+def test_a_pair_and_a_linear_head_are_exported(world: World, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    plain = networks.wide_resnet(10, 1, 10, "linear", in_channels=1).eval()
+    preprocessing = Preprocessing(world.train.shape, world.trained.normalise)
+    pair = Model.calibrated(Paired(plain, world.trained.classifier), world.calibration, preprocessing=preprocessing)
+    energy = Model.calibrated(plain, world.calibration, preprocessing=preprocessing, detector=NATIVE["energy"]())
+    assert "cosine" not in names(energy)
+    for model in (pair, energy):
+        export(model, tmp_path / "x.onnx")
+        check_same(tmp_path / "x.onnx", model, world.test.batch(torch.arange(20)))
+
+
+def _third_party(name: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    if name == "timm-resnet":
+        import timm
+
+        made: torch.nn.Module = timm.create_model("resnet10t", in_chans=3)
+    elif name == "timm-vit":
+        import timm
+
+        made = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2)
+    elif name == "torchvision":
+        import torchvision
+
+        made = torchvision.models.mobilenet_v3_small()
+    else:
+        import transformers
+
+        made = transformers.ViTForImageClassification(
+            transformers.ViTConfig(
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=64,
+                image_size=32,
+                patch_size=8,
+            )
+        )
+    return made
+
+
+@pytest.mark.thirdparty
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("torchvision_operators")
+@pytest.mark.parametrize("name", ["timm-resnet", "timm-vit", "torchvision", "transformers"])
+def test_attached_networks_are_bundled_and_exported(name: str, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = TensorSet("some", torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8, generator=generator))
+    classifier = attach(_third_party(name), num_classes=5).eval()
+    preprocessing = Preprocessing((3, 32, 32), Normalise((0.5,) * 3, (0.25,) * 3))
+    model = Model.calibrated(classifier, images, preprocessing=preprocessing)
+    arguments = {"img_size": 32, "patch_size": 8, "depth": 2}
+    builder = (
+        {"library": "timm", "name": "vit_tiny_patch16_224", "arguments": arguments} if name == "timm-vit" else None
+    )
+    model.save(tmp_path / "x.oax", builder=builder)
+    again = offaxis.load(tmp_path / "x.oax")
+    assert again.predict(images) == model.predict(images)
+    export(again, tmp_path / "x.onnx")
+    check_same(tmp_path / "x.onnx", again, images.images[:9])
