@@ -69,7 +69,9 @@ def main(out: Path, epochs: int = 8, port: int = 8137) -> None:
     # 4. score files: one row each, and a page of the strangest
     write_pictures(rest, out / "pictures", 40)
     write_pictures(load("letters"), out / "pictures", 10)
-    summary = score(bundle, model, [str(out / "pictures")], Options(str(out / "scores.csv"), overwrite=True, quiet=True))
+    summary = score(
+        bundle, model, [str(out / "pictures")], Options(str(out / "scores.csv"), overwrite=True, quiet=True)
+    )
     print(f"scored {summary['images']} files: {out / 'scores.csv'}, strangest {summary['strangest'][0]['path']}")
 
     # 5. serve it
