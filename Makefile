@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 FAST   := not realdata and not thirdparty and not browser and not scale and not slow
 MADE_FROM := pyproject.toml constraints.txt
 
-.PHONY: demo test check format lint types test-slow test-realdata test-thirdparty test-browser test-scale test-all bench clean help
+.PHONY: demo test check format lint types test-slow test-realdata test-thirdparty test-browser test-scale test-all clean help
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20

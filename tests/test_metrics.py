@@ -8,11 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from scipy.stats import mannwhitneyu
+from scipy.stats import mannwhitneyu, norm
 from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import roc_curve as reference_curve
 
 from offaxis.errors import ArgumentError
-from offaxis.metrics import accuracy_at_tpr, aupr_in, aupr_out, auroc, detection_error, fpr_at_tpr
+from offaxis.metrics import (
+    HIGHER_IS_BETTER,
+    accuracy_at_tpr,
+    all_metrics,
+    aupr_in,
+    aupr_out,
+    auroc,
+    bootstrap_interval,
+    detection_error,
+    fpr_at_tpr,
+    roc_curve,
+)
 
 Floats = NDArray[np.float64]
 METRICS = [auroc, aupr_in, aupr_out, accuracy_at_tpr, fpr_at_tpr, detection_error]
@@ -120,3 +132,76 @@ def test_wrong_arguments_are_refused() -> None:
         fpr_at_tpr([1.0], [2.0], 95)
     with pytest.raises(ArgumentError, match="positive"):
         fpr_at_tpr([1.0], [2.0], positive="both")  # type: ignore[arg-type]
+
+
+@given(scores, scores)
+@settings(max_examples=100, deadline=None)
+def test_all_metrics_are_the_single_ones(known: Floats, unknown: Floats) -> None:
+    found = all_metrics(known, unknown)
+    assert list(found) == list(HIGHER_IS_BETTER)
+    expected = {
+        "auroc": auroc(known, unknown),
+        "aupr_in": aupr_in(known, unknown),
+        "aupr_out": aupr_out(known, unknown),
+        "accuracy_at_tpr95": accuracy_at_tpr(known, unknown),
+        "fpr_at_tpr95": fpr_at_tpr(known, unknown),
+        "fpr_at_tpr95_ood": fpr_at_tpr(known, unknown, positive="ood"),
+        "detection_error": detection_error(known, unknown),
+    }
+    assert all(abs(found[name] - value) < 1e-12 for name, value in expected.items())
+
+
+@given(scores, scores)
+@settings(max_examples=60, deadline=None)
+def test_the_curve_has_the_area_and_the_points_of_scikit_learn(known: Floats, unknown: Floats) -> None:
+    x, y = roc_curve(known, unknown)
+    assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
+    assert abs(float(np.trapezoid(y, x)) - auroc(known, unknown)) < 1e-12
+    labels, values = labelled(known, unknown)
+    theirs = reference_curve(1 - labels, -values, drop_intermediate=False)
+    np.testing.assert_allclose(x, theirs[0], atol=1e-12)
+    np.testing.assert_allclose(y, theirs[1], atol=1e-12)
+
+
+def test_a_thinned_curve_keeps_its_ends_and_nearly_its_area() -> None:
+    draw = np.random.default_rng(0)
+    known, unknown = draw.normal(size=5000), draw.normal(1.5, size=3000)
+    x, y = roc_curve(known, unknown, points=60)
+    assert len(x) <= 61
+    assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
+    assert abs(float(np.trapezoid(y, x)) - auroc(known, unknown)) < 2e-3
+
+
+def test_bootstrap_intervals_hold_the_value_and_are_repeatable() -> None:
+    draw = np.random.default_rng(1)
+    known, unknown = draw.normal(size=300).round(1), draw.normal(1, size=200).round(1)
+    for metric in (auroc, fpr_at_tpr):
+        low, high = bootstrap_interval(metric, known, unknown, resamples=400, seed=3)
+        assert low <= metric(known, unknown) <= high
+        assert bootstrap_interval(metric, known, unknown, resamples=400, seed=3) == (low, high)
+    assert bootstrap_interval(auroc, known, unknown) != bootstrap_interval(auroc, known, unknown, seed=1)
+
+
+def test_the_fast_bootstrap_draws_from_the_same_law_as_the_slow_one() -> None:
+    draw = np.random.default_rng(2)
+    known, unknown = draw.normal(size=120).round(1), draw.normal(1, size=80).round(1)
+    fast = bootstrap_interval(auroc, known, unknown, resamples=4000)
+    slow = bootstrap_interval(lambda a, b: auroc(a, b), known, unknown, resamples=4000)
+    np.testing.assert_allclose(fast, slow, atol=0.006)
+
+
+def test_a_bootstrap_interval_covers_the_truth() -> None:
+    """Scores from two normal laws one apart: the true AUROC is Phi(1 / sqrt 2)."""
+    truth, draw = norm.cdf(1 / np.sqrt(2)), np.random.default_rng(3)
+    held = 0
+    for _ in range(150):
+        low, high = bootstrap_interval(auroc, draw.normal(size=80), draw.normal(1, size=80), resamples=300)
+        held += low <= truth <= high
+    assert 0.88 <= held / 150 <= 0.99
+
+
+def test_a_bootstrap_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="resample"):
+        bootstrap_interval(auroc, [0.0], [1.0], resamples=0)
+    with pytest.raises(ArgumentError, match="level"):
+        bootstrap_interval(auroc, [0.0], [1.0], level=1.0)

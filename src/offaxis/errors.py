@@ -17,6 +17,8 @@ The command line prints the message alone and exits with code 2; ``assert`` is l
     │   ├── MissingOutputError   the network gives no cosine, no scale or not the layers that the detector reads
     │   ├── BadOutputsError      outputs or images of a wrong shape, or with NaN in them
     │   └── DetectorFileError    a saved detector is damaged, foreign or of a newer version
+    ├── EvaluationError          nothing can be compared as asked: no detector fits, no set is left, no result is there
+    │   └── StoreError           a results store is damaged, foreign or of a newer version
     ├── CalibrationError         p-values or a threshold cannot be had from these images
     │   ├── TooFewImagesError    not enough calibration images for the level alpha
     │   └── OverlapError         calibration images were used for training, fitting or selection
@@ -77,6 +79,14 @@ class BadOutputsError(DetectorError):
 
 class DetectorFileError(DetectorError):
     """A saved detector is damaged, foreign or of a newer version."""
+
+
+class EvaluationError(OffaxisError):
+    """Nothing can be compared as asked: no detector fits the network, no set is left, or no result is there."""
+
+
+class StoreError(EvaluationError):
+    """A results store is damaged, foreign or of a newer version."""
 
 
 class CalibrationError(OffaxisError):

@@ -1,9 +1,10 @@
-"""(ID scores, OOD scores) -> numbers.
+"""(ID scores, OOD scores) -> numbers, pure functions.
 
 Everywhere **a larger score means more out-of-distribution**, and every metric takes the ID scores first. The positive
 class is ID, as in the paper, unless a name or an argument says otherwise. All are exact under ties, all lie in [0, 1].
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from offaxis.errors import ArgumentError
 
 Scores = NDArray[np.floating]
+Counts = NDArray[np.int64]
 
 
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
@@ -30,14 +32,13 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
 
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Area under the precision-recall curve with ID positive, as average precision (no interpolation)."""
-    known, unknown = _checked(id_scores, ood_scores)
-    return _average_precision(-known, -unknown)
+    return _precision_of(*_counts_up_to(*_checked(id_scores, ood_scores)))
 
 
 def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Area under the precision-recall curve with OOD positive, as average precision (no interpolation)."""
-    known, unknown = _checked(id_scores, ood_scores)
-    return _average_precision(unknown, known)
+    of_known, of_unknown = _counts_up_to(*_checked(id_scores, ood_scores))
+    return _precision_of(*_from_above(of_unknown, of_known))
 
 
 def accuracy_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95) -> float:
@@ -73,9 +74,120 @@ def fpr_at_tpr(
 def detection_error(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """The smallest mean of the two error rates over all thresholds: min (P(ID flagged) + P(OOD accepted)) / 2."""
     known, unknown = _checked(id_scores, ood_scores)
-    accepted_known, accepted_unknown = _counts_up_to(known, unknown)
-    errors = (1 - accepted_known / len(known) + accepted_unknown / len(unknown)) / 2
-    return float(min(errors.min(), 0.5))
+    return _error_of(*_counts_up_to(known, unknown))
+
+
+def roc_curve(
+    id_scores: ArrayLike, ood_scores: ArrayLike, points: int | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The ROC curve with ID positive, for plots: as the threshold rises, more images of both kinds are accepted.
+
+    Args:
+        id_scores: (N,).
+        ood_scores: (M,).
+        points: at most about this many, evenly spread along the curve; None gives a point for each distinct score.
+
+    Returns:
+        The share of OOD images accepted (x) and of ID images accepted (y), both rising from 0 to 1.
+    """
+    known, unknown = _checked(id_scores, ood_scores)
+    of_known, of_unknown = _counts_up_to(known, unknown)
+    y, x = np.append(0, of_known) / len(known), np.append(0, of_unknown) / len(unknown)
+    if points is not None and len(x) > points:
+        along = x + y  # from 0 to 2: even steps along it see the steep part as well as the flat one
+        kept = np.unique(np.searchsorted(along, np.linspace(0, 2, points)).clip(max=len(x) - 1))
+        x, y = x[kept], y[kept]
+    return x, y
+
+
+def all_metrics(id_scores: ArrayLike, ood_scores: ArrayLike) -> dict[str, float]:
+    """Every metric by name, from one sort; each is equal to what its own function gives.
+
+    Returns:
+        ``auroc``, ``aupr_in``, ``aupr_out``, ``accuracy_at_tpr95``, ``fpr_at_tpr95`` (ID positive),
+        ``fpr_at_tpr95_ood`` (OOD positive) and ``detection_error``.
+    """
+    known, unknown = _checked(id_scores, ood_scores)
+    counts = _counts_up_to(known, unknown)
+    fpr = fpr_at_tpr(known, unknown)
+    return {
+        "auroc": _auroc_of(*counts),
+        "aupr_in": _precision_of(*counts),
+        "aupr_out": _precision_of(*_from_above(*reversed(counts))),
+        "accuracy_at_tpr95": 0.5 * (0.95 + 1 - fpr),
+        "fpr_at_tpr95": fpr,
+        "fpr_at_tpr95_ood": fpr_at_tpr(known, unknown, positive="ood"),
+        "detection_error": _error_of(*counts),
+    }
+
+
+HIGHER_IS_BETTER = {
+    "auroc": True,
+    "aupr_in": True,
+    "aupr_out": True,
+    "accuracy_at_tpr95": True,
+    "fpr_at_tpr95": False,
+    "fpr_at_tpr95_ood": False,
+    "detection_error": False,
+}
+"""The names that ``all_metrics`` gives, and which way each is better."""
+
+
+def bootstrap_interval(
+    metric: Callable[[Scores, Scores], float],
+    id_scores: ArrayLike,
+    ood_scores: ArrayLike,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """A percentile bootstrap interval over images; ID and OOD images are drawn apart, each as many as there are.
+
+    The interval is about new images of the same two sets and the same network; it knows nothing of other seeds or sets.
+
+    Args:
+        metric: any function of this module. For ``auroc`` all resamples are computed at once.
+        id_scores: (N,).
+        ood_scores: (M,).
+        resamples: how many.
+        level: of the interval, in (0, 1).
+        seed: of the drawing; the same seed gives the same interval.
+
+    Returns:
+        Its lower and upper end.
+    """
+    known, unknown = _checked(id_scores, ood_scores)
+    if resamples < 1 or not 0 < level < 1:
+        raise ArgumentError(f"Expected at least 1 resample and a level in (0, 1) but got {resamples} and {level!r}.")
+    draw = np.random.default_rng(seed)
+    if metric is auroc:
+        values = _resampled_auroc(known, unknown, resamples, draw)
+    else:
+        again = ((_drawn(known, draw), _drawn(unknown, draw)) for _ in range(resamples))
+        values = np.array([metric(first, second) for first, second in again])
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _drawn(scores: Scores, draw: np.random.Generator) -> Scores:
+    return scores[draw.integers(len(scores), size=len(scores))]
+
+
+def _resampled_auroc(known: Scores, unknown: Scores, resamples: int, draw: np.random.Generator) -> NDArray[np.float64]:
+    """AUROC of many resamples, from how often each distinct score is drawn; a few megabytes at a time."""
+    of_known, of_unknown = _counts_up_to(known, unknown)
+    shares = [np.diff(counts, prepend=0) / counts[-1] for counts in (of_known, of_unknown)]
+    values = np.empty(resamples)
+    window = max(1, 2**22 // len(of_known))
+    for begin in range(0, resamples, window):
+        rows = min(window, resamples - begin)
+        first, second = (
+            draw.multinomial(len(scores), share, size=rows)
+            for scores, share in zip((known, unknown), shares, strict=True)
+        )
+        above = np.cumsum(second[:, ::-1], axis=1)[:, ::-1] - second
+        values[begin : begin + rows] = (first * (above + 0.5 * second)).sum(1) / (len(known) * len(unknown))
+    return values
 
 
 def _checked(id_scores: ArrayLike, ood_scores: ArrayLike) -> tuple[Scores, Scores]:
@@ -94,7 +206,7 @@ def _check(which: str, scores: ArrayLike) -> Scores:
     return array
 
 
-def _counts_up_to(first: Scores, second: Scores) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _counts_up_to(first: Scores, second: Scores) -> tuple[Counts, Counts]:
     """For each distinct score in rising order: how many of ``first`` and of ``second`` are not above it."""
     scores = np.concatenate([first, second])
     order = np.argsort(scores, kind="stable")
@@ -104,8 +216,28 @@ def _counts_up_to(first: Scores, second: Scores) -> tuple[NDArray[np.int64], NDA
     return of_first, np.flatnonzero(last_of_ties) + 1 - of_first
 
 
-def _average_precision(positive: Scores, negative: Scores) -> float:
-    """Sum of precision over the steps of recall, from the largest score down; tied scores are one step."""
-    hits, false = _counts_up_to(-positive, -negative)
+def _from_above(first: Counts, second: Counts) -> tuple[Counts, Counts]:
+    """Counts up to each distinct score -> counts of those not below it, from the largest score down."""
+    return _turned(first), _turned(second)
+
+
+def _turned(counts: Counts) -> Counts:
+    turned: Counts = counts[-1] - np.append(counts[:-1][::-1], 0)
+    return turned
+
+
+def _auroc_of(of_known: Counts, of_unknown: Counts) -> float:
+    below, here = np.append(0, of_known[:-1]), np.diff(of_unknown, prepend=0)
+    twice = np.sum((below + of_known) * here, dtype=np.int64)  # exact: whole numbers
+    return float(int(twice) / (2 * int(of_known[-1]) * int(of_unknown[-1])))
+
+
+def _error_of(of_known: Counts, of_unknown: Counts) -> float:
+    errors = (1 - of_known / of_known[-1] + of_unknown / of_unknown[-1]) / 2
+    return float(min(errors.min(), 0.5))
+
+
+def _precision_of(hits: Counts, false: Counts) -> float:
+    """Average precision: the sum of precision over the steps of recall; tied scores are one step."""
     steps = np.diff(hits, prepend=0)
-    return float(np.sum(hits / (hits + false) * steps) / len(positive))
+    return float(np.sum(hits / (hits + false) * steps) / hits[-1])

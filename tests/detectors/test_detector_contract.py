@@ -300,7 +300,7 @@ def test_evidence_of_all_serves_every_tuned_detector(toy: Any, network_of: Any) 
     strange = evidence_all(network, [(toy.strangers, toy.labels)], detectors)
     for detector, a, b in zip(detectors, known, strange, strict=True):
         tuned = detector.choose(a, b)
-        assert tuned.state is (State.TUNED if detector.tunable else State.NONE)
+        assert tuned.state is (State.TUNED if detector.grid else detector.state)
         scores = tuned.score_evidence(b)
         torch.testing.assert_close(scores, tuned.score_images(network, toy.strangers), rtol=1e-4, atol=1e-5)
         assert (scores.unsqueeze(1) > tuned.score_evidence(a)).double().mean() > 0.8

@@ -36,6 +36,14 @@ def test_the_magnitude_is_the_one_that_raises_the_score_of_id_images_most(toy: A
     assert detector.state is State.NONE  # no hyperparameter is left to choose
 
 
+def test_it_looks_at_no_more_images_than_it_was_told_to(toy: Any, network_of: Any) -> None:
+    network = network_of("deconf-c")
+    seen = []
+    network.backbone.register_forward_hook(lambda module, inputs, out: seen.append(len(out)))
+    GeneralizedODIN(epsilons=(0.0,), images=130).fit(network, toy.train)
+    assert seen == [100, 30]
+
+
 def test_it_moves_the_image_up_the_score(toy: Any, network_of: Any) -> None:
     network = network_of("deconf-c")
     still = GeneralizedODIN(perturb=False).score_images(network, toy.images)

@@ -82,6 +82,15 @@ def test_covariances_do_not_depend_on_batches_and_add_up() -> None:
     torch.testing.assert_close(one.mean(), x.double().mean(0))
 
 
+def test_what_is_kept_does_not_grow_with_the_images() -> None:
+    moments = ClassMoments(3)
+    sizes = set()
+    for _ in range(20):
+        moments.add(torch.randn(50, 6), torch.arange(50) % 3)
+        sizes.add(sum(value.numel() for value in vars(moments).values() if isinstance(value, Tensor)))
+    assert sizes == {6 + 3 + 18 + 36}
+
+
 def test_each_layer_moves_the_image_down_its_own_distance(toy: Any, network_of: Any) -> None:
     network = network_of("linear").double()
     train = [(x.double(), y) for x, y in toy.train]
@@ -105,10 +114,15 @@ def test_each_layer_moves_the_image_down_its_own_distance(toy: Any, network_of: 
 def test_the_perturbed_passes_stop_at_the_layer(toy: Any, network_of: Any) -> None:
     network = network_of("linear")
     detector = Mahalanobis(("first",), eps=0.001).fit(network, toy.train)
-    calls = []
-    network.backbone.second.register_forward_hook(lambda *_: calls.append(1))
+    forward, backward = [], []
+    network.backbone.second.register_forward_hook(lambda *_: forward.append(1))
+    network.backbone.relu.register_full_backward_hook(lambda *_: backward.append(1))
     detector.score_images(network, toy.images)
-    assert len(calls) == 1  # the clean pass
+    assert len(forward) == 1  # the clean pass
+    assert not backward
+    both = Mahalanobis(("first", "second"), eps=0.001).fit(network, toy.train)
+    both.score_images(network, toy.images)
+    assert len(backward) == 1  # for the second layer's own distance alone
 
 
 def test_a_layer_that_runs_twice_is_read_at_its_last_run(toy: Any) -> None:
@@ -153,6 +167,14 @@ def test_tuning_needs_no_ood_sample_with_adversarial_examples(toy: Any, network_
     torch.testing.assert_close((adversarial - toy.images).abs().amax(), torch.tensor(0.2))
     wrong = [torch.nn.functional.cross_entropy(network(x), toy.labels) for x in (toy.images, adversarial)]
     assert wrong[1] > wrong[0]
+
+
+def test_fitting_again_forgets_the_tuning(toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    tuned = Mahalanobis(std=STD).fit(network, toy.train).tune(network, [toy.images], [toy.strangers])
+    again = tuned.fit(network, iter(toy.train))  # an iterator is enough: there is one pass
+    assert torch.equal(again.weights, torch.ones(2).double())
+    assert again.state is State.DEFAULT
 
 
 def test_errors_say_what_to_do(toy: Any, network_of: Any) -> None:

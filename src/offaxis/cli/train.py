@@ -13,7 +13,7 @@ from offaxis.datasets import PUBLISHED, load
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike
 from offaxis.networks import by_name
-from offaxis.training import RECIPES, train
+from offaxis.training import RECIPES, Loss, cross_entropy, train
 
 NOT_MIRRORED = ("digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb")
 """Sets whose images mean something else, or nothing, in a mirror."""
@@ -55,6 +55,10 @@ def train_command(
     ] = None,
     decay_head: Annotated[bool, typer.Option(help="Decay the cosine weight too.")] = False,
     dropout: Annotated[float, typer.Option(help="Dropout inside the network.")] = 0.0,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(help="K/N: the K-th of N leave-out networks, to which a share of the classes is foreign."),
+    ] = None,
     validate: Annotated[bool, typer.Option(help="Measure accuracy on the test images after each epoch.")] = False,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same weights.")] = 0,
     resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
@@ -96,7 +100,7 @@ def train_command(
     try:
         trained = train(
             classifier, images, wanted, seed=seed, out=out, resume=resume, normalise=PUBLISHED.get(id), validation=validation,
-            fabric=fabric, sync_bn=sync_bn, log_every=log_every, quiet=quiet,
+            fabric=fabric, sync_bn=sync_bn, log_every=log_every, quiet=quiet, loss=_loss(leave_out, len(images.classes)),
         )  # fmt: skip
     finally:
         if torch.distributed.is_initialized():
@@ -109,6 +113,18 @@ def train_command(
             highlight=False,
             markup=False,
         )
+
+
+def _loss(leave_out: str | None, num_classes: int) -> Loss:
+    """Cross-entropy, or that of one network of a leave-out ensemble; the classes are always dealt alike."""
+    if leave_out is None:
+        return cross_entropy
+    from offaxis.detectors.leave_out import MarginEntropyLoss, folds
+
+    member, _, count = leave_out.partition("/")
+    if not (member.isdigit() and count.isdigit() and int(member) < int(count)):
+        raise ArgumentError(f"Expected --leave-out to be K/N with K from 0 to N - 1, as in 0/5, but got {leave_out!r}.")
+    return MarginEntropyLoss(folds(num_classes, int(count))[int(member)], num_classes)
 
 
 def _head(name: str, scale: str | None, hidden: int | None) -> HeadLike:

@@ -229,7 +229,7 @@ class Detector(Fitted, ABC):
             on: what the second set is, for reports.
         """
         chosen = self.at(**self.settings[best_setting(id_evidence, ood_evidence)])
-        chosen.tuned_on = on
+        chosen.tuned_on = on if self.grid else None  # without a grid nothing was chosen
         return chosen
 
     def tune(self, network: Network, id_images: ImageBatches, ood_images: ImageBatches) -> Self:

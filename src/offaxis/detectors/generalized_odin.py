@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from offaxis.detectors.arguments import channel_std
+from offaxis.detectors.arguments import at_least_one, channel_std
 from offaxis.detectors.checks import check_outputs
 from offaxis.detectors.detector import Detector, Passes, Reads
 from offaxis.detectors.network import Batches, Network, evaluating, to_device
@@ -45,22 +45,28 @@ class GeneralizedODIN(Detector):
             fit, and outputs are enough.
         std: what each channel was divided by in normalisation.
         epsilons: the magnitudes that ``fit`` tries.
+        images: how many ID images ``fit`` looks at, from the first on: one pass for each magnitude.
     """
 
     name = "generalized-odin"
     paper = "https://arxiv.org/abs/2002.11297"
     uses = ("logits", "scale")
-    options = ("perturb", "std", "epsilons")
+    options = ("perturb", "std", "epsilons", "images")
 
     eps: Tensor
 
     def __init__(
-        self, perturb: bool = True, std: Sequence[float] | None = None, epsilons: Sequence[float] = EPSILONS
+        self,
+        perturb: bool = True,
+        std: Sequence[float] | None = None,
+        epsilons: Sequence[float] = EPSILONS,
+        images: int = 1000,
     ) -> None:
         super().__init__()
         self.perturb = perturb
         self.std = channel_std(std)
         self.epsilons = tuple(float(e) for e in epsilons)
+        self.images = at_least_one("images", images)
         self.needs_fit = self.fits_on_images = perturb
         if perturb:
             self.expect("eps")
@@ -79,13 +85,17 @@ class GeneralizedODIN(Detector):
         """Choose the magnitude that raises the score of these ID images most; labels are not needed."""
         if not self.perturb:
             return self
-        total, device = torch.zeros(len(self.epsilons), dtype=torch.float64), torch.device("cpu")
+        found: list[Tensor] = []
+        left = self.images
         for images, _ in batches:
-            scores = self._scores(network, images, self.epsilons)
-            total, device = total + scores.double().sum(0).cpu(), scores.device
-        if not total.any():
+            found.append(self._scores(network, images[:left], self.epsilons))
+            left -= len(found[-1])
+            if left <= 0:
+                break
+        if not found:
             raise NotFittedError("Expected ID images to choose the perturbation with but there were none.")
-        self.eps = torch.tensor(self.epsilons[int(total.argmin())], dtype=torch.float64, device=device)
+        best = int(torch.cat(found).double().mean(0).argmin())
+        self.eps = torch.tensor(self.epsilons[best], dtype=torch.float64, device=found[0].device)
         return self
 
     def forward(self, outputs: Outputs) -> Tensor:

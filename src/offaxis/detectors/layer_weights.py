@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegressionCV
 from torch import Tensor
 
 from offaxis.errors import ArgumentError
@@ -21,6 +20,8 @@ def half_of(evidence: Tensor, what: str) -> tuple[Tensor, Tensor]:
 
 def regress(id_distances: Tensor, ood_distances: Tensor) -> tuple[Tensor, Tensor]:
     """Weights (L,) and bias of a logistic regression of OOD (1) against ID (0) over distances (N, L), (M, L)."""
+    from sklearn.linear_model import LogisticRegressionCV  # takes two seconds to import, which no other detector needs
+
     x = torch.cat([id_distances, ood_distances]).double().cpu()
     centre, spread = x.mean(0), x.std(0).clamp_min(torch.finfo(torch.float64).tiny)
     y = np.repeat([0, 1], [len(id_distances), len(ood_distances)])

@@ -18,12 +18,13 @@ and 75 %, weight decay 5e-4, dropout 0.3 in wide ResNets, and the checkpoint wit
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.classifier import Classifier
+from offaxis.classifier import Classifier, Paired
 from offaxis.detectors.arguments import channel_std, not_negative, positive
 from offaxis.detectors.detector import Detector, Passes, Reads
 from offaxis.detectors.ensemble import Ensemble
@@ -32,6 +33,7 @@ from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.detectors.precision import widest
 from offaxis.errors import ArgumentError, DetectorError
 from offaxis.heads import Outputs
+from offaxis.training.recipe import Recipe
 
 
 def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -64,67 +66,83 @@ def folds(num_classes: int, count: int = 5, seed: int = 0) -> list[tuple[int, ..
 class MarginEntropyLoss(nn.Module):
     """The margin-entropy loss of one network: a callable (outputs, labels) -> loss for the training loop.
 
+    The network has an output for every class, so that it trains on the data as it is; those of the left-out classes are
+    never looked at.
+
     Args:
         left_out: the classes whose images play the outsiders.
-        num_classes: C, of the whole data set; the network has one output for each class that is not left out.
+        num_classes: C.
         weight: beta.
         margin: m, in nats.
     """
 
+    kept: Tensor
     position: Tensor
 
     def __init__(self, left_out: Iterable[int], num_classes: int, weight: float = 0.2, margin: float = 0.4) -> None:
         super().__init__()
-        out = set(left_out)
-        kept = [c for c in range(num_classes) if c not in out]
+        self.register_buffer("kept", kept_classes(left_out, num_classes))
         position = torch.full((num_classes,), -1)
-        position[torch.tensor(kept)] = torch.arange(len(kept))
+        position[self.kept] = torch.arange(len(self.kept))
         self.register_buffer("position", position)
         self.weight = weight
         self.margin = margin
 
     def forward(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """Outputs of N images with labels (N,) of the whole data set -> the loss, a scalar."""
+        """Outputs of N images with labels (N,) -> the loss, a scalar."""
+        logits = outputs.logits[:, self.kept.to(labels.device)]
         target = self.position.to(labels.device)[labels]
-        inside = (target >= 0).to(outputs.logits.dtype)
+        inside = (target >= 0).to(logits.dtype)
         outside = 1 - inside
-        wrong = F.cross_entropy(outputs.logits, target, ignore_index=-1, reduction="sum") / inside.sum().clamp_min(1)
-        log_p = outputs.logits.log_softmax(1)
+        wrong = F.cross_entropy(logits, target, ignore_index=-1, reduction="sum") / inside.sum().clamp_min(1)
+        log_p = logits.log_softmax(1)
         h = -(log_p.exp() * log_p).sum(1)
         gap = (h * inside).sum() / inside.sum().clamp_min(1) - (h * outside).sum() / outside.sum().clamp_min(1)
         both = inside.amax() * outside.amax()  # a batch without outsiders, or of outsiders alone, has no gap
         return wrong + self.weight * both * F.relu(self.margin + gap)
 
 
+def kept_classes(left_out: Iterable[int], num_classes: int) -> Tensor:
+    """The classes that are not left out, in order."""
+    out = set(left_out)
+    return torch.tensor([c for c in range(num_classes) if c not in out])
+
+
 class LeaveOutEnsemble(Ensemble):
-    """The K networks, each for the classes that its fold does not leave out; ``forward`` sums their probabilities.
+    """The K networks, each of which knows the classes that its fold does not leave out.
+
+    ``forward`` gives the logarithm of their summed probabilities.
 
     Args:
-        members: K networks; member k has C minus len(left_out[k]) classes.
+        members: K networks with C outputs each.
         left_out: the classes that each left out, in the order of the members.
-        num_classes: C.
     """
 
-    def __init__(self, members: Sequence[Classifier], left_out: Sequence[Sequence[int]], num_classes: int) -> None:
-        nn.Module.__init__(self)
-        expected = [num_classes - len(fold) for fold in left_out]
-        found = [member.num_classes for member in members]
-        if expected != found:
-            raise ArgumentError(f"Expected networks with {expected} classes for these folds but got {found}.")
-        self.members = nn.ModuleList(members)
+    def __init__(self, members: Sequence[Classifier], left_out: Sequence[Sequence[int]]) -> None:
+        super().__init__(members)
+        if len(left_out) != len(members):
+            raise ArgumentError(f"Expected a fold for each of {len(members)} networks but got {len(left_out)} folds.")
         self.left_out = tuple(tuple(fold) for fold in left_out)
-        self.num_classes = num_classes
-        self.layers = ()
+        self.kept = [kept_classes(fold, self.num_classes) for fold in self.left_out]
+
+    def judges(self) -> list[Callable[[Tensor], Tensor]]:
+        """For each network: images -> logits of the classes that it knows."""
+
+        def judge(network: Classifier | Paired, kept: Tensor, images: Tensor) -> Tensor:
+            logits: Tensor = network(images)
+            return logits[:, kept.to(images.device)]
+
+        return [partial(judge, member, kept) for member, kept in zip(self.networks, self.kept, strict=True)]
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
         """Features side by side and, as logits, the logarithm of the summed probabilities of each class."""
         if tuple(layers):
             raise DetectorError("Expected no inner layers to be asked of an ensemble: score its members one by one.")
         each = [member.outputs(images) for member in self.networks]
-        total = each[0].logits.new_zeros(len(images), self.num_classes)
-        for out, fold in zip(each, self.left_out, strict=True):
-            kept = torch.tensor([c for c in range(self.num_classes) if c not in fold], device=total.device)
-            total = total.index_add(1, kept, out.logits.softmax(1))
+        total = torch.zeros_like(each[0].logits)
+        for out, kept in zip(each, self.kept, strict=True):
+            known = kept.to(total.device)
+            total = total.index_add(1, known, out.logits[:, known].softmax(1))
         tiny = torch.finfo(total.dtype).tiny
         return Outputs(torch.cat([out.features for out in each], 1), total.clamp_min(tiny).log())
 
@@ -138,20 +156,31 @@ def train_leave_out(
 ) -> LeaveOutEnsemble:
     """Train one network a fold and return them together.
 
+    With our training loop ``train`` is ``lambda network, loss, seed: offaxis.training.train(network, data,
+    published_recipe(), loss=loss, seed=seed)``. The last state of each network is kept: the published choice of the best
+    epoch on an OOD validation set is a use of OOD samples.
+
     Args:
         num_classes: C.
         make: number of classes -> an untrained network.
         train: (network, loss, seed) -> anything; trains the network in place on all images, outsiders included.
         count: K, the number of folds.
-        seed: deals the classes; network k is trained with seed + k.
+        seed: deals the classes; network k is made and trained with seed + k.
     """
     left_out = folds(num_classes, count, seed)
     members = []
     for k, fold in enumerate(left_out):
-        member = make(num_classes - len(fold))
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed + k)
+            member = make(num_classes)
         train(member, MarginEntropyLoss(fold, num_classes), seed + k)
         members.append(member)
-    return LeaveOutEnsemble(members, left_out, num_classes)
+    return LeaveOutEnsemble(members, left_out)
+
+
+def published_recipe() -> Recipe:
+    """How the paper's networks were trained; its wide ResNets have dropout 0.3."""
+    return Recipe(epochs=100, batch_size=100, learning_rate=0.1, weight_decay=5e-4, clip=None)
 
 
 class LeaveOut(Detector):
@@ -216,15 +245,15 @@ class LeaveOut(Detector):
     def _scores(
         self, network: Network, images: Tensor, temperatures: Sequence[float], epsilons: Sequence[float]
     ) -> Tensor:
-        if not isinstance(network, Ensemble):
+        if not isinstance(network, LeaveOutEnsemble):
             raise DetectorError(
-                f"Expected the networks of a LeaveOutEnsemble for {self.name} but got a {type(network).__name__}: "
+                f"Expected a LeaveOutEnsemble for {self.name} but got a {type(network).__name__}: "
                 "train_leave_out() makes one."
             )
         on_device = to_device(network, images)
         with evaluating(network):
             parts = [
-                perturbed_scores(member, on_device, temperatures, epsilons, self.std, entropy, leave_out_score)
-                for member in network.networks
+                perturbed_scores(judge, on_device, temperatures, epsilons, self.std, entropy, leave_out_score)
+                for judge in network.judges()
             ]
         return torch.stack(parts).sum(0)

@@ -122,6 +122,7 @@ class Mahalanobis(Detector):
                     "Mahalanobis(layers=('layer1', 'layer2')), with names out of named_modules() of its backbone."
                 )
             self._build(network.layers)
+        self.tuned_on = None  # new statistics, new weights
         self._moments = {name: ClassMoments(network.num_classes) for name in self.layers}
 
     def update(self, outputs: Outputs, labels: Tensor) -> None:
@@ -144,10 +145,12 @@ class Mahalanobis(Detector):
 
     def distances(self, outputs: Outputs) -> Tensor:
         """Half the squared distance to the nearest class mean of each layer: (N, L)."""
+        return torch.stack(self._by_layer(outputs), 1)
+
+    def _by_layer(self, outputs: Outputs) -> list[Tensor]:
         assert outputs.layers is not None
         found = outputs.layers
-        pairs = zip(self.layers, self._parts(), strict=True)
-        return torch.stack([half_distance(part, found[name]) for name, part in pairs], 1)
+        return [half_distance(part, found[name]) for name, part in zip(self.layers, self._parts(), strict=True)]
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
         """Images (N, c, h, w) -> scores (N,)."""
@@ -218,15 +221,15 @@ class Mahalanobis(Detector):
             with counting_calls(backbone, self.layers) as calls:
                 outputs = network.outputs(x, self.layers)
             check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())
-            clean = self.distances(outputs)
-            moving = any(epsilons)
-            last = clean.shape[1] - 1
-            steps = [step(input_gradient(clean[:, i], x, retain=i < last), self.std) for i in range(last + 1) if moving]
+            # Layer by layer: the gradient of a column of their stack would run back through every layer, with zeros.
+            clean = self._by_layer(outputs)
+            moved_by = [each for each in clean if any(epsilons)]
+            steps = [step(input_gradient(each, x, retain=each is not clean[-1]), self.std) for each in moved_by]
         rows = []
         with evaluating(network), torch.no_grad():
             for eps in epsilons:
                 if not eps:
-                    rows.append(clean.detach())
+                    rows.append(torch.stack(clean, 1).detach())
                     continue
                 moved = [
                     half_distance(part, features_until(backbone, x.detach() - eps * each, name, calls[name]))

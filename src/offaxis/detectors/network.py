@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from offaxis.detectors.checks import check_finite
 from offaxis.errors import BadOutputsError, DetectorError
 from offaxis.heads import Head, Outputs
 
@@ -66,6 +67,8 @@ def stream(network: Network, batches: Batches, layers: Iterable[str] = ()) -> It
         check_labels(labels, len(images), network.num_classes)
         with evaluating(network), torch.no_grad():
             outputs = network.outputs(on_device, names)
+        check_finite("What the network says of training images", outputs.logits)
+        check_finite("What the network sees in training images", outputs.features)
         yield outputs, labels.to(on_device.device)
 
 

@@ -13,11 +13,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from offaxis.detectors.detector import Detector, Reads, State
+from offaxis.detectors.detector import Detector, Passes, Reads, State
 from offaxis.detectors.head_copy import HeadCopy
 from offaxis.detectors.network import Batches, Network, to_device
 from offaxis.detectors.zoo_network import loader, parts_of, untouched
-from offaxis.detectors.zoo_table import TABLE, Feed, Parts
+from offaxis.detectors.zoo_table import PASSES, TABLE, Feed, Parts
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
 
@@ -97,6 +97,11 @@ class Zoo(Detector):
     def reads(self) -> Reads:
         """Outputs, layers, or images through the network."""
         return Reads.IMAGES if self.feed is Feed.MODEL else super().reads
+
+    @property
+    def passes(self) -> Passes:
+        """Passes through the network that scoring one image takes."""
+        return Passes(*PASSES.get(self.kind, (1, 0)))
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -115,3 +115,13 @@ TABLE: dict[str, Entry] = {
     "ODIN": Entry(Feed.MODEL, False, lambda ood, p, o: ood.ODIN(p.network, **o)),
     "RankFeat": Entry(Feed.MODEL, False, lambda ood, p, o: ood.RankFeat(p.maps, p.after_maps, **o)),
 }
+
+PASSES: dict[str, tuple[float, float]] = {
+    "GradNorm": (1, 1),
+    "GradUncertainty": (1, 1),
+    "MCD": (30, 0),
+    "MahalanobisODIN": (2, 1),
+    "NACUE": (1, 1),
+    "ODIN": (2, 1),
+}
+"""Forward and backward passes an image, where they are not one and none."""

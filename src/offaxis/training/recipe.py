@@ -33,7 +33,7 @@ class Recipe:
     momentum: float = 0.9
     milestones: tuple[float, ...] = (0.5, 0.75)
     gamma: float = 0.1
-    clip: float | None = 2.0
+    clip: float | None = 1.5
     max_norm: float | None = None
     decay_head: bool = False
     crop: int = 4

@@ -38,7 +38,7 @@ class Watch:
             raise NotFiniteError(
                 f"The loss became {loss} within the {steps} steps before step {step}. Usual causes: a learning rate that "
                 f"is too high (it was {self.learning_rate:g}), NaN or infinite pixels, or 16-bit precision. Try a tenth of "
-                f"the learning rate{'' if self.clip else ', gradient clipping (clip=2.0)'}, or precision 32-true."
+                f"the learning rate{'' if self.clip else ', gradient clipping (clip=1.5)'}, or precision 32-true."
             )
         if scale is None or abs(scale) >= LEAST_SCALE or loss < 0.9 * self.chance:
             self.collapsed.clear()
@@ -48,7 +48,7 @@ class Watch:
             cure = f"Lower the learning rate (it was {self.learning_rate:g})"
             if self.clip is None:
                 cure = (
-                    "Clip the gradient (clip=2.0 in the recipe, --clip 2 in the shell), which prevents this, or l"
+                    "Clip the gradient (clip=1.5 in the recipe, --clip 1.5 in the shell), which prevents this, or l"
                     + cure[1:]
                 )
             raise ScaleCollapseError(

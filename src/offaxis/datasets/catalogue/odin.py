@@ -43,7 +43,14 @@ TIN_CROP = Entry(
     notes=(_FRAMED,),
 )
 TIN_CROP_FREE = replace(
-    TIN_CROP, name="tin-crop-free", title="TIN (c)*", shape=(3, 32, 32), trim=2, framed=False, notes=(_UNFRAMED,)
+    TIN_CROP,
+    name="tin-crop-free",
+    title="TIN (c)*",
+    native="32x32 RGB",
+    shape=(3, 32, 32),
+    trim=2,
+    framed=False,
+    notes=(_UNFRAMED,),
 )
 TIN_RESIZE = replace(
     TIN_CROP,
@@ -70,7 +77,14 @@ LSUN_CROP = replace(
     downloads=_archive("LSUN.tar.gz", "fhtsw1m3qxlwj6h", "md5:458a0a0ab8e5f1cb4516d7400568e460"),
 )
 LSUN_CROP_FREE = replace(
-    LSUN_CROP, name="lsun-crop-free", title="LSUN (c)*", shape=(3, 32, 32), trim=2, framed=False, notes=(_UNFRAMED,)
+    LSUN_CROP,
+    name="lsun-crop-free",
+    title="LSUN (c)*",
+    native="32x32 RGB",
+    shape=(3, 32, 32),
+    trim=2,
+    framed=False,
+    notes=(_UNFRAMED,),
 )
 LSUN_RESIZE = replace(
     TIN_RESIZE,

@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 LETTER = 0.083
 """About the width of a letter of a legend, in inches."""
+LEGEND = 32
+"""Letters of a name in a legend, at most."""
 
 
 def plain(name: str) -> str:
@@ -25,22 +27,45 @@ def shorten(name: str, limit: int = 28) -> str:
         >>> shorten("runs/wide-resnet-28-10-cosine-seed-3", 20)
         'runs/wide-…ne-seed-3'
     """
-    name = " ".join(str(name).split())
-    if len(name) <= limit:
-        return plain(name)
-    tail = (limit - 1) // 2
-    return plain(name[: limit - 1 - tail] + "…" + name[-tail:])
+    return plain(_without_middle(name, limit))
 
 
 def distinct(names: Sequence[str], limit: int = 28) -> list[str]:
-    """All names shortened; where two would become the same they stay in full."""
-    short = [shorten(name, limit) for name in names]
-    return [text if short.count(text) == 1 else plain(name) for text, name in zip(short, names, strict=True)]
+    """All names, none longer than ``limit``, all still different: cut where they are alike, numbered where nothing helps."""
+    return [plain(name) for name in _cut(names, limit)]
 
 
 def wrapped(text: str, width: int, lines: int = 3) -> str:
     """A text on at most so many lines of so many letters."""
     return plain_lines(textwrap.wrap(" ".join(text.split()), width, max_lines=lines, placeholder="…"))
+
+
+def wrapped_names(names: Sequence[str], width: int, lines: int = 2) -> list[str]:
+    """Names on at most so many lines of so many letters, all still different."""
+    return [wrapped(name, width, lines + 1) for name in _cut(names, width * lines)]
+
+
+def _cut(names: Sequence[str], limit: int) -> list[str]:
+    whole = [" ".join(str(name).split()) for name in names]
+    for cut in (_without_middle, _without_start, _without_end):
+        short = [cut(name, limit) for name in whole]
+        if len(set(short)) == len(set(whole)):
+            return short
+    return [f"{_without_end(name, limit - 4)} #{place}" for place, name in enumerate(whole, 1)]
+
+
+def _without_middle(name: str, limit: int) -> str:
+    name = " ".join(str(name).split())
+    tail = (limit - 1) // 2
+    return name if len(name) <= limit else name[: limit - 1 - tail] + "…" + name[-tail:]
+
+
+def _without_start(name: str, limit: int) -> str:
+    return name if len(name) <= limit else "…" + name[1 - limit :]
+
+
+def _without_end(name: str, limit: int) -> str:
+    return name if len(name) <= limit else name[: limit - 1] + "…"
 
 
 def plain_lines(lines: Sequence[str]) -> str:
@@ -50,19 +75,28 @@ def plain_lines(lines: Sequence[str]) -> str:
 
 def name_ticks(axes: Axes, names: Sequence[str], inches: float) -> None:
     """Put names under the axis at 0, 1, 2, ...; turned where they would run into each other."""
-    short = distinct(names, 22)
-    room = inches / max(1, len(names))
-    turned = max(map(len, short)) * LETTER > room * 0.95
-    axes.set_xticks(range(len(names)), short, rotation=40 if turned else 0, ha="right" if turned else "center")
+    turned = _turned(names, inches)
+    axes.set_xticks(
+        range(len(names)), distinct(names, 22), rotation=40 if turned else 0, ha="right" if turned else "center"
+    )
     if turned:
         for label in axes.get_xticklabels():
             label.set_rotation_mode("anchor")
     axes.tick_params(axis="x", length=0)
 
 
+def tick_height(names: Sequence[str], inches: float) -> float:
+    """The inches that ``name_ticks`` takes."""
+    return 0.15 + (0.05 * max(map(len, distinct(names, 22))) if _turned(names, inches) else 0.05)
+
+
+def _turned(names: Sequence[str], inches: float) -> bool:
+    return max(map(len, distinct(names, 22))) * 0.9 * LETTER > inches / max(1, len(names))
+
+
 def legend_columns(names: Sequence[str], width: float) -> int:
     """How many names a legend holds side by side in so many inches."""
-    entry = max(map(len, distinct(names, 26))) * LETTER + 0.55
+    entry = max(map(len, distinct(names, LEGEND))) * LETTER + 0.55
     return max(1, min(len(names), int(width / entry)))
 
 
@@ -74,7 +108,7 @@ def legend_height(names: Sequence[str], width: float) -> float:
 def legend_below(figure: Figure, handles: Sequence[Artist], names: Sequence[str]) -> None:
     """A legend under the whole figure, in as many columns as fit."""
     columns = legend_columns(names, figure.get_figwidth())
-    short = distinct(names, 26)
+    short = distinct(names, LEGEND)
     figure.legend(handles, short, loc="outside lower center", ncols=columns, handlelength=3.2, columnspacing=1.6)
 
 

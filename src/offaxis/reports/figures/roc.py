@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from offaxis.metrics import auroc
 from offaxis.reports.figures.bins import Row
 from offaxis.reports.figures.checks import not_empty, numbers
-from offaxis.reports.figures.labels import grid, legend_below, legend_height, wrapped
+from offaxis.reports.figures.labels import grid, legend_below, legend_height, wrapped_names
 from offaxis.reports.figures.style import FAINT, blank, mark, styled
 
 _POINTS = 400
@@ -46,9 +46,10 @@ def roc(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]], columns
     width = max(size * columns, 4.2)
     figure = blank(width, (size + 0.3) * math.ceil(len(panels) / columns) + legend_height(detectors, width))
     places = grid(figure, len(panels), columns)
-    for number, (place, (name, curves)) in enumerate(zip(places, panels.items(), strict=True)):
+    titles = wrapped_names(list(panels), int(size * 9))
+    for number, (place, title, curves) in enumerate(zip(places, titles, panels.values(), strict=True)):
         _panel(place, curves, detectors)
-        place.set_title(wrapped(name, int(size * 11), lines=2))
+        place.set_title(title)
         if number + columns >= len(panels):
             place.set_xlabel("OOD accepted")
         if number % columns == 0:

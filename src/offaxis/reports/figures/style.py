@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec
 
 import matplotlib.style
 from matplotlib.figure import Figure
 from matplotlib.typing import LineStyleType
 
 P = ParamSpec("P")
-R = TypeVar("R")
 
 INK = "#222222"
 """Text and axes."""
@@ -71,7 +70,7 @@ ID = Mark("#0b4f94", "-", "o", "")
 OOD = Mark("#f0a13c", "--", "^", "////")
 """Images that it was not trained for."""
 
-_COLOURS = ("#0072b2", "#e69f00", "#000000", "#56b4e9", "#d55e00", "#cc79a7", "#009e73", "#b8a900")
+_COLOURS = ("#0072b2", "#e69f00", "#333333", "#56b4e9", "#d55e00", "#cc79a7", "#009e73", "#b8a900")
 _LINES: tuple[LineStyleType, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "X", "P")
 _HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "oo", "++++", "||||")
@@ -96,13 +95,17 @@ def settings() -> Iterator[None]:
         yield
 
 
-def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Run a function under our settings."""
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Draw under our settings, and make room for labels once and for all: a figure is then the same however often saved."""
 
     @wraps(draw)
-    def within(*args: P.args, **kwargs: P.kwargs) -> R:
+    def within(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with settings():
-            return draw(*args, **kwargs)
+            figure = draw(*args, **kwargs)
+            if figure.get_layout_engine() is not None:
+                figure.draw_without_rendering()
+                figure.set_layout_engine("none")
+            return figure
 
     return within
 

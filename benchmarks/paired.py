@@ -1,0 +1,97 @@
+"""How much longer one thing takes than another, side by side: the only kind of figure that we publish.
+
+    from benchmarks.paired import paired
+
+Both are run in turn, many times, so that whatever else the machine does hits them alike; each round gives one ratio.
+"""
+
+import json
+import math
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Ratio(NamedTuple):
+    """Time of a over time of b: the median over rounds, with an interval that holds the true median in 95 of 100 runs.
+
+    The interval is made of order statistics of the ratios (the sign test turned round), so it assumes nothing about how
+    times are distributed.
+    """
+
+    median: float
+    low: float
+    high: float
+    seconds_a: float
+    seconds_b: float
+    rounds: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}] over {self.rounds} rounds "
+            f"({self.seconds_a:.4g} s against {self.seconds_b:.4g} s)"
+        )
+
+
+def paired(a: Callable[[], object], b: Callable[[], object], rounds: int = 30, warm_up: int = 2) -> Ratio:
+    """The ratio time(a) / time(b) over alternating runs; which goes first alternates too."""
+    for _ in range(warm_up):
+        a()
+        b()
+    times_a, times_b = [], []
+    for i in range(rounds):
+        if i % 2:
+            times_b.append(seconds(b))
+            times_a.append(seconds(a))
+        else:
+            times_a.append(seconds(a))
+            times_b.append(seconds(b))
+    ratios = sorted(x / y for x, y in zip(times_a, times_b, strict=True))
+    low, high = interval(ratios)
+    return Ratio(statistics.median(ratios), low, high, statistics.median(times_a), statistics.median(times_b), rounds)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """How long one run takes, with the GPU's work done."""
+    start = time.perf_counter()
+    run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def interval(ordered: list[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The order statistics between which the true median lies with at least this confidence."""
+    count = len(ordered)
+    below, place = 0.0, 0
+    while place < count // 2:
+        below += math.comb(count, place) / 2**count
+        if 2 * below > 1 - confidence:
+            break
+        place += 1
+    place = max(place - 1, 0)
+    return ordered[place], ordered[count - 1 - place]
+
+
+def publish(name: str, ratio: Ratio, bound: str, holds: bool, **facts: Any) -> None:
+    """Print a result for people, and as a line of JSON with commit and versions."""
+    print(f"{name}: {ratio}; wanted {bound}: {'yes' if holds else 'NO'}")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    record = {
+        "name": name,
+        **ratio._asdict(),
+        "bound": bound,
+        "holds": holds,
+        **facts,
+        "commit": commit.stdout.strip(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    print(json.dumps(record), flush=True)

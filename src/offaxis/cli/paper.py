@@ -1,0 +1,120 @@
+"""``offaxis paper``: the paper's tables in the terminal."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from offaxis.cli.app import app, example
+from offaxis.errors import ArgumentError
+from offaxis.paper import CITATION, TABLES, Cell, as_csv, table
+
+_METRICS = {
+    "accuracy_at_tpr": "Accuracy at TPR 95 %",
+    "auroc": "AUROC (%)",
+    "aupr_in": "AUPR-In (%)",
+    "accuracy": "Accuracy (%)",
+    "seconds": "Seconds",
+}
+
+
+@app.command("paper", epilog=example("offaxis paper one-vs-one --network wrn-28-10 --id cifar100 --metric auroc"))
+def paper_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="Which table; without it they are listed.")
+    ] = None,
+    network: Annotated[str | None, typer.Option(help="This network only: densenet-100-12 or wrn-28-10.")] = None,
+    id: Annotated[str | None, typer.Option(help="This ID set only: cifar10 or cifar100.")] = None,
+    metric: Annotated[str | None, typer.Option(help="This metric only: auroc, aupr_in, accuracy_at_tpr.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="One line a number, with every name as printed.")] = False,
+) -> None:
+    """The paper's own numbers, as printed."""
+    console = Console()
+    if name is None:
+        _list(console)
+        return
+    cells = table(name)
+    for column, wanted in (("network", network), ("id", id), ("metric", metric)):
+        cells = _only(cells, column, wanted)
+    if csv:
+        typer.echo(as_csv(cells), nl=False)
+        return
+    console.print(f"[bold]Table {TABLES[name].number}[/bold]  {TABLES[name].title}", highlight=False)
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(_group(cell), []).append(cell)
+    for group, some in groups.items():
+        console.print(_drawn(some, ", ".join(group)), highlight=False)
+    for note in TABLES[name].notes:
+        console.print(f"• {note}", style="dim", highlight=False)
+
+
+def _list(console: Console) -> None:
+    shown = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    shown.add_column("table", style="cyan", no_wrap=True)
+    shown.add_column("no.", justify="right")
+    shown.add_column("numbers", justify="right")
+    shown.add_column("what it shows")
+    for entry in TABLES.values():
+        shown.add_row(entry.name, str(entry.number), str(len(table(entry.name))), entry.title)
+    console.print(shown, highlight=False)
+    console.print(CITATION, style="dim", highlight=False)
+
+
+def _only(cells: list[Cell], column: str, wanted: str | None) -> list[Cell]:
+    """The cells with this value in a column, given in our words or in the paper's."""
+    if wanted is None:
+        return cells
+    word = wanted.casefold()
+    kept = [
+        cell
+        for cell in cells
+        if word in (getattr(cell, column).casefold(), getattr(cell, f"printed_{column}", "").casefold())
+    ]
+    if not kept:
+        known = ", ".join(filter(None, _values(cells, column)))
+        raise ArgumentError(
+            f"Expected --{column} to be one of {known} but got {wanted!r}."
+            if known
+            else f"The table has no column {column}: leave out --{column} {wanted}."
+        )
+    return kept
+
+
+def _group(cell: Cell) -> tuple[str, ...]:
+    """The cells that are shown together: of one metric, network and ID set where lines are OOD sets."""
+    together = (cell.network, cell.id) if cell.ood and cell.table != "ablation" else ()
+    return _METRICS[cell.metric], *together
+
+
+def _drawn(cells: list[Cell], title: str) -> Table:
+    """A line for each OOD set, network or variant of the ablation; a column for each method, or ID set of the ablation."""
+    first = cells[0]
+    labels, across = ["ood"], "method"
+    if first.table == "ablation":
+        labels, across = ["printed_method"], "id"
+    elif not first.ood:
+        labels = [column for column in ("network", "id") if getattr(first, column)]
+    shown = Table(
+        box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True, title=title, title_justify="left"
+    )
+    for label in labels:
+        shown.add_column(label.replace("printed_method", "variant"), style="cyan", no_wrap=True)
+    columns = _values(cells, across)
+    for column in columns:
+        shown.add_column(column, justify="right", no_wrap=True)
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for cell in cells:
+        value = "-" if cell.mean is None else cell.printed.replace("(", " (")
+        line = lines.setdefault(tuple(getattr(cell, label) for label in labels), {})
+        line[getattr(cell, across)] = f"[bold]{value}[/bold]" if cell.bold else value
+    for names, values in lines.items():
+        shown.add_row(*names, *(values.get(column, "") for column in columns))
+    return shown
+
+
+def _values(cells: Iterable[Cell], column: str) -> list[str]:
+    return list(dict.fromkeys(getattr(cell, column) for cell in cells))

@@ -1,0 +1,47 @@
+"""``offaxis report``: a results store -> tables and one page."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from offaxis.cli.app import app, example
+from offaxis.datasets import ImageSet, load
+from offaxis.errors import ArgumentError
+from offaxis.metrics import HIGHER_IS_BETTER
+from offaxis.protocols.store import Store
+
+
+@app.command("report", epilog=example("offaxis report results/digits --out report"))
+def report_command(
+    store: Annotated[Path, typer.Argument(help="The folder that [cyan]offaxis evaluate --out[/cyan] was given.")],
+    out: Annotated[Path, typer.Option(help="Folder for report.md, tables/ and index.html.")],
+    metrics: Annotated[
+        str, typer.Option(help=f"Metrics with commas, the first ranks: {', '.join(HIGHER_IS_BETTER)}.")
+    ] = "auroc,accuracy_at_tpr95,aupr_in",
+    thumbnails: Annotated[
+        int, typer.Option(help="Images that each detector finds most and least familiar; 0 for none.", min=0)
+    ] = 6,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Out-of-distribution detection",
+    data: Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")] = None,
+) -> None:
+    """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
+    from offaxis.reports.page import write_page  # jinja2 and the tables take a moment to import
+    from offaxis.reports.report import write_tables
+
+    wanted = [word.strip() for word in metrics.split(",") if word.strip()]
+    unknown = [name for name in wanted if name not in HIGHER_IS_BETTER]
+    if unknown or not wanted:
+        raise ArgumentError(f"Expected metrics out of {', '.join(HIGHER_IS_BETTER)} but got {metrics!r}.")
+    known = Store.existing(store)
+    parts = write_tables(known, out, wanted)
+    write_page(known, parts, out / "index.html", title, thumbnails, partial(_load, data))
+    console = Console()
+    console.print(f"The page: {out / 'index.html'}", highlight=False, markup=False)
+    console.print(f"Tables: {out / 'report.md'} and {out / 'tables'}", highlight=False, markup=False)
+
+
+def _load(root: Path | None, name: str, like: ImageSet | None) -> ImageSet:
+    return load(name, "test", root=root, like=like, force=True)

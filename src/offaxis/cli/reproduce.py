@@ -1,0 +1,125 @@
+"""``offaxis reproduce``: a table or a figure of the paper, from training to the file."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from offaxis.cli.app import app, example
+from offaxis.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from offaxis.recipes.items import Item
+    from offaxis.recipes.scale import Scale
+    from offaxis.recipes.step import Step
+
+
+@app.command("reproduce", epilog=example("offaxis reproduce one-vs-one --scale laptop --dry-run"))
+def reproduce_command(
+    item: Annotated[
+        str | None, typer.Argument(help="The table or figure; without one, all are listed.", show_default=False)
+    ] = None,
+    scale: Annotated[str, typer.Option(help="paper or laptop.")] = "laptop",
+    out: Annotated[Path | None, typer.Option(help="Folder for everything.", show_default="reproduce/SCALE")] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder with trained networks; what is there is used.", show_default="OUT/runs")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Say what would be done, and how long it would take here.")] = False,
+    list_steps: Annotated[
+        bool,
+        typer.Option("--list", help="Print the commands, one a line; each can run on any machine, trainings first."),
+    ] = False,
+    id: Annotated[str | None, typer.Option(help="ID sets with commas.", show_default="the scale's")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many.", show_default="the scale's", min=1)] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Network in place of the scale's.", show_default="the scale's")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe for it.", show_default="laptop")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of each training.", show_default="the recipe's")] = None,
+    data: Annotated[Path | None, typer.Option(help="Where image sets are kept.", show_default="OFFAXIS_DATA")] = None,
+    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+) -> None:
+    """Make a table or a figure of the paper again; what is there already is not computed again."""
+    from offaxis.recipes.chain import Chain
+    from offaxis.recipes.items import ITEMS
+    from offaxis.recipes.items import item as item_of
+
+    console = Console(quiet=quiet)
+    if item is None:
+        for found in ITEMS.values():
+            console.print(f"[cyan]{found.name:<20}[/cyan]{found.title}", highlight=False)
+        return
+    if data is not None:
+        os.environ["OFFAXIS_DATA"] = str(data)
+    size = _scale(scale, id, seeds, network, recipe, epochs)
+    folder = out or Path("reproduce") / scale
+    chain = Chain(size, folder, runs or folder / "runs")
+    wanted = item_of(item)
+    steps = list({step.words: step for step in wanted.steps(chain)}.values())
+    steps.sort(key=lambda step: step.words[0] != "train")
+    left = [step for step in steps if not step.done]
+    if list_steps:
+        for step in steps:
+            console.print(step.command, soft_wrap=True, highlight=False, markup=False)
+    elif dry_run:
+        _explain(console, wanted, steps, left, folder / item)
+    else:
+        _run(left, quiet)
+        for path in wanted.finish(chain, folder / item):
+            console.print(str(path), highlight=False, markup=False, soft_wrap=True)
+
+
+def _scale(
+    name: str, ids: str | None, seeds: int | None, network: str | None, recipe: str | None, epochs: int | None
+) -> "Scale":
+    from dataclasses import replace
+
+    from offaxis.recipes.scale import SCALES, Trained
+
+    if name not in SCALES:
+        raise ArgumentError(f"Expected --scale to be paper or laptop but got {name!r}.")
+    size = SCALES[name]()
+    networks = (Trained(network, recipe or "laptop"),) if network else size.networks
+    if recipe and not network:
+        networks = tuple(replace(t, recipe=recipe) for t in networks)
+    if epochs is not None:
+        networks = tuple(replace(t, options=(*t.options, "--epochs", str(epochs))) for t in networks)
+    chosen = tuple(word.strip() for word in ids.split(",")) if ids else None
+    return size.but(networks=networks, ids=chosen, seeds=tuple(range(seeds)) if seeds else None)
+
+
+def _explain(console: Console, item: "Item", steps: "list[Step]", left: "list[Step]", folder: Path) -> None:
+    from offaxis.recipes.estimate import seconds, spoken
+
+    console.print(f"{item.title}", style="bold", highlight=False)
+    for step in steps:
+        console.print(
+            f"{'done ' if step.done else '     '} {step.command}", highlight=False, markup=False, soft_wrap=True
+        )
+    for kind, name in (("train", "trainings"), ("evaluate", "evaluations")):
+        own = [step for step in left if step.words[0] == kind]
+        if own:
+            forward, backward = (sum(getattr(step.work, way) for step in own) for way in ("forward", "backward"))
+            console.print(
+                f"{len(own)} {name} to do: {forward / 1e6:,.2f} million images forward, {backward / 1e6:,.2f} million back, "
+                f"about {spoken(seconds(own))} on this machine, one after the other.",
+                highlight=False,
+            )
+    if not left:
+        console.print("Nothing is left to compute.", highlight=False)
+    console.print(f"Then tables or figures are written into {folder}.", highlight=False, markup=False)
+
+
+def _run(steps: "list[Step]", quiet: bool) -> None:
+    import click
+
+    command: click.Command = typer.main.get_command(app)
+    for number, step in enumerate(steps, 1):
+        if not quiet:
+            Console(stderr=True).print(
+                f"[{number}/{len(steps)}] {step.command}", style="bold", markup=False, highlight=False
+            )
+        command.main([*step.words, *(["--quiet"] if quiet else [])], prog_name="offaxis", standalone_mode=False)
+        step.mark()

@@ -1,0 +1,216 @@
+"""Results on disk: files that are written once, whole, and never change.
+
+::
+
+    STORE/
+      store.json                   the format's name and version
+      networks/KEY.json            a NetworkRecord
+      sets/KEY.json, KEY.npz       a set's name, count and checksum; the indices of its validation and test images
+      results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own
+      scores/NETWORK/SET/*.npz     the scores of the test images
+      evidence/NETWORK/SET/*.npz   what scores at every setting of a grid are made from; may be deleted
+
+No file is ever appended to or replaced, and each gets its name only when it is complete. So any number of processes, on
+any number of machines that share the folder, can write at once, and whatever stops them leaves only whole files.
+"""
+
+import json
+import time
+import uuid
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offaxis.atomic import replacing, write_text
+from offaxis.errors import StoreError
+from offaxis.protocols.result import NetworkRecord, Result
+
+FORMAT = "offaxis-results"
+VERSION = 1
+Array = NDArray[Any]
+
+
+class Store:
+    """A folder of results.
+
+    Args:
+        path: the folder; made when something is first written to it.
+
+    Raises:
+        StoreError: the folder holds something else, or was written by a newer version.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._about = self.path / "store.json"
+        if self._about.exists():
+            about = _json(self._about)
+            if about.get("format") != FORMAT or not isinstance(about.get("version"), int):
+                raise StoreError(f"Expected a results store in {self.path} but store.json is something else's.")
+            if about["version"] > VERSION:
+                raise StoreError(
+                    f"The results in {self.path} have version {about['version']} but this offaxis reads up to {VERSION}: "
+                    "install a newer one."
+                )
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise StoreError(
+                f"Expected a results store or an empty folder but {self.path} holds something else. Name another folder."
+            )
+
+    @classmethod
+    def existing(cls, path: str | Path) -> "Store":
+        """A store that must be there already."""
+        if not (Path(path) / "store.json").is_file():
+            raise StoreError(
+                f"There are no results in {path}: name the folder that `offaxis evaluate --out` was given."
+            )
+        return cls(path)
+
+    # results -----------------------------------------------------------------------------------------------------------
+
+    def add(self, results: Iterable[Result]) -> None:
+        """Keep some results; they appear together."""
+        lines = [json.dumps(result.to_json()) + "\n" for result in results]
+        if lines:
+            self._begin()
+            write_text(self.path / "results" / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.jsonl", "".join(lines))
+
+    def results(self) -> list[Result]:
+        """All results, in the order in which they were made; each once, however often it was made."""
+        found: dict[str, Result] = {}
+        for file in sorted((self.path / "results").glob("*.jsonl")):
+            for values in _lines(file):
+                try:
+                    result = Result.from_json(values)
+                except (TypeError, KeyError) as error:
+                    raise StoreError(
+                        f"{file} does not hold whole results ({error}): remove it and evaluate again."
+                    ) from error
+                found.setdefault(result.key, result)
+        return list(found.values())
+
+    def add_network(self, record: NetworkRecord) -> None:
+        """Keep what is known of a network."""
+        self._keep_json(f"networks/{record.key}.json", record.to_json())
+
+    def network(self, key: str) -> NetworkRecord | None:
+        """The network of that key, or None."""
+        file = self.path / "networks" / f"{key}.json"
+        return NetworkRecord.from_json(_json(file)) if file.exists() else None
+
+    def networks(self) -> list[NetworkRecord]:
+        """All networks, by label and seed."""
+        found = [NetworkRecord.from_json(_json(file)) for file in sorted((self.path / "networks").glob("*.json"))]
+        return sorted(found, key=lambda record: (record.id, record.label, record.seed))
+
+    # sets ----------------------------------------------------------------------------------------------------------------
+
+    def add_set(self, key: str, about: Mapping[str, Any], validation: Array, test: Array) -> None:
+        """Keep what is known of a set, and which of its images are for validation and for testing."""
+        self._keep_arrays(f"sets/{key}.npz", {"validation": validation, "test": test})
+        self._keep_json(f"sets/{key}.json", about)
+
+    def sets(self) -> dict[str, dict[str, Any]]:
+        """What is known of every set, by key: name, images, fingerprint, rule."""
+        return {file.stem: _json(file) for file in sorted((self.path / "sets").glob("*.json"))}
+
+    def indices(self, key: str, part: str = "test") -> Array:
+        """int64 (T,): which images of a set were tested, in the order of their scores (or "validation")."""
+        return _arrays(self.path / "sets" / f"{key}.npz")[part]
+
+    # arrays --------------------------------------------------------------------------------------------------------------
+
+    def has_scores(self, reference: str) -> bool:
+        """Whether ``scores`` would find something."""
+        return (self.path / reference.partition("#")[0]).exists()
+
+    def add_scores(self, reference: str, scores: Array) -> None:
+        """Keep the scores (T,) of a set's test images under a reference, ``FILE#NAME``."""
+        file, _, name = reference.partition("#")
+        self._keep_arrays(file, {name: smallest(scores)})
+
+    def scores(self, reference: str) -> Array:
+        """(T,), larger = more out-of-distribution, in the order of the set's test indices."""
+        file, _, name = reference.partition("#")
+        found = _arrays(self.path / file)
+        if name not in found:
+            raise StoreError(f"{self.path / file} holds no scores named {name!r}: evaluate again.")
+        return found[name]
+
+    def add_evidence(self, network: str, set_key: str, name: str, arrays: Mapping[str, Array]) -> None:
+        """Keep arrays over all images of a set, from which scores are made."""
+        self._keep_arrays(str(self._evidence(network, set_key, name).relative_to(self.path)), arrays)
+
+    def has_evidence(self, network: str, set_key: str, name: str) -> bool:
+        """Whether ``evidence`` would find something."""
+        return self._evidence(network, set_key, name).exists()
+
+    def evidence(self, network: str, set_key: str, name: str) -> dict[str, Array]:
+        """What ``add_evidence`` was given."""
+        return _read(self._evidence(network, set_key, name))
+
+    # -----------------------------------------------------------------------------------------------------------------------
+
+    def _evidence(self, network: str, set_key: str, name: str) -> Path:
+        return self.path / "evidence" / network / set_key / f"{name}.npz"
+
+    def _begin(self) -> None:
+        if not self._about.exists():
+            write_text(self._about, json.dumps({"format": FORMAT, "version": VERSION}) + "\n")
+
+    def _keep_json(self, name: str, values: Mapping[str, Any]) -> None:
+        self._begin()
+        if not (self.path / name).exists():
+            write_text(self.path / name, json.dumps(values, indent=1) + "\n")
+
+    def _keep_arrays(self, name: str, arrays: Mapping[str, Array]) -> None:
+        self._begin()
+        if not (self.path / name).exists():
+            with replacing(self.path / name) as temporary, temporary.open("wb") as file:
+                np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]
+
+
+def smallest(scores: Array) -> Array:
+    """The scores as float32 where that keeps all distinct values apart, else as they are."""
+    narrow = scores.astype(np.float32)
+    if scores.dtype != np.float64 or len(np.unique(narrow)) == len(np.unique(scores)):
+        return narrow
+    return scores
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise StoreError(
+                f"Line {number} of {file} is damaged ({error}): remove the file and evaluate again."
+            ) from None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{file} is damaged ({error}): remove it and evaluate again.") from None
+    return values
+
+
+@lru_cache(maxsize=64)
+def _arrays(file: Path) -> dict[str, Array]:
+    return _read(file)
+
+
+def _read(file: Path) -> dict[str, Array]:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise StoreError(
+            f"{file} is missing or damaged ({error}): remove it if it is there and evaluate again."
+        ) from None

@@ -1,0 +1,55 @@
+"""How long steps would take on this machine: passes, times what a pass takes here."""
+
+import time
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+
+from offaxis.datasets import CATALOGUE
+from offaxis.networks import by_name
+from offaxis.recipes.step import Step
+
+BATCH = 8
+
+
+@cache
+def seconds_per_image(network: str, id_name: str) -> tuple[float, float]:
+    """(forward, backward) seconds an image takes here, measured on a few noise images."""
+    channels, height, width = CATALOGUE[id_name].shape if id_name in CATALOGUE else (3, 32, 32)
+    torch.manual_seed(0)
+    made = by_name(network)(num_classes=10, in_channels=channels, head="cosine")
+    images = torch.randn(BATCH, channels, height, width)
+    times = []
+    for _ in range(2):  # the first warms up
+        begun = time.perf_counter()
+        total = made(images).sum()
+        middle = time.perf_counter()
+        total.backward()
+        times.append((middle - begun, time.perf_counter() - middle))
+    forward, backward = times[-1]
+    return forward / BATCH, backward / BATCH
+
+
+def seconds(steps: Iterable[Step]) -> float:
+    """The time that steps would take one after the other, without reading images and without waiting for others."""
+    total = 0.0
+    for step in steps:
+        forward, backward = seconds_per_image(step.work.network, step.work.id)
+        total += forward * step.work.forward + backward * step.work.backward
+    return total
+
+
+def spoken(duration: float) -> str:
+    """A time in words.
+
+    Example:
+        >>> spoken(90), spoken(4000), spoken(200_000)
+        ('2 minutes', '1.1 hours', '2.3 days')
+    """
+    if duration < 60:
+        return f"{duration:.0f} seconds"
+    for unit, length, most in (("minutes", 60, 60), ("hours", 3600, 24), ("days", 86400, 1000)):
+        if duration / length < most:
+            return f"{duration / length:.{0 if unit == 'minutes' else 1}f} {unit}"
+    return f"{duration / 86400 / 365:.0f} years"

@@ -1,0 +1,136 @@
+"""Paper Fig. 6: where ID and OOD images lie in the space of the last features."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike, NDArray
+
+from offaxis.errors import ArgumentError
+from offaxis.reports.figures.checks import not_empty
+from offaxis.reports.figures.embedding import Points, subsample, tsne
+from offaxis.reports.figures.labels import legend_below, wrapped
+from offaxis.reports.figures.style import blank, styled
+
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_KNOWN, _FIRST, _SECOND = ("#8ab6d6", "o", 5.0), ("#b5400b", "^", 7.0), ("#1a1a1a", "x", 7.0)
+"""Colour, marker and size of ID images and of the two OOD sets: pale, darker, darkest, also in grey."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The features of one network.
+
+    Attributes:
+        title: the network, for instance ``standard`` or ``cosine``.
+        train: (n, d) features of ID training images.
+        train_labels: (n,) their classes.
+        test: (m, d) features of ID test images.
+        test_labels: (m,) their classes.
+        first: (k, d) features of an OOD set.
+        second: (l, d) features of another.
+    """
+
+    title: str
+    train: ArrayLike
+    train_labels: ArrayLike
+    test: ArrayLike
+    test_labels: ArrayLike
+    first: ArrayLike
+    second: ArrayLike
+
+
+@styled
+def feature_spaces(
+    spaces: Sequence[Space], first_name: str, second_name: str, limit: int = 400, seed: int = 0
+) -> Figure:
+    """A row for each network: ID training images, ID test images, these against one OOD set, another, and both.
+
+    All images of a row are put on the plane by one t-SNE, so that its five panels show the same map.
+
+    Args:
+        spaces: the networks, in the paper the standard one above and the cosine one below.
+        first_name: the first OOD set.
+        second_name: the second.
+        limit: images of each kind at most, chosen at random but always the same for a seed.
+        seed: of the choice and of t-SNE.
+    """
+    not_empty("the networks", spaces)
+    if limit < 2:
+        raise ArgumentError(f"Expected a limit of at least 2 images but got {limit}.")
+    figure = blank(9.6, 2.05 * len(spaces) + 0.55)
+    places = figure.subplots(len(spaces), 5, squeeze=False)
+    heads = ("ID, training", "ID, test", f"ID and {first_name}", f"ID and {second_name}", "ID and both")
+    for row, (space, axes) in enumerate(zip(spaces, places, strict=True)):
+        train, train_labels = _chosen(space.train, space.train_labels, limit, seed)
+        test, test_labels = _chosen(space.test, space.test_labels, limit, seed)
+        first, _ = _chosen(space.first, None, limit, seed)
+        second, _ = _chosen(space.second, None, limit, seed)
+        on_train, on_test, on_first, on_second = tsne([train, test, first, second], seed)
+        classes = np.unique(np.concatenate([train_labels, test_labels]))
+        _classes(axes[0], on_train, train_labels, classes)
+        _classes(axes[1], on_test, test_labels, classes)
+        for place, others in ((2, (on_first, None)), (3, (None, on_second)), (4, (on_first, on_second))):
+            _dots(axes[place], on_test, _KNOWN)
+            for points, look in zip(others, (_FIRST, _SECOND), strict=True):
+                if points is not None:
+                    _dots(axes[place], points, look)
+        _frame(axes, np.concatenate([on_train, on_test, on_first, on_second]))
+        axes[0].set_ylabel(wrapped(space.title, 22, 2), fontweight="bold")
+        if row == 0:
+            for place, head in zip(axes, heads, strict=True):
+                place.set_title(wrapped(head, 21, 2), fontsize=8.5)
+    handles = [
+        Line2D([], [], linestyle="", marker=marker, color=colour, markersize=5.5)
+        for colour, marker, _ in (_KNOWN, _FIRST, _SECOND)
+    ]
+    legend_below(figure, handles, ["ID, test", first_name, second_name])
+    return figure
+
+
+def _chosen(
+    features: ArrayLike, labels: ArrayLike | None, limit: int, seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    array = np.asarray(features, dtype=np.float64)
+    if array.ndim != 2 or not len(array):
+        raise ArgumentError(f"Expected features of shape (n, d) with n of at least 1 but got {array.shape}.")
+    names = np.zeros(len(array), np.int64) if labels is None else np.asarray(labels)
+    if names.shape != (len(array),):
+        raise ArgumentError(
+            f"Expected a label for each of {len(array)} images but got an array of shape {names.shape}."
+        )
+    chosen = subsample(len(array), limit, seed)
+    return array[chosen], names[chosen].astype(np.int64)
+
+
+def _classes(axes: Axes, points: Points, labels: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
+    """A colour and a marker for each class; with many classes neighbours in number differ in both."""
+    colours = colormaps["turbo"](np.linspace(0.03, 0.97, len(classes)))
+    for place, label in enumerate(classes):
+        some = points[labels == label]
+        axes.scatter(
+            some[:, 0], some[:, 1], s=6, color=[colours[place]], marker=_MARKERS[place % len(_MARKERS)], linewidths=0
+        )
+
+
+def _dots(axes: Axes, points: Points, look: tuple[str, str, float]) -> None:
+    colour, marker, size = look
+    axes.scatter(
+        points[:, 0], points[:, 1], s=size, color=colour, marker=marker, linewidths=0.8 if marker == "x" else 0
+    )
+
+
+def _frame(axes: NDArray[np.object_], points: Points) -> None:
+    """The same stretch of the plane in every panel of a row, without numbers: only nearness means something."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    room = 0.04 * np.maximum(high - low, 1.0)
+    for place in axes:
+        place.set_xlim(low[0] - room[0], high[0] + room[0])
+        place.set_ylim(low[1] - room[1], high[1] + room[1])
+        place.set_xticks([])
+        place.set_yticks([])
+        place.spines[:].set(visible=True, color="#bbbbbb")

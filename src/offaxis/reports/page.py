@@ -1,0 +1,146 @@
+"""Results -> one HTML page that needs nothing else: no network, no server, no other file."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from offaxis.atomic import write_text
+from offaxis.datasets import CATALOGUE, relation
+from offaxis.protocols.result import NetworkRecord
+from offaxis.protocols.store import Store
+from offaxis.protocols.summary import Summary
+from offaxis.reports.contents import METRIC_TITLES, set_title, slug
+from offaxis.reports.figures import as_svg, ranking
+from offaxis.reports.plots import drawn
+from offaxis.reports.provenance import commands
+from offaxis.reports.report import Part
+from offaxis.reports.strangest import Loader, Thumbnails, strangest
+from offaxis.version import __version__
+
+MOST_RANKED = 24
+DETECTOR_NOTES = {
+    "none": "nothing to tune",
+    "published default": "values that somebody chose, perhaps on OOD images",
+    "tuned": "chosen on validation images of an OOD set",
+}
+
+
+def write_page(
+    store: Store, parts: Sequence[Part], path: Path, title: str, thumbnails: int = 6, load: Loader | None = None
+) -> None:
+    """Write the page.
+
+    Args:
+        store: where the scores are.
+        parts: what ``write_tables`` returned.
+        path: of the page.
+        title: its title.
+        thumbnails: how many images of each kind are shown; 0 for none.
+        load: reads image sets for the thumbnails; None for none.
+    """
+    page = _environment().get_template("report.html.j2")
+    records = store.networks()
+    contents = [_part(store, part, records, thumbnails if load else 0, load) for part in parts]
+    text = page.render(title=title, version=__version__, parts=contents, states=DETECTOR_NOTES, metrics=METRIC_TITLES)
+    write_text(path, text)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("offaxis.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["data"] = _data
+    return environment
+
+
+def _data(value: Any) -> Markup:
+    """JSON inside a script element: no sign of it can end the element."""
+    text = (
+        json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    )
+    return Markup(text)
+
+
+def _part(
+    store: Store, part: Part, records: Sequence[NetworkRecord], count: int, load: Loader | None
+) -> dict[str, Any]:
+    pictures: dict[str, str] = {}
+    strips: dict[str, Any] = {}
+    notes: dict[str, str] = {}
+    if count and load is not None:
+        kept = Thumbnails(store, load)
+        strips = strangest(store, part.results, kept, count)
+        pictures, notes = kept.pictures, kept.notes
+    own = [record for record in records if record.id == part.id]
+    return {
+        "id": part.id,
+        "title": set_title(part.id),
+        "networks": part.networks,
+        "sets": _sets(store, part),
+        "chapters": [
+            {
+                "view": c.view,
+                "ranking": c.ranking,
+                "sets": c.sets,
+                "differences": c.differences,
+                "figure": _ranking(c.summaries, slug(part.id, c.view)) if c.ranking else None,
+            }
+            for c in part.chapters
+        ],
+        "methods": len({(r.network, r.method) for r in part.results}),
+        "results": len(part.results),
+        "plots": drawn(store, part.results),
+        "strips": strips,
+        "pictures": pictures,
+        "notes": notes,
+        "commands": commands(part.results, own, store),
+        "checksums": [{"what": f"{r.label} seed {r.seed}", "sum": r.weights, "origin": r.origin} for r in own],
+        "versions": part.results[0].versions,
+    }
+
+
+def _sets(store: Store, part: Part) -> list[dict[str, Any]]:
+    about = store.sets()
+    rows = {r.ood_data: r for r in part.results}
+    first = part.results[0]
+    found = [_set(about[first.id_data], part.id, "in distribution", "")]
+    for key, r in rows.items():
+        found.append(_set(about[key], part.id, r.group, relation(r.id, r.ood).note))
+    return found
+
+
+def _set(about: dict[str, Any], id_name: str, group: str, note: str) -> dict[str, Any]:
+    name = about["name"]
+    tested = about["images"] - about["validation"]
+    licence = CATALOGUE[name].licence if name in CATALOGUE else "your own"
+    return {
+        "name": set_title(name), "group": group, "note": note, "tested": tested, "validation": about["validation"],
+        "rule": about["rule"], "shape": "x".join(map(str, about["shape"])), "licence": licence,
+        "fingerprint": about["fingerprint"], "id": name == id_name,
+    }  # fmt: skip
+
+
+def _ranking(summaries: Sequence[Summary], prefix: str) -> Markup | None:
+    """The best detectors with the range of their means over sets."""
+    best = summaries[:MOST_RANKED]
+    if len(best) < 2:
+        return None
+    short = _short({s.network for s in best})
+    means, states = {}, {}
+    for s in best:
+        values = [100 * cell.mean for cell in s.rows.values()]
+        name = ", ".join(word for word in (s.method, short[s.network]) if word)
+        means[name], states[name] = (100 * s.groups["all"].mean, min(values), max(values)), s.state
+    figure = ranking(means, states, "mean AUROC (%); the line goes from the worst set to the best")
+    return Markup(as_svg(figure, "Detectors by mean AUROC", f"{prefix}-"))
+
+
+def _short(labels: set[str]) -> dict[str, str]:
+    """The networks' labels without the words that all of them have."""
+    shared = set.intersection(*(set(label.split()) for label in labels))
+    return {label: " ".join(word for word in label.split() if word not in shared) for label in labels}

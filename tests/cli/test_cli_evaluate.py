@@ -1,0 +1,176 @@
+"""``offaxis evaluate`` and ``offaxis report`` as a user types them."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from offaxis.cli import app
+from offaxis.datasets import load
+from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
+from offaxis.networks import by_name
+from offaxis.protocols import Store, make_detectors, open_network
+from offaxis.protocols.subject import run_label
+from offaxis.training import Recipe, train
+
+DETECTORS = "cosine,max-softmax,knn:k=5,odin:temperatures=(1.0,1000.0):epsilons=(0.0,0.01)"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "120", "OFFAXIS_DATA": "/nowhere"})
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    images = load("small-digits", "train")
+    for head, seed in (("cosine", 0), ("cosine", 1), ("linear", 0)):
+        torch.manual_seed(seed)
+        network = by_name("wrn-10-1-half")(num_classes=10, in_channels=1, head=head)
+        recipe = Recipe(epochs=2, batch_size=64, crop=0, flip=False)
+        train(network, images, recipe, seed=seed, out=folder / f"{head}{seed}", quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store(runs: Path) -> Path:
+    out = runs / "store"
+    shown = run(
+        "evaluate", str(runs / "cosine0"), str(runs / "cosine1"), str(runs / "linear0"), "--ood", "letters,gaussian",
+        "--images", "120", "--detectors", DETECTORS,
+        "--protocol", "both", "--out", str(out),
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    return out
+
+
+def test_evaluate_fills_a_store(store: Path) -> None:
+    results = Store(store).results()
+    assert {r.network for r in results} == {"wrn-10-1-half cosine", "wrn-10-1-half linear"}
+    assert {r.seed for r in results} == {0, 1}
+    assert {r.detector for r in results if r.network.endswith("linear")} == {"max-softmax", "knn", "odin"}
+    assert {r.hyperparameters["k"] for r in results if r.method == "knn (default)"} == {5}
+    assert {(r.assumed, r.ood) for r in results if r.state == "tuned"} == {
+        (a, b) for a in ("letters", "gaussian") for b in ("letters", "gaussian")
+    }
+
+
+def test_ensembles_and_pairs(runs: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "store")
+    same = ("--ood", "letters", "--images", "60", "--no-tune", "--quiet", "--out", out)
+    first, second = str(runs / "cosine0"), str(runs / "cosine1")
+    assert run("evaluate", first, second, "--as", "ensemble", "--detectors", "native", *same).exit_code == 0
+    assert (
+        run(
+            "evaluate", str(runs / "linear0"), first, "--as", "paired", "--detectors", "cosine,max-softmax", *same
+        ).exit_code
+        == 0
+    )
+    labels = {
+        r.network: {x.detector for x in Store(out).results() if x.network == r.network} for r in Store(out).results()
+    }
+    assert "cosine-ensemble" in labels["wrn-10-1-half cosine x2"]
+    assert labels["wrn-10-1-half linear + wrn-10-1-half cosine"] == {"cosine", "max-softmax"}
+
+
+def test_a_network_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\nfrom offaxis.networks import by_name\n"
+        "def network():\n    torch.manual_seed(0)\n    return by_name('wrn-10-1-half')(num_classes=10, in_channels=1)\n"
+        "def other():\n    return 5\n"
+    )
+    out = str(tmp_path / "store")
+    words = (
+        "--id",
+        "small-digits",
+        "--ood",
+        "letters",
+        "--images",
+        "40",
+        "--detectors",
+        "cosine",
+        "--quiet",
+        "--out",
+        out,
+    )
+    assert run("evaluate", str(file), *words).exit_code == 0
+    [result] = Store(out).results()
+    assert (result.network, result.detector) == ("mine", "cosine")
+    with pytest.raises(EvaluationError, match="returned a int"):
+        open_network(f"{file}:other")
+    with pytest.raises(EvaluationError, match="it has network, other"):
+        open_network(f"{file}:missing")
+    file.write_text("1 / 0")
+    with pytest.raises(EvaluationError, match="ZeroDivisionError"):
+        open_network(file)
+    with pytest.raises(EvaluationError, match="not there"):
+        open_network(tmp_path / "absent")
+    with pytest.raises(EvaluationError, match="not there"):
+        open_network(tmp_path / "absent.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--protocol", "fair"), "--protocol"),
+        (("--as", "team"), "--as"),
+        (("--detectors", "magic"), "magic"),
+        (("--detectors", "knn:k"), "knn:k=10"),
+        (("--detectors", "knn:size=3"), "does not take"),
+        (("--as", "paired"), "two classifiers"),
+        (("--ood", "svhn"), "svhn"),
+    ],
+)
+def test_wrong_words_are_refused(runs: Path, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    shown = run("evaluate", str(runs / "cosine0"), "--ood", "letters", "--out", str(tmp_path / "s"), *words)
+    assert isinstance(shown.exception, OffaxisError)
+    assert said in str(shown.exception)
+
+
+def test_labels_say_what_differs() -> None:
+    network = {"name": "wide_resnet", "depth": 28, "width": 10, "stem_stride": 1, "dropout": 0.3}
+    head = {"name": "cosine", "scale": 16.0, "hidden": 512}
+    settings = {"network": {**network, "head": head}, "recipe": {"decay_head": True}}
+    assert run_label(settings) == "wrn-28-10 cosine scale=16 hidden=512 decayed dropout=0.3"
+    assert run_label({"network": None}) == "own network"
+    plain = {"network": {**network, "dropout": 0.0, "head": {"name": "linear", "scale": None}}, "recipe": {}}
+    assert run_label(plain) == "wrn-28-10 linear"
+
+
+def test_families_of_detectors(runs: Path) -> None:
+    cosine, linear = open_network(runs / "cosine0"), open_network(runs / "linear0")
+    native = [d.name for d in make_detectors(["native"], cosine)]
+    assert "cosine" in native
+    assert not {"isomax", "generalized-odin", "cosine-ensemble", "leave-out"} & set(native)
+    assert [d.name for d in make_detectors(["isomax", "cosine", "cosine"], cosine)] == ["isomax", "cosine"]
+    [odin] = make_detectors(["odin"], linear)
+    assert linear.normalise is not None
+    assert odin.std == linear.normalise.std
+
+
+def test_report_writes_tables_and_a_page(store: Path, tmp_path: Path) -> None:
+    shown = run("report", str(store), "--out", str(tmp_path / "report"), "--thumbnails", "2")
+    assert shown.exit_code == 0, shown.output
+    text = (tmp_path / "report" / "report.md").read_text()
+    for words in ("Ranking by mean AUROC", "less-biased", "one-vs-one", "by assumed set", "accuracy %", "knn (tuned)"):
+        assert words in text
+    tables = tmp_path / "report" / "tables"
+    rows = list(csv.DictReader((tables / "results.csv").read_text().splitlines()))
+    assert len(rows) == len(Store(store).results())
+    assert float(rows[0]["auroc"]) == Store(store).results()[0].metrics["auroc"]
+    assert (tables / "ranking-small-digits-one-vs-one-auroc.tex").read_text().count(r"\\") > 3
+    assert (tables / "pairs-small-digits-one-vs-one-auroc.csv").exists()
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert page.count("data:image/png") > 4
+    assert "offaxis train --id small-digits --network wrn-10-1-half --head cosine --epochs 2" in page
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+
+
+def test_report_of_nothing_is_refused(tmp_path: Path) -> None:
+    shown = run("report", str(tmp_path), "--out", str(tmp_path / "report"))
+    assert isinstance(shown.exception, OffaxisError)
+    shown = run("report", str(tmp_path), "--metrics", "beauty", "--out", str(tmp_path / "report"))
+    assert isinstance(shown.exception, ArgumentError)

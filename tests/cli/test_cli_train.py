@@ -1,0 +1,129 @@
+"""The command line as a user meets it: help with examples, and wrong input answered in a sentence with exit code 2."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from offaxis.cli import app
+from offaxis.errors import OffaxisError
+
+SMALL = ["--id", "small-digits", "--network", "wrn-10-1", "--epochs", "1", "--quiet"]
+
+
+def offaxis(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "offaxis", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=settings,
+    )
+
+
+def commands() -> list[list[str]]:
+    """Every command of the program, however deep."""
+
+    def walk(group: object, path: list[str]) -> list[list[str]]:
+        inner = getattr(group, "commands", None)
+        if not inner:
+            return [path]
+        return [found for name, command in inner.items() for found in walk(command, [*path, name])]
+
+    return walk(typer.main.get_command(app), [])
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_shows_an_example(command: list[str]) -> None:
+    shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "250"})
+    assert shown.exit_code == 0
+    assert re.search(rf"Example\s+offaxis {' '.join(command)}", shown.output), shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--network", "resnet-50"], "wrn-28-10"),
+        (["--network", "wrn-11-1"], "depth"),
+        (["--epochs", "-3"], "epochs"),
+        (["--epochs", "0"], "at least 1 but got 0"),
+        (["--head", "euclid"], "'cosine'"),
+        (["--head", "linear", "--hidden", "5"], "takes no --hidden"),
+        (["--scale", "wide"], "predicted, learned or a number"),
+        (["--scale", "-2"], "positive number"),
+        (["--recipe", "best"], "laptop"),
+        (["--batch-size", "1"], "batch_size"),
+        (["--batch-size", "5000"], "smaller batch size"),
+        (["--lr", "nan"], "learning_rate"),
+        (["--id", "no-such-set"], "no-such-set"),
+        (["--dropout", "1.5"], "dropout"),
+    ],
+    ids=lambda v: "_".join(v) if isinstance(v, list) else "",
+)
+def test_wrong_input_is_refused_and_nothing_is_written(tmp_path: Path, arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), *SMALL, *arguments])
+    assert isinstance(result.exception, OffaxisError), result.output
+    assert said in str(result.exception)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_program_prints_an_error_without_a_traceback_and_exits_with_2(tmp_path: Path) -> None:
+    done = offaxis("train", "--out", str(tmp_path / "run"), *SMALL, "--network", "resnet-50")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Expected a network such as wrn-28-10")
+    assert "Traceback" not in done.stderr
+    unknown = offaxis("train", "--out", str(tmp_path), "--bogus")
+    assert unknown.returncode == 2
+    assert "Traceback" not in unknown.stderr
+
+
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    result = CliRunner().invoke(app, ["train", "--out", str(tmp_path), *SMALL, "--resume"])
+    assert isinstance(result.exception, OffaxisError)
+    assert "holds other files" in str(result.exception)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="mounting a small disk needs root")
+def test_a_full_disk_is_said_so_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False, capture_output=True
+    ).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        wanted = ["--id", "small-digits", "--network", "wrn-10-1", "--epochs", "3", "--quiet"]
+        done = offaxis("train", "--out", str(disk / "run"), *wanted)  # a checkpoint takes 0.6 MB; beside the old, 1.2
+        assert done.returncode == 2, done.stderr
+        assert "disk is full" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert sorted(p.name for p in (disk / "run").iterdir()) == ["checkpoint.safetensors", "log.jsonl", "run.json"]
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        assert offaxis("train", "--out", str(disk / "run"), *wanted, "--resume").returncode == 0
+    finally:
+        subprocess.run(["umount", disk], check=False)
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"offaxis \d+\.\d+\.\d+\n", offaxis("--version").stdout)
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    done = offaxis(
+        "train", "--out", str(tmp_path / "run"), "--id", "small-digits", "--network", "wrn-10-1", "--epochs", "1"
+    )
+    assert done.returncode == 0, done.stderr
+    for part in ("loss", "accuracy", "lr", "scale", "images/s", "s left", "The network is in"):
+        assert part in done.stderr
+    assert "\x1b" not in done.stderr
+    quiet = offaxis("train", "--out", str(tmp_path / "other"), *SMALL)
+    assert "images/s" not in quiet.stderr

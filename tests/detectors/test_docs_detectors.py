@@ -1,0 +1,33 @@
+"""The page on detectors: its snippets run, and it lists every detector as it is."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offaxis.detectors import DETECTORS, NATIVE, Reads
+
+PAGE = Path(__file__).parents[2] / "docs" / "detectors.md"
+
+
+def test_the_snippets_run_in_order() -> None:
+    torch.manual_seed(0)
+    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(snippets) == 3
+    names: dict[str, object] = {}
+    for snippet in snippets:
+        exec(compile(snippet, str(PAGE), "exec"), names)
+
+
+def test_every_detector_has_its_row_with_paper_and_hyperparameters(ood: Any) -> None:
+    rows = {
+        found[1]: found[0] for found in re.finditer(r"^\| `([\w-]+)` \|.*$", PAGE.read_text(encoding="utf-8"), re.M)
+    }
+    assert set(rows) == set(DETECTORS)
+    for name, make in DETECTORS.items():
+        detector = make()
+        assert detector.paper in rows[name], name
+        if name in NATIVE:
+            assert all(hyperparameter in rows[name] for hyperparameter in detector.tunable), name
+            assert ("images" in rows[name]) == (detector.reads is Reads.IMAGES or name == "mahalanobis"), name

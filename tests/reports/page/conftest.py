@@ -1,0 +1,68 @@
+"""A results store with scores out of thin air: two networks, two seeds, four methods, three sets, both protocols."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offaxis.datasets import load
+from offaxis.metrics import all_metrics
+from offaxis.protocols import NetworkRecord, Result, Store, divide
+from offaxis.protocols.parts import at_most
+
+GROUPS = {"letters": "near", "photographs": "far", "gaussian": "noise"}
+METHODS = {"cosine": ("none", 2.0), "max-softmax": ("none", 1.0), "odin": ("published default", 1.2)}
+
+
+@pytest.fixture(scope="session")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store(tmp_path_factory.mktemp("made-up") / "store")
+    draw = np.random.default_rng(0)
+    known = at_most(load("small-digits"), 100)
+    parts = {"small-digits": divide(known)}
+    parts |= {name: divide(at_most(load(name, like=known), 80)) for name in GROUPS}
+    for part in parts.values():
+        store.add_set(part.key, part.about(), part.validation.numpy(), part.test.numpy())
+    results = []
+    for label in ("wrn-10-1 cosine", "wrn-10-1 linear"):
+        for seed in (0, 1):
+            weights = f"{label[-6:]}{seed}".encode().hex().ljust(64, "0")
+            id_data = parts["small-digits"].key
+            store.add_network(
+                NetworkRecord(
+                    label, seed, weights, "small-digits", id_data, 0.97 - seed / 100, 0.03, 0.004, f"run{seed}"
+                )
+            )
+            for method, (state, shift) in METHODS.items():
+                if method == "cosine" and label.endswith("linear"):
+                    continue
+                for ood, group in GROUPS.items():
+                    assumptions = [None] if method != "odin" else [None, *GROUPS]
+                    for assumed in assumptions:
+                        scores = [draw.normal(size=80), draw.normal(shift + 0.2 * len(ood) / 5, size=64)]
+                        names = [f"scores/{weights[:16]}/{method}-{ood}-{assumed}-{side}.npz#scores" for side in "ab"]
+                        for name, values in zip(names, scores, strict=True):
+                            store.add_scores(name, values)
+                        results.append(
+                            Result(
+                                network=label, seed=seed, weights=weights[:16], id="small-digits", ood=ood, assumed=assumed,
+                                id_data=id_data, ood_data=parts[ood].key,
+                                assumed_data=parts[assumed].key if assumed else None, group=group,  # type: ignore[arg-type]
+                                detector=method, setup="", hyperparameters={}, state="tuned" if assumed else state,
+                                passes=(2, 1) if method == "odin" else (1, 0), metrics=all_metrics(*scores), images=(80, 64),
+                                scores=(names[0], names[1]), versions={"offaxis": "0.1.0", "torch": "2"},
+                            )
+                        )  # fmt: skip
+    store.add(results)
+    return store
+
+
+@pytest.fixture(scope="session")
+def page(made_up: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from offaxis.reports.page import write_page
+    from offaxis.reports.report import write_tables
+
+    out = tmp_path_factory.mktemp("page")
+    parts = write_tables(made_up, out)
+    write_page(made_up, parts, out / "index.html", "A & B <test>", 3, lambda name, like: load(name, like=like))
+    return out / "index.html"

@@ -1,0 +1,121 @@
+"""Tables in three formats, and what the page holds before a browser sees it."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from offaxis.datasets import ImageSet
+from offaxis.errors import DataError, EvaluationError
+from offaxis.protocols import Store
+from offaxis.protocols.compact import compact
+from offaxis.protocols.summary import summarise
+from offaxis.reports.contents import networks_table, pairs_table, ranking_table, sets_table
+from offaxis.reports.plots import histogram
+from offaxis.reports.report import parts_of, write_tables
+from offaxis.reports.strangest import Thumbnails
+from offaxis.reports.tables import Table, Value, comma_separated, escape, latex, markdown, percent
+
+TABLE = Table(
+    "t", "AUROC & more", ("detector", "a_b", "c"),
+    [["x|y", Value(0.98765, "98.77", best=True), Value(None, "-")], ["ours", Value(1 / 3, "33.33"), "50 %"]], "A note.",
+)  # fmt: skip
+
+
+def test_markdown() -> None:
+    text = markdown(TABLE)
+    assert "### AUROC & more" in text
+    assert r"| x\|y | **98.77** | - |" in text
+    assert "| --- | ---: | ---: |" in text
+    assert text.endswith("A note.\n")
+
+
+def test_comma_separated_values_are_in_full() -> None:
+    rows = list(csv.reader(io.StringIO(comma_separated(TABLE))))
+    assert rows == [["detector", "a_b", "c"], ["x|y", "0.98765", ""], ["ours", repr(1 / 3), "50 %"]]
+
+
+def test_latex_is_escaped() -> None:
+    text = latex(TABLE)
+    assert r"\caption{AUROC \& more. A note.}" in text
+    assert r"detector & a\_b & c \\" in text
+    assert r"x|y & \textbf{98.77} & - \\" in text
+    assert escape("a\\b~c^{±}") == r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}\{$\pm$\}"
+    assert (percent(0.98765, 0.001), percent(None)) == ("98.77(0.10)", "-")
+
+
+def test_the_tables_of_a_report(made_up: Store) -> None:
+    results = made_up.results()
+    summaries = summarise(results)
+    ranking = ranking_table(summaries, "one-vs-one")
+    assert ranking.columns[3:7] == ("all", "near", "far", "noise")
+    assert ranking.rows[0][1:3] == ["cosine", "wrn-10-1 cosine"]
+    means = [row[3].number or 0.0 for row in ranking.rows if isinstance(row[3], Value)]
+    assert means == sorted(means, reverse=True)
+    sets = sets_table(summaries, "one-vs-one")
+    assert sets.columns == ("detector", "network", "letters", "photograph crops", "Gaussian")
+    assert sum(isinstance(e, Value) and e.best for row in sets.rows for e in row) == 3
+    pairs = pairs_table(summaries, "one-vs-one")
+    assert len(pairs.rows) == len(summaries) - 1
+    assert len(pairs_table(summaries, "one-vs-one", every=True).rows) > len(pairs.rows)
+    networks = networks_table(made_up.networks(), "small-digits")
+    assert [row[0] for row in networks.rows] == ["wrn-10-1 cosine", "wrn-10-1 linear"]
+    assert isinstance(networks.rows[0][2], Value)
+    assert networks.rows[0][2].text == "96.50(0.71)"
+
+
+def test_a_report_needs_results(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="offaxis evaluate"):
+        parts_of([], [])
+
+
+def test_reports_are_rebuilt_from_a_compact_copy(made_up: Store, tmp_path: Path) -> None:
+    copy = compact(made_up, tmp_path / "copy", images=20)
+    write_tables(made_up, tmp_path / "a")
+    write_tables(copy, tmp_path / "b")
+    for file in (tmp_path / "a" / "tables").iterdir():
+        if file.stem != "results":
+            assert file.read_text() == (tmp_path / "b" / "tables" / file.name).read_text()
+
+
+def test_the_page_holds_everything_and_escapes_it(page: Path) -> None:
+    text = page.read_text()
+    assert "<title>A &amp; B &lt;test&gt;</title>" in text
+    [data] = [json.loads(block) for block in re.findall(r'class="data">(.*?)</script>', text)]
+    assert {(p["network"], p["method"]) for p in data["plots"]} >= {
+        ("wrn-10-1 cosine", "cosine"),
+        ("wrn-10-1 linear", "odin (tuned)"),
+    }
+    assert all(len(p["sets"]) == 3 for p in data["plots"])
+    assert set(data["strips"]) == {
+        "wrn-10-1 cosine|cosine", "wrn-10-1 cosine|max-softmax", "wrn-10-1 cosine|odin (default)",
+        "wrn-10-1 linear|max-softmax", "wrn-10-1 linear|odin (default)",
+    }  # fmt: skip
+    strips = data["strips"]["wrn-10-1 cosine|cosine"]
+    assert all(len(strip) == 3 for strip in strips.values())
+    familiar = [p["score"] for p in strips["ID, most familiar"]]
+    assert familiar == sorted(familiar)
+    assert all(p["picture"] in data["pictures"] for strip in strips.values() for p in strip)
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', text)
+    assert len(text) < 2_000_000
+
+
+def test_images_that_are_not_at_hand_are_left_out_with_a_note(made_up: Store) -> None:
+    def missing(name: str, like: ImageSet | None) -> ImageSet:
+        raise DataError("nowhere")
+
+    thumbnails = Thumbnails(made_up, missing)
+    key = next(iter(made_up.sets()))
+    assert thumbnails.add(key, key, 0) is None
+    assert list(thumbnails.notes.values()) == ["not on this machine"]
+
+
+def test_histograms_of_equal_scores_have_a_width() -> None:
+    import numpy as np
+
+    found = histogram(np.ones(5), np.ones(5))
+    assert found["from"] < 1 < found["to"]
+    assert sum(found["id"]) == 1000

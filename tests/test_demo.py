@@ -1,0 +1,56 @@
+"""The demo at a small size, and its page."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offaxis.demo import Demo, run_demo
+from offaxis.metrics import auroc
+from offaxis.reports.demo_page import spread, table_rows, write_demo_page
+
+pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+
+
+@pytest.fixture(scope="module")
+def demo() -> Demo:
+    return run_demo(seeds=2, epochs=1, count=40, quiet=True)
+
+
+def test_every_set_is_scored_by_both_networks_for_every_seed(demo: Demo) -> None:
+    assert len(demo.strangers) >= 5
+    for kind in ("standard", "cosine"):
+        assert len(demo.accuracy[kind]) == 2
+        assert {name: len(values) for name, values in demo.auroc[kind].items()} == dict.fromkeys(demo.strangers, 2)
+        for name, images in {"digits": demo.known, **demo.strangers}.items():
+            assert demo.scores[kind][name].shape == (len(images),)
+        first = demo.scores[kind]
+        assert demo.auroc[kind]["letters"][0] == auroc(first["digits"], first["letters"])
+    assert np.abs(demo.largest["cosine"]["digits"]).max() <= 1
+    assert np.array_equal(demo.largest["cosine"]["digits"], -demo.scores["cosine"]["digits"])
+
+
+def test_one_seed_gives_the_same_numbers_again(demo: Demo) -> None:
+    again = run_demo(seeds=1, epochs=1, count=40, quiet=True)
+    assert all(again.auroc[k][n][0] == demo.auroc[k][n][0] for k in demo.auroc for n in demo.strangers)
+
+
+def test_the_page_stands_alone_and_says_what_was_found(demo: Demo, tmp_path: Path) -> None:
+    path = tmp_path / "demo" / "index.html"
+    write_demo_page(demo, path)
+    page = path.read_text()
+    assert not re.search(r'(?:src|href)="(?!data:|#)', page)
+    assert not re.search(r"@import|url\((?!#|data:)", page)
+    for name, standard, cosine, _ in table_rows(demo):
+        assert f"<td>{name}</td>" in page
+        assert f">{standard}</td>" in page
+        assert f">{cosine}</td>" in page
+    assert spread(demo.accuracy["cosine"]) in page
+    assert "<svg" in page
+    assert "data:image/png;base64," in page
+
+
+def test_the_spread_of_one_seed_is_left_out() -> None:
+    assert spread([0.5]) == "50.0"
+    assert spread([0.5, 0.7]) == "60.0 ± 14.1"
