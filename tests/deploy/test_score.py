@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -181,22 +180,6 @@ def test_what_cannot_be_is_told_before_work_begins(bundle: Path, pictures: list[
     assert isinstance(
         run(app, ["score", str(bundle), str(pictures[0]), "--format", "parquet"]).exception, ArgumentError
     )
-
-
-def test_damaged_images_become_rows(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
-    """Files of any bytes: each has a row with a verdict or with a reason, and none stops the run."""
-    chance = random.Random(0)
-    for number in range(120):
-        data = bytearray(chance.choice(pictures).read_bytes())
-        for _ in range(chance.randrange(12)):
-            data[chance.randrange(len(data))] = chance.randrange(256)
-        if number % 3 == 0:
-            del data[chance.randrange(len(data)) :]
-        (tmp_path / f"{number}.png").write_bytes(data)
-    rows = scored(bundle, [str(tmp_path)], tmp_path / "out.jsonl")  # what is written there is not scored
-    assert len(rows) == 120
-    assert all((row["error"] is None) != (row["verdict"] is None) for row in rows)
-    assert sum(row["error"] is not None for row in rows) > 40
 
 
 @pytest.mark.scale

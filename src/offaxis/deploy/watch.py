@@ -10,8 +10,9 @@ holds over a stream of any length (Ville). A :math:`A_k` is what has been wagere
 :math:`f_k(p) = (1 - w_k) + w_k a_k p^{a_k - 1}`, which wins where small p-values are too many; R is a reserve out of which
 a little goes into play at every step, so that a change after a long quiet time still finds money to bet with.
 
-A *fixed* calibration set is not valid for this: its own luck is bet against for ever, and nearly every long ID stream would
-alarm. Nor is a stream with memory (the frames of a video, one user's photographs): neighbours are not exchangeable.
+A *fixed* calibration set is not valid for this: its own luck can be bet against for ever, and a martingale that learns how
+would alarm on nearly every long ID stream (benchmarks/stream_watch.py). Nor is a stream with memory (the frames of a
+video, one user's photographs): neighbours are not exchangeable.
 """
 
 import math

@@ -155,27 +155,34 @@ function show(index) {
   nearest(record, byCosine);
 }
 
+// An empty drawing as wide as its place, so that its text has the size of other text.
+function canvas(id, height) {
+  const chart = at(id), wide = Math.max(200, Math.round(chart.getBoundingClientRect().width));
+  chart.setAttribute("viewBox", `0 0 ${wide} ${height}`);
+  chart.replaceChildren();
+  return [chart, wide];
+}
+
 function histogram(record) {
   const { of, counts, edges } = model.calibration.histogram;
   const value = of === "cosine" ? record.cosine : record.score;
   const low = Math.min(edges[0], value), high = Math.max(edges[edges.length - 1], value);
   const pad = 0.04 * (high - low || 1);
-  const x = (v) => 10 + 380 * (v - low + pad) / (high - low + 2 * pad);
   const most = Math.max(...counts);
-  const chart = at("histogram");
-  chart.replaceChildren();
+  const [chart, wide] = canvas("histogram", 130);
+  const x = (v) => 10 + (wide - 20) * (v - low + pad) / (high - low + 2 * pad);
   counts.forEach((count, i) => chart.append(svg("rect", {
     class: "bar", x: x(edges[i]), width: Math.max(1, x(edges[i + 1]) - x(edges[i]) - 0.5),
     y: 105 - 90 * count / most, height: 90 * count / most,
   })));
-  chart.append(svg("line", { class: "base", x1: 10, x2: 390, y1: 105, y2: 105 }));
+  chart.append(svg("line", { class: "base", x1: 10, x2: wide - 10, y1: 105, y2: 105 }));
   const single = model.detector === "cosine" && of === "cosine" && !model.per_class;
   if (single || of === "score") {
     const limit = of === "cosine" ? -model.threshold : model.threshold;
     chart.append(svg("line", { class: "limit", x1: x(limit), x2: x(limit), y1: 10, y2: 105 }));
   }
   chart.append(svg("line", { class: `mark ${kind(record)}`, x1: x(value), x2: x(value), y1: 4, y2: 108 }));
-  const label = svg("text", { x: Math.min(370, Math.max(30, x(value))), y: 122, "text-anchor": "middle" });
+  const label = svg("text", { x: Math.min(wide - 60, Math.max(60, x(value))), y: 122, "text-anchor": "middle" });
   label.textContent = `this image ${value.toFixed(3)}`;
   chart.append(label);
   const images = model.calibration.images;
@@ -213,15 +220,14 @@ async function drift() {
     ? `The stream has left the training distribution: at image ${state.alarmed_at} the odds against “nothing has changed” passed ${odds.toFixed(0)} : 1.`
     : state.images ? `No sign of drift over ${state.images} images (alarm at odds of ${odds.toFixed(0)} : 1).`
       : "Nothing seen yet.";
-  const chart = at("drift-line"), points = state.trace;
-  chart.replaceChildren();
+  const [chart, wide] = canvas("drift-line", 110), points = state.trace;
   const top = Math.max(Math.log10(odds), ...points.map((p) => p[1])) + 0.3;
   const bottom = Math.min(-1, ...points.map((p) => p[1])) - 0.1;
   const last = Math.max(1, state.images), first = points.length ? Math.min(points[0][0] - 1, last - 1) : 0;
-  const x = (n) => 10 + 380 * (n - first) / Math.max(1, last - first);
-  const y = (v) => 5 + 80 * (top - v) / (top - bottom);
-  chart.append(svg("line", { class: "base", x1: 10, x2: 390, y1: y(0), y2: y(0) }));
-  chart.append(svg("line", { class: "limit", x1: 10, x2: 390, y1: y(Math.log10(odds)), y2: y(Math.log10(odds)) }));
+  const x = (n) => 10 + (wide - 20) * (n - first) / Math.max(1, last - first);
+  const y = (v) => 5 + 100 * (top - v) / (top - bottom);
+  chart.append(svg("line", { class: "base", x1: 10, x2: wide - 10, y1: y(0), y2: y(0) }));
+  chart.append(svg("line", { class: "limit", x1: 10, x2: wide - 10, y1: y(Math.log10(odds)), y2: y(Math.log10(odds)) }));
   const label = svg("text", { x: 12, y: y(Math.log10(odds)) + 12 });
   label.textContent = "alarm";
   chart.append(label);
@@ -265,6 +271,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "ArrowLeft") show(Math.max(0, current - 1));
   if (event.key === "ArrowRight") show(Math.min(seen.length - 1, current + 1));
 });
+addEventListener("resize", () => { show(current); if (model) drift(); });
 at("choose").addEventListener("click", () => at("files").click());
 at("choose-folder").addEventListener("click", () => at("folder").click());
 for (const id of ["files", "folder"]) {

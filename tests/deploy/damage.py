@@ -1,0 +1,36 @@
+"""Every kind of damage that bytes can take."""
+
+import io
+import random
+
+from PIL import Image
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
+
+
+def picture(chance: random.Random) -> bytes:
+    """A small whole image of a random format, size and colour."""
+    mode, size = chance.choice(("L", "RGB")), (chance.randrange(1, 40), chance.randrange(1, 40))
+    pixels = chance.randbytes(size[0] * size[1] * len(mode))
+    out = io.BytesIO()
+    Image.frombytes(mode, size, pixels).save(out, chance.choice(FORMATS))
+    return out.getvalue()
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """The bytes cut off, with some changed, with a piece replaced, repeated or taken out."""
+    found = bytearray(data)
+    kind = chance.randrange(5)
+    start = chance.randrange(len(found))
+    if kind == 0:
+        del found[start:]
+    elif kind == 1:
+        for _ in range(chance.choice((1, 8, 64))):
+            found[chance.randrange(len(found))] = chance.randrange(256)
+    elif kind == 2:
+        found[start : start + 100] = chance.randbytes(chance.randrange(200))
+    elif kind == 3:
+        found[start:start] = found[start : start + 50]
+    else:
+        del found[start : start + chance.randrange(1, 40)]
+    return bytes(found)
