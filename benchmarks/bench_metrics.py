@@ -8,9 +8,9 @@ scikit-learn is given labels and scores that are joined beforehand, so only its 
 import argparse
 
 import numpy as np
-from benchmarks.paired import paired, publish
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from benchmarks.paired import paired, publish
 from offaxis.metrics import all_metrics, auroc
 
 
