@@ -6,7 +6,7 @@
       store.json                   the format's name and version
       networks/KEY-SET.json        a NetworkRecord
       sets/KEY.json, KEY.npz       a set's name, count and checksum; the indices of its validation and test images
-      results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own
+      results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own; .gz is read too
       scores/NETWORK/SET/*.npz     the scores of the test images
       evidence/NETWORK/SET/*.npz   what scores at every setting of a grid are made from; may be deleted
 
@@ -14,10 +14,12 @@ No file is ever appended to or replaced, and each gets its name only when it is 
 any number of machines that share the folder, can write at once, and whatever stops them leaves only whole files.
 """
 
+import gzip
 import json
 import time
 import uuid
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -83,7 +85,7 @@ class Store:
     def results(self) -> list[Result]:
         """All results, in the order in which they were made; each once, however often it was made."""
         found: dict[str, Result] = {}
-        for file in sorted((self.path / "results").glob("*.jsonl")):
+        for file in sorted((self.path / "results").glob("*.jsonl*")):
             for values in _lines(file):
                 try:
                     result = Result.from_json(values)
@@ -186,7 +188,12 @@ def smallest(scores: Array) -> Array:
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        lines = content.decode().splitlines()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise StoreError(f"{file} is damaged ({error}): remove the file and evaluate again.") from None
+    for number, line in enumerate(lines, 1):
         try:
             yield json.loads(line)
         except ValueError as error:
