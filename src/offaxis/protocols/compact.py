@@ -59,8 +59,9 @@ def compact(store: Store, out: str | Path, images: int | None = None) -> Store:
 
 def narrow(scores: Array) -> Array:
     """The scores in 16 bits where few become equal by it, else in 32."""
-    finite = np.isfinite(half := scores.astype(np.float16))
-    if finite.all() and len(np.unique(half)) >= 0.5 * len(np.unique(scores)):
+    with np.errstate(over="ignore"):  # what is too large for 16 bits becomes infinite, and is seen below
+        half = scores.astype(np.float16)
+    if np.isfinite(half).all() and len(np.unique(half)) >= 0.5 * len(np.unique(scores)):
         return half
     return scores.astype(np.float32)
 

@@ -59,7 +59,7 @@ class Store:
                     f"The results in {self.path} have version {about['version']} but this offaxis reads up to {VERSION}: "
                     "install a newer one."
                 )
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif self._foreign() and not self._about.exists():  # another process may have begun it just now
             raise StoreError(
                 f"Expected a results store or an empty folder but {self.path} holds something else. Name another folder."
             )
@@ -139,12 +139,13 @@ class Store:
         self._keep_arrays(file, {name: smallest(scores)})
 
     def scores(self, reference: str) -> Array:
-        """(T,), larger = more out-of-distribution, in the order of the set's test indices."""
+        """(T,) in float32 or float64, larger = more out-of-distribution, in the order of the set's test indices."""
         file, _, name = reference.partition("#")
         found = _arrays(self.path / file)
         if name not in found:
             raise StoreError(f"{self.path / file} holds no scores named {name!r}: evaluate again.")
-        return found[name]
+        scores = found[name]
+        return scores.astype(np.float32) if scores.dtype == np.float16 else scores
 
     def add_evidence(self, network: str, set_key: str, name: str, arrays: Mapping[str, Array]) -> None:
         """Keep arrays over all images of a set, from which scores are made."""
@@ -162,6 +163,12 @@ class Store:
 
     def _evidence(self, network: str, set_key: str, name: str) -> Path:
         return self.path / "evidence" / network / set_key / f"{name}.npz"
+
+    def _foreign(self) -> bool:
+        """Whether there is something here that is not ours: we begin with store.json, written under a name of its own."""
+        if not self.path.is_dir():
+            return self.path.exists()
+        return any(not file.name.endswith(".part") for file in self.path.iterdir())
 
     def _begin(self) -> None:
         if not self._about.exists():

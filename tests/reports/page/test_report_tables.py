@@ -15,6 +15,7 @@ from offaxis.protocols.compact import compact
 from offaxis.protocols.summary import summarise
 from offaxis.reports.beside_paper import beside, paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, sets_table
+from offaxis.reports.page import write_page
 from offaxis.reports.plots import histogram
 from offaxis.reports.report import parts_of, write_tables
 from offaxis.reports.strangest import Thumbnails
@@ -80,7 +81,9 @@ def test_reports_are_rebuilt_from_a_compact_copy(made_up: Store, tmp_path: Path)
         for one, other in zip(first.scores, second.scores, strict=True):
             assert copy.scores(one).tolist() == again.scores(other).tolist()
     write_tables(made_up, tmp_path / "a")
-    write_tables(copy, tmp_path / "b")
+    parts = write_tables(copy, tmp_path / "b")
+    write_page(copy, parts, tmp_path / "b" / "index.html", "A copy")
+    assert "made without thumbnails" in (tmp_path / "b" / "index.html").read_text()
     for file in (tmp_path / "a" / "tables").iterdir():
         if file.stem != "results":
             assert file.read_text() == (tmp_path / "b" / "tables" / file.name).read_text()
