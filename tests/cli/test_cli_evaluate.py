@@ -174,3 +174,29 @@ def test_report_of_nothing_is_refused(tmp_path: Path) -> None:
     assert isinstance(shown.exception, OffaxisError)
     shown = run("report", str(tmp_path), "--metrics", "beauty", "--out", str(tmp_path / "report"))
     assert isinstance(shown.exception, ArgumentError)
+
+
+def test_a_bundle_is_evaluated_as_its_run(runs: Path, tmp_path: Path) -> None:
+    bundle, out = str(tmp_path / "x.oax"), tmp_path / "store"
+    made = CliRunner().invoke(
+        app, ["bundle", str(runs / "cosine0"), "--calibrate", "small-digits", "--out", bundle], env={"COLUMNS": "120"}
+    )
+    assert made.exit_code == 0, made.exception
+    same = (
+        "--id",
+        "small-digits",
+        "--ood",
+        "letters",
+        "--images",
+        "60",
+        "--detectors",
+        "cosine",
+        "--quiet",
+        "--out",
+        str(out),
+    )
+    assert run("evaluate", str(runs / "cosine0"), *same).exit_code == 0
+    assert run("evaluate", bundle, *same).exit_code == 0
+    assert len(Store(out).results()) == 1  # the same weights: what was known of the run holds for the bundle
+    assert open_network(bundle).label == "x"
+    assert open_network(bundle).weights == open_network(runs / "cosine0").weights

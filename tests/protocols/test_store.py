@@ -11,7 +11,7 @@ import pytest
 
 from offaxis.errors import StoreError
 from offaxis.protocols import NetworkRecord, Result, Store
-from offaxis.protocols.compact import compact
+from offaxis.protocols.compact import compact, narrow
 from offaxis.protocols.store import smallest
 
 RESULT = Result(
@@ -62,6 +62,12 @@ def test_several_processes_write_at_once(tmp_path: Path) -> None:
     assert len(store.results()) == 60
     assert store.scores("scores/n/s/7.npz#scores").tolist() == list(range(100))
     assert not [file for file in store.path.rglob("*") if file.name.endswith(".part")]
+
+
+def test_a_store_that_another_process_begins_is_no_foreign_folder(tmp_path: Path) -> None:
+    (tmp_path / ".store.json.abc.part").write_text("")
+    Store(tmp_path).add([RESULT])
+    assert Store(tmp_path).results() == [RESULT]
 
 
 def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
@@ -130,5 +136,9 @@ def test_a_compact_copy_holds_the_same_results_in_few_files(tmp_path: Path) -> N
     indices = copy.indices("d")
     assert len(indices) == 30
     np.testing.assert_allclose(copy.scores(kept.scores[0]), scores["a"][indices - 10], atol=2e-3)
+    assert copy.scores(kept.scores[0]).dtype == np.float32
+    assert narrow(np.array([1.0, 1e6])).dtype == np.float32  # too large for 16 bits
+    assert narrow(1 + 1e-4 * np.arange(500)).dtype == np.float32  # too fine for them
+    assert narrow(np.array([0.5, 0.25])).dtype == np.float16
     whole = compact(store, tmp_path / "all")
     np.testing.assert_array_equal(whole.indices("l"), store.indices("l"))

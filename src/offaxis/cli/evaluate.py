@@ -52,7 +52,7 @@ def evaluate_command(
     networks: Annotated[
         list[str],
         typer.Argument(
-            help="Folders of training runs, or file.py:function that returns a Classifier.", metavar="RUN..."
+            help="Folders of training runs, bundles, or file.py:function that returns a Classifier.", metavar="RUN..."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The results store; what is in it already is not computed again.")],

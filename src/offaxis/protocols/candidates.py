@@ -81,7 +81,7 @@ def fitting(
         if missing:
             unable[detector.name] = f"the network gives no {' and no '.join(missing)}"
             continue
-        if isinstance(detector, LeaveOut) != isinstance(network, LeaveOutEnsemble) and isinstance(detector, LeaveOut):
+        if isinstance(detector, LeaveOut) and not isinstance(network, LeaveOutEnsemble):
             unable[detector.name] = "it needs networks that were trained to leave classes out"
             continue
         if isinstance(detector, CosineEnsemble) and not isinstance(network, Ensemble):

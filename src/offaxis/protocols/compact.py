@@ -1,5 +1,7 @@
 """A results store small enough to be kept with a project: the same results, fewer and smaller arrays."""
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import numpy as np
 
 from offaxis.atomic import replacing
 from offaxis.errors import StoreError
+from offaxis.protocols.result import digest
 from offaxis.protocols.store import Array, Store
 
 
@@ -36,7 +39,7 @@ def compact(store: Store, out: str | Path, images: int | None = None) -> Store:
     for result in store.results():
         references = []
         for key, reference in zip((result.id_data, result.ood_data), result.scores, strict=True):
-            name = f"{key}-{Path(reference.partition('#')[0]).stem}"
+            name = f"{key}-{digest(reference)}"
             arrays = files.setdefault(result.weights, {})
             if name not in arrays:
                 arrays[name] = narrow(store.scores(reference)[kept[key]])
@@ -46,14 +49,19 @@ def compact(store: Store, out: str | Path, images: int | None = None) -> Store:
         path = copy.path / "scores" / f"{network}.npz"
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    copy.add(results)
+    with (
+        replacing(copy.path / "results" / "all.jsonl.gz") as temporary,
+        gzip.GzipFile(temporary, "wb", mtime=0) as file,
+    ):
+        file.writelines(json.dumps(result.to_json()).encode() + b"\n" for result in results)
     return copy
 
 
 def narrow(scores: Array) -> Array:
     """The scores in 16 bits where few become equal by it, else in 32."""
-    finite = np.isfinite(half := scores.astype(np.float16))
-    if finite.all() and len(np.unique(half)) >= 0.5 * len(np.unique(scores)):
+    with np.errstate(over="ignore"):  # what is too large for 16 bits becomes infinite, and is seen below
+        half = scores.astype(np.float16)
+    if np.isfinite(half).all() and len(np.unique(half)) >= 0.5 * len(np.unique(scores)):
         return half
     return scores.astype(np.float32)
 

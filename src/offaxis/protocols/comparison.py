@@ -1,8 +1,10 @@
 """Two detectors on the same networks and sets: how much better is one, and how sure is that?"""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offaxis.errors import ArgumentError
 from offaxis.protocols.summary import Summary, complete
@@ -65,14 +67,20 @@ def compare(first: Summary, second: Summary, level: float = 0.95, resamples: int
     seeds, sets = matrix.shape
     low = high = None
     if matrix.size > 1:
-        draw = np.random.default_rng(seed)
-        of_seeds = draw.multinomial(seeds, np.full(seeds, 1 / seeds), resamples) / seeds
-        of_sets = draw.multinomial(sets, np.full(sets, 1 / sets), resamples) / sets
-        means = np.einsum("bs,sj,bj->b", of_seeds, matrix, of_sets)
+        of_seeds, of_sets = _draws(seeds, sets, resamples, seed)
+        means = ((of_seeds @ matrix) * of_sets).sum(1)
         low, high = (float(v) for v in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
     return Comparison(
         first.title, second.title, float(matrix.mean()), low, high, int((matrix > 0).sum()), matrix.size, seeds, sets
     )
+
+
+@lru_cache(maxsize=16)  # all pairs of a table are drawn alike
+def _draws(seeds: int, sets: int, resamples: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How much each seed (resamples, seeds) and each set (resamples, sets) weighs in every resample."""
+    draw = np.random.default_rng(seed)
+    of_seeds = draw.multinomial(seeds, np.full(seeds, 1 / seeds), resamples) / seeds
+    return of_seeds, draw.multinomial(sets, np.full(sets, 1 / sets), resamples) / sets
 
 
 def reference_of(summaries: list[Summary]) -> Summary:

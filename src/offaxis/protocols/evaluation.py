@@ -109,6 +109,9 @@ class _Job:
         self.normalise = subject.normalise
         self.wanted: set[str] = set()
         self._chosen: dict[tuple[str, str], Detector] = {}
+        self._held: dict[
+            tuple[str, str], Tensor
+        ] = {}  # evidence that is read again and again, forgotten after each add
         _check_label(subject, id_images.name, store)
 
     def sample(self) -> Tensor:
@@ -169,6 +172,7 @@ class _Job:
             except ArgumentError as error:
                 self.note(f"{self.subject.label}: {c.detector.name} has no result on {tested}: {error}")
         self.store.add(results)
+        self._held.clear()
 
     def _send(self, divided: Divided, asked: Sequence[Question], with_confidence: bool = False) -> None:
         gather(
@@ -190,8 +194,10 @@ class _Job:
     # from evidence to results, without the network ------------------------------------------------------------------------
 
     def _evidence(self, c: Candidate, divided: Divided, grid: bool) -> Tensor:
-        name = Question(c, grid).name
-        return torch.from_numpy(self.store.evidence(self.subject.key, divided.key, name)["evidence"])
+        place = (divided.key, Question(c, grid).name)
+        if place not in self._held:
+            self._held[place] = torch.from_numpy(self.store.evidence(self.subject.key, *place)["evidence"])
+        return self._held[place]
 
     def _scores(self, c: Candidate, detector: Detector, divided: Divided) -> NDArray[Any]:
         """The scores (T,) of a set's test images."""

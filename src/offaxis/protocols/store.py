@@ -6,7 +6,7 @@
       store.json                   the format's name and version
       networks/KEY-SET.json        a NetworkRecord
       sets/KEY.json, KEY.npz       a set's name, count and checksum; the indices of its validation and test images
-      results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own
+      results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own; .gz is read too
       scores/NETWORK/SET/*.npz     the scores of the test images
       evidence/NETWORK/SET/*.npz   what scores at every setting of a grid are made from; may be deleted
 
@@ -14,10 +14,12 @@ No file is ever appended to or replaced, and each gets its name only when it is 
 any number of machines that share the folder, can write at once, and whatever stops them leaves only whole files.
 """
 
+import gzip
 import json
 import time
 import uuid
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -57,7 +59,7 @@ class Store:
                     f"The results in {self.path} have version {about['version']} but this offaxis reads up to {VERSION}: "
                     "install a newer one."
                 )
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif self._foreign() and not self._about.exists():  # another process may have begun it just now
             raise StoreError(
                 f"Expected a results store or an empty folder but {self.path} holds something else. Name another folder."
             )
@@ -83,7 +85,7 @@ class Store:
     def results(self) -> list[Result]:
         """All results, in the order in which they were made; each once, however often it was made."""
         found: dict[str, Result] = {}
-        for file in sorted((self.path / "results").glob("*.jsonl")):
+        for file in sorted((self.path / "results").glob("*.jsonl*")):
             for values in _lines(file):
                 try:
                     result = Result.from_json(values)
@@ -137,12 +139,13 @@ class Store:
         self._keep_arrays(file, {name: smallest(scores)})
 
     def scores(self, reference: str) -> Array:
-        """(T,), larger = more out-of-distribution, in the order of the set's test indices."""
+        """(T,) in float32 or float64, larger = more out-of-distribution, in the order of the set's test indices."""
         file, _, name = reference.partition("#")
         found = _arrays(self.path / file)
         if name not in found:
             raise StoreError(f"{self.path / file} holds no scores named {name!r}: evaluate again.")
-        return found[name]
+        scores = found[name]
+        return scores.astype(np.float32) if scores.dtype == np.float16 else scores
 
     def add_evidence(self, network: str, set_key: str, name: str, arrays: Mapping[str, Array]) -> None:
         """Keep arrays over all images of a set, from which scores are made."""
@@ -160,6 +163,12 @@ class Store:
 
     def _evidence(self, network: str, set_key: str, name: str) -> Path:
         return self.path / "evidence" / network / set_key / f"{name}.npz"
+
+    def _foreign(self) -> bool:
+        """Whether there is something here that is not ours: we begin with store.json, written under a name of its own."""
+        if not self.path.is_dir():
+            return self.path.exists()
+        return any(not file.name.endswith(".part") for file in self.path.iterdir())
 
     def _begin(self) -> None:
         if not self._about.exists():
@@ -186,7 +195,12 @@ def smallest(scores: Array) -> Array:
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        lines = content.decode().splitlines()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise StoreError(f"{file} is damaged ({error}): remove the file and evaluate again.") from None
+    for number, line in enumerate(lines, 1):
         try:
             yield json.loads(line)
         except ValueError as error:

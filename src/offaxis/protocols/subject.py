@@ -1,4 +1,4 @@
-"""A path -> a network that can be evaluated: a trained run, or a Python file that makes one."""
+"""A path -> a network that can be evaluated: a trained run, a bundle, or a Python file that makes one."""
 
 import hashlib
 import importlib.util
@@ -69,23 +69,26 @@ def open_network(path: str | Path, label: str | None = None) -> Subject:
     """The network at a path.
 
     Args:
-        path: the folder of a finished training run; or ``file.py`` or ``file.py:function``, where the function (named
+        path: the folder of a finished training run; a bundle; or ``file.py`` or ``file.py:function``, where the function (named
             ``network``, or the only one in the file) takes nothing and returns a Classifier, a Paired or an Ensemble,
             alone or with its Normalise, or what ``train`` returned.
         label: what tables shall call it, in place of a name made of network and head.
 
     Raises:
-        EvaluationError: the path is neither, or the file does not give a network.
+        EvaluationError: the path is none of these, or the file does not give a network.
+        BundleError: the bundle is damaged.
     """
     text = str(path)
     file, _, function = text.partition(".py")
     if file != text:
         return _from_file(Path(file + ".py"), function.removeprefix(":"), label)
+    if (Path(text) / "bundle.json").exists() or (Path(text).is_file() and Path(text).suffix == ".oax"):
+        return _from_bundle(Path(text), label)
     if Path(text).is_dir():
         return _from_run(Path(text), label)
     raise EvaluationError(
-        f"Expected the folder of a training run or a Python file (file.py or file.py:function) but got {text}, which is "
-        f"{'neither' if Path(text).exists() else 'not there'}."
+        "Expected the folder of a training run, a bundle (x.oax) or a Python file (file.py or file.py:function) but got "
+        f"{text}, which is {'none of these' if Path(text).exists() else 'not there'}."
     )
 
 
@@ -168,6 +171,15 @@ def _from_run(folder: Path, label: str | None) -> Subject:
         trained.classifier, trained.normalise, label or run_label(settings), int(settings["seed"]), folder.resolve().name,
         settings["data"]["name"], {"recipe": settings["recipe"], "network": settings["network"]},
     )  # fmt: skip
+
+
+def _from_bundle(path: Path, label: str | None) -> Subject:
+    from offaxis.deploy.bundle import read  # bundles come after protocols; only their networks are of use here
+
+    model = read(path)
+    known: list[dict[str, Any]] = model.provenance.get("id_sets", [])
+    name = known[0].get("name") if known else None
+    return Subject(model.network.eval(), model.preprocessing.normalise, label or path.stem, 0, path.name, name)
 
 
 def _from_file(file: Path, name: str, label: str | None) -> Subject:

@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from offaxis.atomic import write_text
 from offaxis.datasets import CATALOGUE, relation
-from offaxis.protocols.result import NetworkRecord
+from offaxis.protocols.result import NetworkRecord, Result
 from offaxis.protocols.store import Store
 from offaxis.protocols.summary import Summary
 from offaxis.reports.contents import METRIC_TITLES, set_title, slug
-from offaxis.reports.figures import as_svg, less_biased_bars, ranking
+from offaxis.reports.figures import as_svg, dependency_matrix, less_biased_bars, ranking
 from offaxis.reports.plots import drawn
 from offaxis.reports.provenance import commands
 from offaxis.reports.report import Part
@@ -23,6 +23,7 @@ from offaxis.version import __version__
 
 MOST_RANKED = 24
 FREE_BARS, TUNED_BARS = 2, 3
+DEPENDENT = ("odin", "mahalanobis")
 DETECTOR_NOTES = {
     "none": "nothing to tune",
     "published default": "values that somebody chose, perhaps on OOD images",
@@ -90,6 +91,7 @@ def _part(
                 "sets": c.sets,
                 "differences": c.differences,
                 "paper": c.paper,
+                "dependency": None if c.ranking else _dependency(part.results, slug(part.id, c.view)),
                 "figure": (_ranking if c.ranking else _bars)(c.summaries, slug(part.id, c.view)),
             }
             for c in part.chapters
@@ -158,6 +160,23 @@ def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
     }
     figure = less_biased_bars({"mean over all other sets, by the set that was assumed": panel})
     return Markup(as_svg(figure, "Less-biased AUROC by assumed set", f"{prefix}-"))
+
+
+def _dependency(results: Sequence[Result], prefix: str) -> Markup | None:
+    """How much it matters which set was assumed: the mean over seeds, on the first network that has tuned results."""
+    tuned = [r for r in results if r.assumed is not None and r.assumed != r.ood and r.detector in DEPENDENT]
+    if not tuned:
+        return None
+    gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for r in tuned:
+        if r.network == tuned[0].network and r.assumed:
+            row = gathered.setdefault(r.detector, {}).setdefault(set_title(r.assumed), {})
+            row.setdefault(set_title(r.ood), []).append(100 * r.metrics["auroc"])
+    means = {
+        d: {a: {t: sum(v) / len(v) for t, v in row.items()} for a, row in rows.items()} for d, rows in gathered.items()
+    }
+    figure = dependency_matrix({f"{detector}, {tuned[0].network}": rows for detector, rows in means.items()})
+    return Markup(as_svg(figure, "AUROC by assumed and tested set", f"{prefix}-d-"))
 
 
 def _short(labels: set[str]) -> dict[str, str]:

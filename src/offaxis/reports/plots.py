@@ -26,7 +26,9 @@ def histogram(id_scores: NDArray[Any], ood_scores: NDArray[Any], bins: int = BIN
     low, high = (float(v) for v in np.quantile(both, [0.005, 0.995]))
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    counts = [np.histogram(np.clip(s, low, high), bins, (low, high))[0] for s in (id_scores, ood_scores)]
+    counts = [
+        np.histogram(np.clip(s.astype(np.float64), low, high), bins, (low, high))[0] for s in (id_scores, ood_scores)
+    ]
     return {
         "from": float(f"{low:.4g}"),
         "to": float(f"{high:.4g}"),

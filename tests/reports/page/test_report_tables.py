@@ -13,7 +13,9 @@ from offaxis.errors import DataError, EvaluationError
 from offaxis.protocols import Store
 from offaxis.protocols.compact import compact
 from offaxis.protocols.summary import summarise
+from offaxis.reports.beside_paper import beside, paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, sets_table
+from offaxis.reports.page import write_page
 from offaxis.reports.plots import histogram
 from offaxis.reports.report import parts_of, write_tables
 from offaxis.reports.strangest import Thumbnails
@@ -74,8 +76,14 @@ def test_a_report_needs_results(tmp_path: Path) -> None:
 
 def test_reports_are_rebuilt_from_a_compact_copy(made_up: Store, tmp_path: Path) -> None:
     copy = compact(made_up, tmp_path / "copy", images=20)
+    again = compact(copy, tmp_path / "again", images=20)
+    for first, second in zip(copy.results(), again.results(), strict=True):
+        for one, other in zip(first.scores, second.scores, strict=True):
+            assert copy.scores(one).tolist() == again.scores(other).tolist()
     write_tables(made_up, tmp_path / "a")
-    write_tables(copy, tmp_path / "b")
+    parts = write_tables(copy, tmp_path / "b")
+    write_page(copy, parts, tmp_path / "b" / "index.html", "A copy")
+    assert "made without thumbnails" in (tmp_path / "b" / "index.html").read_text()
     for file in (tmp_path / "a" / "tables").iterdir():
         if file.stem != "results":
             assert file.read_text() == (tmp_path / "b" / "tables" / file.name).read_text()
@@ -119,3 +127,19 @@ def test_histograms_of_equal_scores_have_a_width() -> None:
     found = histogram(np.ones(5), np.ones(5))
     assert found["from"] < 1 < found["to"]
     assert sum(found["id"]) == 1000
+
+
+def test_the_papers_numbers_beside_ours() -> None:
+    ours = {("wrn-10-4-half", "cifar10", ood, "cosine", "auroc"): 90.0 for ood in ("svhn", "letters")}
+    [found] = beside(ours, "one-vs-one")
+    [row] = found.rows
+    assert row[:5] == ["cosine", "wrn-10-4-half", "CIFAR-10", "SVHN", "AUROC"]
+    assert [e.text for e in row[5:] if isinstance(e, Value)] == ["90.00", "99.52", "0.24", "-9.52"]
+    assert beside({("wrn-10-4-half", "digits", "letters", "cosine", "auroc"): 90.0}, "one-vs-one") == []
+
+
+def test_only_the_papers_rows_are_set_beside_it(made_up: Store) -> None:
+    chosen = paper_rows(summarise(made_up.results()))
+    assert {(s.network, s.method) for s in chosen} == {
+        ("wrn-10-1 cosine", "cosine"), ("wrn-10-1 linear", "max-softmax"), ("wrn-10-1 linear", "odin (tuned)"),
+    }  # fmt: skip
