@@ -58,12 +58,14 @@ def main() -> None:
     parser.add_argument("--trainings", type=int, default=200, help="trainings of each cure")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--compare", action="store_true", help="all cures, not only the default")
+    parser.add_argument("--cure", action="append", choices=CURES, help="these cures; may be given several times")
     parser.add_argument("--json", type=Path, help="write the counts here")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     chance = math.log(10)
-    cures = CURES if options.compare else {"relative, 1.5 (ours)": CURES["relative, 1.5 (ours)"]}
+    names = list(CURES) if options.compare else options.cure or ["relative, 1.5 (ours)"]
+    cures = {name: CURES[name] for name in names}
     results = []
     for name, cure in cures.items():
         begun, collapsed, stopped, finals = time.monotonic(), 0, 0, []

@@ -1,5 +1,6 @@
 """Every example runs as it stands, and the README shows it as it stands."""
 
+import ast
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "offaxis"
 
 
 def test_the_quickstart_runs_and_separates_digits_from_photographs() -> None:
@@ -28,10 +30,25 @@ def test_the_readme_shows_the_file(name: str) -> None:
     assert code in (ROOT / "README.md").read_text()
 
 
-def test_the_tree_in_the_readme_is_the_tree() -> None:
+def tree() -> list[str]:
+    """What the README's tree names, in its order."""
     readme = (ROOT / "README.md").read_text()
-    tree = readme.split("```\nsrc/offaxis/", 1)[1].split("```", 1)[0]
-    named = set(re.findall(r"^  ([\w.]+)/?\s", tree, flags=re.MULTILINE))
-    package = ROOT / "src" / "offaxis"
-    there = {p.name for p in package.iterdir() if (p.is_dir() and p.name != "__pycache__") or p.suffix == ".py"}
-    assert named == there - {"__init__.py", "__main__.py"}
+    drawn = readme.split("```\nsrc/offaxis/", 1)[1].split("```", 1)[0]
+    return re.findall(r"^  ([\w.]+)/?\s", drawn, flags=re.MULTILINE)
+
+
+def test_the_tree_in_the_readme_is_the_tree() -> None:
+    there = {p.name for p in PACKAGE.iterdir() if (p.is_dir() and p.name != "__pycache__") or p.suffix == ".py"}
+    assert set(tree()) == there - {"__init__.py", "__main__.py"}
+
+
+def test_imports_point_up_the_tree() -> None:
+    order = [name.removesuffix(".py") for name in tree()]
+    for file in PACKAGE.rglob("*.py"):
+        part = file.relative_to(PACKAGE).with_suffix("").parts[0]
+        if part.startswith("__"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            named = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
+            if named and named.startswith("offaxis."):
+                assert order.index(named.split(".")[1]) <= order.index(part), f"{file} imports {named}"

@@ -12,7 +12,9 @@ from offaxis.classifier import Classifier
 from offaxis.datasets import TensorSet
 from offaxis.detectors import Cosine, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble, MarginEntropyLoss, ReAct
 from offaxis.detectors.cosine_ensemble import cosine_ensemble_score
-from offaxis.detectors.leave_out import entropy, folds, leave_out_score, published_recipe, train_leave_out
+from offaxis.detectors.leave_out import entropy, leave_out_score
+from offaxis.detectors.leave_out_ensemble import folds
+from offaxis.detectors.leave_out_training import published_recipe, train_leave_out
 from offaxis.errors import ArgumentError, DetectorError, MissingOutputError
 from offaxis.heads import Outputs
 from offaxis.networks import wide_resnet

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from offaxis.datasets import TensorSet
-from offaxis.detectors import ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
+from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
 from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
@@ -230,6 +230,39 @@ def test_detectors_that_the_network_cannot_feed_are_left_out(
     assert said == ["toy linear: cosine is left out: the network gives no cosine."]
     with pytest.raises(EvaluationError, match="No detector fits"):
         run(subject("linear"), world, Store(tmp_path / "other"), detectors=[Cosine()])
+
+
+class Broken(Spy):
+    """Gives no number for dark images."""
+
+    name = "broken"
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        return (outputs.features.sum(1) - 1e9).sqrt()
+
+
+def test_scores_that_are_no_numbers_stop_nothing(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+    said: list[str] = []
+    results = run(subject(), world, Store(tmp_path / "s"), detectors=[Broken(), Cosine()], note=said.append, tune=False)
+    assert {r.detector for r in results} == {"cosine"}
+    assert len(said) == 3
+    assert "broken has no result on bright: Expected finite ID scores" in said[0]
+
+
+def test_too_few_training_images_leave_a_detector_out(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+    said: list[str] = []
+    results = run(subject(), world, Store(tmp_path / "s"), detectors=[KNN(k=5000), Cosine()], note=said.append)
+    assert {r.detector for r in results} == {"cosine"}
+    assert "at least k = 5000 training images" in said[0]
+
+
+def test_other_training_images_are_another_result(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    first = run(subject(), world, store, detectors=[KNN(k=2), Cosine()], tune=False)
+    few = {**world, "train": lambda: world["train"]().subset(torch.arange(30))}
+    second = run(subject(), few, store, detectors=[KNN(k=2), Cosine()], tune=False, fitted_on="30 images")
+    assert {r.detector for r in second if r.key not in {r.key for r in first}} == {"knn"}
+    assert {r.fitted_on for r in second} == {"30 images", ""}
 
 
 def test_what_cannot_be_evaluated_is_refused(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:

@@ -34,8 +34,13 @@ def test_what_is_added_comes_back(tmp_path: Path) -> None:
     record = NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01, "run", {"recipe": {"epochs": 1}})
     store.add_network(record)
     assert store.networks() == [record]
-    assert store.network(record.key) == record
-    assert store.network("other") is None
+    assert store.has_network(record.key, "d")
+    assert not store.has_network("other", "d")
+    fuller = replace(record, id_data="e", accuracy=0.8)
+    store.add_set("d", {"images": 10}, np.arange(2), np.arange(2))
+    store.add_set("e", {"images": 90}, np.arange(2), np.arange(2))
+    store.add_network(fuller)
+    assert store.networks() == [fuller]
 
 
 def _write(path: str, process: int) -> None:

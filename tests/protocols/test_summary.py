@@ -1,5 +1,7 @@
 """Means, deviations and comparisons against numbers made by hand, and both less-biased views."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,14 @@ def test_seeds_that_lack_a_set_do_not_bend_the_spread() -> None:
     assert (summary.groups["all"].seeds, summary.groups["all"].sets) == (3, 2)
     apart = one([result("a", 0.5, seed=0), result("b", 0.7, seed=1)])
     assert apart.groups["all"].mean == pytest.approx(0.6)
+
+
+def test_a_fuller_test_takes_the_place_of_a_smaller_one() -> None:
+    fuller = replace(
+        FREE[0], metrics={"auroc": 0.1, "fpr_at_tpr95": 0.9}, images=(9, 9), id_data="more", ood_data="more"
+    )
+    for order in ([*FREE, fuller], [fuller, *FREE]):
+        assert one(order).cells[0, "a"] == 0.1
 
 
 def test_the_best_comes_first_whichever_way_is_better() -> None:

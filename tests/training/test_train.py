@@ -111,6 +111,30 @@ def test_stopped_anywhere_it_goes_on_to_the_same_weights(tmp_path: Path, step: i
         assert [r[key] for r in resumed.history] == pytest.approx([r[key] for r in straight.history], rel=1e-6)
 
 
+def test_after_epoch_sees_every_epoch_in_eval_mode_and_changes_nothing(tmp_path: Path) -> None:
+    seen: list[tuple[int, dict[str, Tensor]]] = []
+
+    def look(epoch: int, classifier: Classifier) -> None:
+        assert not any(module.training for module in classifier.modules())
+        torch.rand(3)  # nor do random numbers of its own
+        seen.append((epoch, weights(classifier)))
+
+    plain = train(network(dropout=0.2), few(), SHORT, seed=1, quiet=True)
+    looked = train(network(dropout=0.2), few(), SHORT, seed=1, after_epoch=look, quiet=True)
+    assert [epoch for epoch, _ in seen] == [1, 2]
+    assert same(seen[-1][1], weights(plain.classifier))
+    assert same(weights(looked.classifier), weights(plain.classifier))
+
+    seen.clear()
+    run = tmp_path / "run"
+    with pytest.raises(TrainingStopped):
+        train(network(), few(), SHORT, out=run, loss=stop_after(6), after_epoch=look, log_every=1, quiet=True)
+    assert [epoch for epoch, _ in seen] == [1]
+    resumed = train(network(), few(), SHORT, out=run, resume=True, after_epoch=look, quiet=True)
+    assert [epoch for epoch, _ in seen] == [1, 2]
+    assert same(seen[-1][1], weights(resumed.classifier))
+
+
 def test_without_a_folder_a_stop_says_that_nothing_is_kept() -> None:
     with pytest.raises(TrainingStopped, match="Nothing was kept"):
         train(network(), few(), SHORT, loss=stop_after(2), quiet=True)

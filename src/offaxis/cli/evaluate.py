@@ -96,6 +96,10 @@ def evaluate_command(
     def note(text: str) -> None:
         console.print(text, style="yellow", highlight=False, markup=False)
 
+    @functools.cache  # networks share the sets, and their checksums
+    def tested(name: str, like: str | None) -> ImageSet:
+        return at_most(load(name, "test", root=data, like=None if like is None else tested(like, None)), images)
+
     store = Store(out)
     made: list[Result] = []
     for subject in _subjects(networks, together, label):
@@ -108,10 +112,10 @@ def evaluate_command(
         training = functools.cache(functools.partial(_training, id_name, data, fit_images))
         ready = normalised(subject, id_name, training)
         ready.network.to(device)
-        id_images = at_most(load(id_name, "test", root=data), images)
         made += evaluate(
-            ready, id_images, [at_most(load(name, like=id_images, root=data), images) for name in names],
-            make_detectors(_words(detectors), ready), store, training_images=training, protocols=PROTOCOLS[protocol],
+            ready, tested(id_name, None), [tested(name, id_name) for name in names],
+            make_detectors(_words(detectors), ready), store, training_images=training,
+            fitted_on=f"{fit_images or 'all'} training images of {id_name}", protocols=PROTOCOLS[protocol],
             tune=tune, validation=validation, batch_size=batch_size, quiet=quiet, note=note,
         )  # fmt: skip
     if not quiet:

@@ -11,6 +11,7 @@ from offaxis.cli.app import app, example
 from offaxis.datasets import ImageSet, load
 from offaxis.errors import ArgumentError
 from offaxis.metrics import HIGHER_IS_BETTER
+from offaxis.protocols.compact import compact
 from offaxis.protocols.store import Store
 
 
@@ -24,7 +25,16 @@ def report_command(
     thumbnails: Annotated[
         int, typer.Option(help="Images that each detector finds most and least familiar; 0 for none.", min=0)
     ] = 6,
+    paper: Annotated[
+        bool, typer.Option(help="Put the paper's numbers beside ours, where it has the same sets.")
+    ] = False,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Out-of-distribution detection",
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            help="Also write a small copy of the store, OUT/results, with scores of so many images of each set.", min=1
+        ),
+    ] = None,
     data: Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")] = None,
 ) -> None:
     """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
@@ -36,11 +46,15 @@ def report_command(
     if unknown or not wanted:
         raise ArgumentError(f"Expected metrics out of {', '.join(HIGHER_IS_BETTER)} but got {metrics!r}.")
     known = Store.existing(store)
-    parts = write_tables(known, out, wanted)
+    parts = write_tables(known, out, wanted, paper)
     write_page(known, parts, out / "index.html", title, thumbnails, partial(_load, data))
+    if keep is not None:
+        compact(known, out / "results", keep)
     console = Console()
     console.print(f"The page: {out / 'index.html'}", highlight=False, markup=False)
     console.print(f"Tables: {out / 'report.md'} and {out / 'tables'}", highlight=False, markup=False)
+    if keep is not None:
+        console.print(f"A copy of the results to keep: {out / 'results'}", highlight=False, markup=False)
 
 
 def _load(root: Path | None, name: str, like: ImageSet | None) -> ImageSet:

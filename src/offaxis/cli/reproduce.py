@@ -113,9 +113,7 @@ def _explain(console: Console, item: "Item", steps: "list[Step]", left: "list[St
 
 
 def _run(steps: "list[Step]", quiet: bool) -> None:
-    import click
-
-    command: click.Command = typer.main.get_command(app)
+    command = typer.main.get_command(app)
     for number, step in enumerate(steps, 1):
         if not quiet:
             Console(stderr=True).print(

@@ -119,7 +119,8 @@ def _loss(leave_out: str | None, num_classes: int) -> Loss:
     """Cross-entropy, or that of one network of a leave-out ensemble; the classes are always dealt alike."""
     if leave_out is None:
         return cross_entropy
-    from offaxis.detectors.leave_out import MarginEntropyLoss, folds
+    from offaxis.detectors import MarginEntropyLoss
+    from offaxis.detectors.leave_out_ensemble import folds
 
     member, _, count = leave_out.partition("/")
     if not (member.isdigit() and count.isdigit() and int(member) < int(count)):

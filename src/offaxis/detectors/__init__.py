@@ -15,7 +15,10 @@ from offaxis.detectors.gen import GEN
 from offaxis.detectors.generalized_odin import GeneralizedODIN
 from offaxis.detectors.isomax import IsoMaxPlus
 from offaxis.detectors.knn import KNN
-from offaxis.detectors.leave_out import LeaveOut, LeaveOutEnsemble, MarginEntropyLoss, train_leave_out
+from offaxis.detectors.leave_out import LeaveOut
+from offaxis.detectors.leave_out_ensemble import LeaveOutEnsemble
+from offaxis.detectors.leave_out_selection import SelectOn
+from offaxis.detectors.leave_out_training import MarginEntropyLoss, train_leave_out
 from offaxis.detectors.mahalanobis import Mahalanobis
 from offaxis.detectors.max_logit import MaxLogit
 from offaxis.detectors.max_softmax import MaxSoftmax
@@ -90,6 +93,7 @@ __all__ = [
     "ReAct",
     "Reads",
     "RelativeMahalanobis",
+    "SelectOn",
     "State",
     "ViM",
     "Zoo",

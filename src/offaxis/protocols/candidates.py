@@ -30,11 +30,13 @@ class Candidate:
         detector: fitted or not; the evaluation fits what needs it.
         setup: a digest of the arguments that it was made with.
         tuned: whether it is reported tuned on OOD images too, beside the values that it was given.
+        fitted_on: the training images that it is fitted on; empty where it needs none.
     """
 
     detector: Detector
     setup: str
     tuned: bool
+    fitted_on: str = ""
 
     @property
     def name(self) -> str:
@@ -42,9 +44,11 @@ class Candidate:
         return f"{self.detector.name}-{self.setup[:8]}"
 
 
-def candidate(detector: Detector, tune: bool = True) -> Candidate:
-    """A detector as it is before it is fitted."""
-    return Candidate(detector, digest([detector.name, detector.arguments]), tune and bool(detector.grid))
+def candidate(detector: Detector, tune: bool = True, fitted_on: str = "") -> Candidate:
+    """A detector as it is before it is fitted, and what it will be fitted on."""
+    learned = fitted_on if detector.needs_fit else ""
+    setup = digest([detector.name, detector.arguments, learned])
+    return Candidate(detector, setup, tune and bool(detector.grid), learned)
 
 
 def make_detectors(wanted: Sequence[str], subject: Subject) -> list[Detector]:

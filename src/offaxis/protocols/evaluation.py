@@ -13,7 +13,7 @@ from offaxis.confidence import area_under_risk_coverage, expected_calibration_er
 from offaxis.datasets import ImageSet, relation
 from offaxis.datasets.parts import VALIDATION_IMAGES
 from offaxis.detectors import Detector, fit_all
-from offaxis.errors import ArgumentError, EvaluationError
+from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
 from offaxis.metrics import all_metrics
 from offaxis.protocols import less_biased, one_vs_one
 from offaxis.protocols.candidates import Candidate, candidate, fitting
@@ -45,6 +45,7 @@ def evaluate(
     store: Store,
     *,
     training_images: Callable[[], ImageSet],
+    fitted_on: str = "all training images",
     protocols: Sequence[Protocol] = ("one-vs-one",),
     tune: bool = True,
     validation: int = VALIDATION_IMAGES,
@@ -61,6 +62,7 @@ def evaluate(
         detectors: those that the network cannot feed are left out with a note.
         store: where everything is kept as it comes.
         training_images: gives the ID set's training images; called only if a detector has to be fitted.
+        fitted_on: what these are, in words: results that were fitted on something else are others.
         protocols: which pairs of assumed and tested sets a tuned detector is evaluated on.
         tune: report detectors that have a grid tuned on OOD images too, beside their published values.
         validation: how many images of each set tuning may see; never more than a fifth.
@@ -74,13 +76,14 @@ def evaluate(
     Raises:
         EvaluationError: no detector fits, two sets have one name, or another network has this one's label and seed.
     """
-    job = _Job(subject, id_images, ood_sets, store, training_images, validation, batch_size, quiet)
+    job = _Job(subject, id_images, ood_sets, store, training_images, validation, batch_size, quiet, note)
     able, unable = fitting(detectors, subject.network, job.sample())
     for name, reason in unable.items():
         note(f"{subject.label}: {name} is left out: {reason}.")
     if not able:
         raise EvaluationError(f"No detector fits {subject.label}: {'; '.join(f'{n}: {r}' for n, r in unable.items())}.")
-    job.run([candidate(detector, tune) for detector in able], [pair for p in protocols for pair in PAIRS[p](job.names)])
+    pairs = [pair for protocol in protocols for pair in PAIRS[protocol](job.names)]
+    job.run([candidate(detector, tune, fitted_on) for detector in able], pairs)
     wanted = job.wanted
     return [result for result in store.results() if result.key in wanted]
 
@@ -90,11 +93,11 @@ class _Job:
 
     def __init__(
         self, subject: Subject, id_images: ImageSet, ood_sets: Sequence[ImageSet], store: Store,
-        training_images: Callable[[], ImageSet], validation: int, batch_size: int, quiet: bool,
+        training_images: Callable[[], ImageSet], validation: int, batch_size: int, quiet: bool, note: Callable[[str], None],
     ) -> None:  # fmt: skip
         if id_images.labels is None:
             raise ArgumentError(f"Expected ID test images with labels but {id_images.name} has none.")
-        self.subject, self.store = subject, store
+        self.subject, self.store, self.note = subject, store, note
         self.training_images, self.batch_size, self.quiet = training_images, batch_size, quiet
         self.id = divide(id_images, validation)
         self.sets = {images.name: divide(images, validation) for images in ood_sets}
@@ -119,34 +122,53 @@ class _Job:
         todo += [(c, assumed, tested) for c in candidates if c.tuned for assumed, tested in pairs]
         self.wanted = {self._key(*item) for item in todo}
         todo = [item for item in todo if self._key(*item) not in done]
-        if not todo and self.store.network(self.subject.key):
+        if not todo and self.store.has_network(self.subject.key, self.id.key):
             return
         for divided in (self.id, *self.sets.values()):
             self.store.add_set(divided.key, divided.about(), divided.validation.numpy(), divided.test.numpy())
-        unique = {c.name: c for c, _, _ in todo}
         tuned = {c.name for c, assumed, _ in todo if assumed}
-        self._fit(list(unique.values()))
+        unique = self._fitted({c.name: c for c, _, _ in todo})
+        todo = [item for item in todo if item[0].name in unique]
         asked = [q for c in unique.values() for q in questions(c, c.name in tuned)]
         self._send(self.id, asked, with_confidence=True)
         self._keep_network()
         for name in dict.fromkeys(tested for _, _, tested in todo):
             self._send(self.sets[name], asked)
             # what can be known once this set has been seen: as given, and tuned on the set itself
-            self.store.add([self._result(c, a, t) for c, a, t in todo if t == name and a in (None, name)])
+            self._add([(c, a, t) for c, a, t in todo if t == name and a in (None, name)])
         for c in unique.values():  # tuned on one set and tested on another: no pass through the network is left to make
-            later = [(assumed, tested) for d, assumed, tested in todo if d is c and assumed not in (None, tested)]
-            for name in {assumed for assumed, _ in later if assumed}:
+            later = [(d, assumed, tested) for d, assumed, tested in todo if d is c and assumed not in (None, tested)]
+            for name in {assumed for _, assumed, _ in later if assumed}:
                 self._send(self.sets[name], [q for q in asked if q.candidate is c])
-            self.store.add([self._result(c, assumed, tested) for assumed, tested in later])
+            self._add(later)
 
     def _key(self, c: Candidate, assumed: str | None, tested: str) -> str:
         assumed_data = self.sets[assumed].key if assumed else None
         return result_key(self.subject.key, self.id.key, self.sets[tested].key, assumed_data, c.detector.name, c.setup)
 
-    def _fit(self, candidates: Sequence[Candidate]) -> None:
-        detectors = [c.detector for c in candidates if c.detector.needs_fit]
+    def _fitted(self, candidates: Mapping[str, Candidate]) -> dict[str, Candidate]:
+        """The candidates, fitted; those that cannot score even so (too few training images) are left out with a note."""
+        detectors = [c.detector for c in candidates.values() if c.detector.needs_fit]
         if detectors:
             fit_all(self.subject.network, Batches(self.training_images(), self.normalise, self.batch_size), detectors)
+        able = {}
+        for name, c in candidates.items():
+            try:
+                c.detector.check_fitted()
+                able[name] = c
+            except NotFittedError as error:
+                self.note(f"{self.subject.label}: {c.detector.name} is left out: {error}")
+        return able
+
+    def _add(self, items: Sequence[tuple[Candidate, str | None, str]]) -> None:
+        """Make results and keep them together; where scores are not numbers, there is a note and no result."""
+        results = []
+        for c, assumed, tested in items:
+            try:
+                results.append(self._result(c, assumed, tested))
+            except ArgumentError as error:
+                self.note(f"{self.subject.label}: {c.detector.name} has no result on {tested}: {error}")
+        self.store.add(results)
 
     def _send(self, divided: Divided, asked: Sequence[Question], with_confidence: bool = False) -> None:
         gather(
@@ -205,7 +227,7 @@ class _Job:
             assumed_data=self.sets[assumed].key if assumed else None, group=relation(self.id.name, tested).group,
             detector=detector.name, setup=c.setup, hyperparameters=hyperparameters, state=str(detector.state),
             passes=(forward, backward), metrics=all_metrics(*arrays), images=(len(arrays[0]), len(arrays[1])),
-            scores=(references[0], references[1]), versions=VERSIONS,
+            scores=(references[0], references[1]), versions=VERSIONS, fitted_on=c.fitted_on,
         )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ class Result:
         assumed_data: the same of the assumed set, or None.
         group: how the OOD set stands to the ID set: near, far or noise.
         detector: the detector's name.
-        setup: a digest of all arguments that the detector was made with, grids included.
+        setup: a digest of all arguments that the detector was made with, grids included, and of what it was fitted on.
         hyperparameters: their values, with learned weights where there are some.
         state: where these values come from: none, published default or tuned.
         passes: forward and backward passes through the network that scoring one image takes.
@@ -79,6 +79,7 @@ class Result:
         images: how many ID and OOD test images were scored.
         scores: references to the arrays of the ID and of the OOD images' scores, in the order of the test indices.
         versions: of offaxis, torch, numpy and Python.
+        fitted_on: the training images that the detector was fitted on; empty where it needs none.
     """
 
     network: str
@@ -100,6 +101,7 @@ class Result:
     images: tuple[int, int]
     scores: tuple[str, str]
     versions: dict[str, str]
+    fitted_on: str = ""
 
     @cached_property
     def key(self) -> str:

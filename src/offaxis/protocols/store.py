@@ -4,7 +4,7 @@
 
     STORE/
       store.json                   the format's name and version
-      networks/KEY.json            a NetworkRecord
+      networks/KEY-SET.json        a NetworkRecord
       sets/KEY.json, KEY.npz       a set's name, count and checksum; the indices of its validation and test images
       results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own
       scores/NETWORK/SET/*.npz     the scores of the test images
@@ -96,17 +96,19 @@ class Store:
 
     def add_network(self, record: NetworkRecord) -> None:
         """Keep what is known of a network."""
-        self._keep_json(f"networks/{record.key}.json", record.to_json())
+        self._keep_json(f"networks/{record.key}-{record.id_data}.json", record.to_json())
 
-    def network(self, key: str) -> NetworkRecord | None:
-        """The network of that key, or None."""
-        file = self.path / "networks" / f"{key}.json"
-        return NetworkRecord.from_json(_json(file)) if file.exists() else None
+    def has_network(self, key: str, id_data: str) -> bool:
+        """Whether a network was evaluated on a set of ID images."""
+        return (self.path / "networks" / f"{key}-{id_data}.json").exists()
 
     def networks(self) -> list[NetworkRecord]:
-        """All networks, by label and seed."""
+        """All networks, by label and seed; each once, as it was evaluated on the most ID images."""
         found = [NetworkRecord.from_json(_json(file)) for file in sorted((self.path / "networks").glob("*.json"))]
-        return sorted(found, key=lambda record: (record.id, record.label, record.seed))
+        sizes = {key: about.get("images", 0) for key, about in self.sets().items()}
+        found.sort(key=lambda record: sizes.get(record.id_data, 0))
+        latest = {record.weights: record for record in found}
+        return sorted(latest.values(), key=lambda record: (record.id, record.label, record.seed))
 
     # sets ----------------------------------------------------------------------------------------------------------------
 

@@ -93,13 +93,23 @@ def summarise(results: Iterable[Result], view: View = "one-vs-one", metric: str 
         metric: a name that ``all_metrics`` gives.
     """
     gathered: dict[tuple[str, str, str, str], list[tuple[str, Result]]] = {}
-    for row, result in rows_of(results, view):
+    for row, result in rows_of(largest(results), view):
         gathered.setdefault((result.id, result.network, result.detector + result.setup, result.state), []).append(
             (row, result)
         )
     found = [_summary(members, metric) for members in gathered.values()]
     sign = -1 if HIGHER_IS_BETTER[metric] else 1
     return sorted(_distinct(found), key=lambda s: (s.id, sign * s.groups["all"].mean))
+
+
+def largest(results: Iterable[Result]) -> list[Result]:
+    """One result for each question: where the same was tested on fewer images first, the fullest test counts."""
+    found: dict[tuple[object, ...], Result] = {}
+    for r in results:
+        question = (r.network, r.seed, r.id, r.ood, r.assumed, r.detector, r.setup, r.state)
+        if question not in found or sum(r.images) >= sum(found[question].images):
+            found[question] = r
+    return list(found.values())
 
 
 def rows_of(results: Iterable[Result], view: View) -> list[tuple[str, Result]]:

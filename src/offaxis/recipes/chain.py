@@ -25,7 +25,7 @@ class Run:
         seed: of the training.
         head: its name.
         variant: more words for ``offaxis train``: scale, hidden, decay, the classes that are left out.
-        name: of its folder.
+        options: words that do not show in its name, such as another recipe's epochs.
     """
 
     trained: Trained
@@ -33,6 +33,7 @@ class Run:
     seed: int
     head: str
     variant: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -63,19 +64,25 @@ class Chain:
     def train(self, run: Run) -> Step:
         """The command that trains a network; it goes on where it stopped."""
         words = ("train", "--id", run.id, "--network", run.trained.network, "--head", run.head, *run.variant)
-        words += ("--recipe", run.trained.recipe, *run.trained.options, "--seed", str(run.seed), "--resume")
+        options = (*run.trained.options, *run.options)
+        words += ("--recipe", run.trained.recipe, *options, "--seed", str(run.seed), "--resume")
         epochs = RECIPES[run.trained.recipe]().epochs
-        if "--epochs" in run.trained.options:
-            epochs = int(run.trained.options[run.trained.options.index("--epochs") + 1])
+        if "--epochs" in options:  # the last word counts, as in the shell
+            epochs = int(options[len(options) - options[::-1].index("--epochs")])
         images = float(CATALOGUE[run.id].counts["train"] * epochs) if run.id in CATALOGUE else 0.0
         folder = self.runs / run.name
         work = Work(run.trained.network, run.id, images, images)
         return Step((*words, "--out", str(folder)), folder / "model.safetensors", self.out / "done", work)
 
     def evaluate(
-        self, runs: Sequence[Run], ood: Sequence[str], detectors: Sequence[str], protocol: str = "one-vs-one", tune: bool = True,
+        self,
+        runs: Sequence[Run],
+        ood: Sequence[str],
+        detectors: Sequence[str],
+        protocol: str = "one-vs-one",
+        tune: bool = True,
         together: str = "single",
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         """The command that evaluates one network, or several as one."""
         first = runs[0]
         words = ("evaluate", *(str(self.runs / run.name) for run in runs), "--id", first.id, "--ood", ",".join(ood))

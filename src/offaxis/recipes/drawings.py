@@ -32,7 +32,6 @@ from offaxis.reports.figures import (
 )
 from offaxis.training import Trained, load_run
 
-POINTS = 400
 SHOWN_FRAMES = 8
 FRAME = 2  # pixels, on each side of the crops that the field uses
 
@@ -108,16 +107,16 @@ def scales(chain: Chain, sweep: Mapping[tuple[str, float | None], Sequence[Run]]
 
 def spaces(chain: Chain, standard: Run, cosine: Run, out: Path) -> list[Path]:
     """t-SNE of both networks' features."""
-    id_test = at_most(load(standard.id, "test"), POINTS)
-    id_train = at_most(load(standard.id, "train"), POINTS)
-    first, second = (at_most(load(name, like=id_test), POINTS) for name in chain.scale.shown)
+    points = chain.scale.points
+    id_test, id_train = (at_most(load(standard.id, split), points) for split in ("test", "train"))
+    first, second = (at_most(load(name, like=id_test), points) for name in chain.scale.shown)
     found = []
     for run, title in ((standard, "standard"), (cosine, "cosine")):
         network = load_run(chain.runs / run.name)
         train, test, one, two = (_features(network, images) for images in (id_train, id_test, first, second))
         found.append(Space(title, train, _labels(id_train), test, _labels(id_test), one, two))
     names = [set_title(name) for name in chain.scale.shown]
-    return list(save(feature_spaces(found, names[0], names[1], limit=POINTS), out / "tsne"))
+    return list(save(feature_spaces(found, names[0], names[1], limit=points), out / "tsne"))
 
 
 def framed_images(_: Chain, out: Path) -> list[Path]:

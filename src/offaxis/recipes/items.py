@@ -99,10 +99,19 @@ def teams(chain: Chain) -> list[tuple[list[Run], list[Run]]]:
     return [
         (
             [Run(trained, name, seed, "cosine") for seed in range(count)],
-            [Run(trained, name, seed, "linear", ("--leave-out", f"{seed}/{count}")) for seed in range(count)],
+            [
+                Run(trained, name, seed, "linear", ("--leave-out", f"{seed}/{count}"), _leave_out_options(chain, trained))
+                for seed in range(count)
+            ],
         )
         for trained in chain.scale.networks for name in chain.scale.ids
     ]  # fmt: skip
+
+
+def _leave_out_options(chain: Chain, trained: Trained) -> tuple[str, ...]:
+    """As that paper trains them; its wide ResNets have dropout."""
+    dropout = ("--dropout", "0.3") if chain.scale.leave_out and trained.network.startswith("wrn") else ()
+    return (*chain.scale.leave_out, *dropout)
 
 
 def _ensembles(chain: Chain) -> list[Step]:
@@ -165,9 +174,9 @@ ITEMS: dict[str, Item] = {
             "ensembles", "Ensembles of networks (table 8)", _ensembles,
             lambda chain, out: tabulations.ensembles(chain, teams(chain), out),
         ),
-        Item("head", "The diagram of the head (figure 1)", _nothing, drawings.head),
+        Item("head", "The diagram of the head (figure 2)", _nothing, drawings.head),
         Item(
-            "histograms", "Histograms of the largest logit and cosine (figure 2)", _histograms,
+            "histograms", "Histograms of the largest logit and cosine (figure 1)", _histograms,
             lambda chain, out: drawings.score_histograms(chain, *_figure_pair(chain), out),
         ),
         Item(

@@ -36,9 +36,11 @@ class Scale:
         scales: the fixed scales of the sweep.
         members: networks of an ensemble.
         hidden: units of the ablation's extra layer.
+        leave_out: more words for training the networks of a leave-out ensemble.
         evaluation: more words for ``offaxis evaluate``.
         timed: networks whose computing time is measured.
         rounds: batches that the time is the median of.
+        points: images of each kind in the figure of feature spaces.
     """
 
     name: str
@@ -53,9 +55,11 @@ class Scale:
     scales: tuple[float, ...]
     members: int
     hidden: int
+    leave_out: tuple[str, ...]
     evaluation: tuple[str, ...]
     timed: tuple[str, ...]
     rounds: int
+    points: int
 
     def but(self, **changes: Any) -> Self:
         """The same scale with some values changed; those given as None stay as they are."""
@@ -77,9 +81,11 @@ def paper() -> Scale:
         scales=(4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0),
         members=5,
         hidden=512,
+        leave_out=("--epochs", "100", "--batch-size", "100", "--weight-decay", "0.0005"),
         evaluation=(),
         timed=("densenet-100-12", "wrn-28-10"),
         rounds=5,
+        points=400,
     )
 
 
@@ -93,6 +99,7 @@ def laptop() -> Scale:
         shown=("tin-resize", "svhn"),
         scales=(8.0, 16.0, 32.0, 64.0, 128.0),
         members=3,
+        leave_out=(),
         evaluation=("--images", "2000", "--fit-images", "10000"),
         timed=("wrn-16-4",),
         rounds=3,
@@ -115,9 +122,11 @@ def tiny() -> Scale:
         scales=(8.0, 64.0),
         members=2,
         hidden=32,
+        leave_out=(),
         evaluation=("--images", "60", "--fit-images", "150", "--batch-size", "64"),
         timed=("wrn-10-1",),
         rounds=1,
+        points=30,
     )
 
 

@@ -7,15 +7,14 @@ import numpy as np
 
 from offaxis.atomic import write_text
 from offaxis.detectors.cost import measure
-from offaxis.paper import Key, compare
+from offaxis.paper import Key
 from offaxis.protocols import Store
 from offaxis.protocols.summary import Summary, View, summarise
 from offaxis.recipes.chain import Chain, Run
 from offaxis.recipes.found import results_of
-from offaxis.reports.contents import METRIC_TITLES, set_title, sets_table
+from offaxis.reports.beside_paper import PAPERS_METRICS, beside, numbers, paper_rows
+from offaxis.reports.contents import set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, comma_separated, latex, markdown, percent
-
-PAPERS_METRICS = {"accuracy_at_tpr95": "accuracy_at_tpr", "auroc": "auroc", "aupr_in": "aupr_in"}
 
 
 def write(tables: Sequence[Table], out: Path) -> list[Path]:
@@ -49,21 +48,20 @@ def classification(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) ->
     table = Table(
         "classification", "Classification accuracy", columns, rows, "Mean (standard deviation over seeds).", 2
     )
-    return write([table, *_beside(ours, "classification")], out)
+    return write([table, *beside(ours, "classification")], out)
 
 
 def detection(chain: Chain, pairs: Sequence[tuple[Run, Run]], ood: Sequence[str], name: str, out: Path) -> list[Path]:
     """The four methods of the paper on every set, three metrics, and the paper's numbers."""
     results = results_of(chain, [run for pair in pairs for run in pair], ood)
     view: View = "one-vs-one" if name == "one-vs-one" else "less-biased by tested set"
-    tables = []
+    tables: list[Table] = []
     ours: dict[Key, float] = {}
     for metric, papers in PAPERS_METRICS.items():
-        chosen = [s for s in summarise(results, view, metric) if _in_paper(s)]
-        for id_name in dict.fromkeys(s.id for s in chosen):
-            tables.append(sets_table([s for s in chosen if s.id == id_name], view, metric))
-        ours |= _numbers(chosen, papers)
-    return write([*tables, *_beside(ours, name)], out)
+        chosen = paper_rows(summarise(results, view, metric))
+        tables += _by_id(chosen, view, metric)
+        ours |= numbers(chosen, papers)
+    return write([*tables, *beside(ours, name)], out)
 
 
 def ablation(chain: Chain, rows_of: Callable[..., dict[str, Run]], out: Path) -> list[Path]:
@@ -88,7 +86,7 @@ def ablation(chain: Chain, rows_of: Callable[..., dict[str, Run]], out: Path) ->
     columns = ("row", "head", "variant", *(f"{set_title(n)} %" for n in chain.scale.ids))
     title = f"Ablation: AUROC on {set_title(chain.scale.near)}"
     note = "Mean (standard deviation over seeds). decay-head: weight decay on the last layer too."
-    return write([Table("ablation", title, columns, rows, note, 3), *_beside(ours, "ablation")], out)
+    return write([Table("ablation", title, columns, rows, note, 3), *beside(ours, "ablation")], out)
 
 
 def time(chain: Chain, out: Path) -> list[Path]:
@@ -105,56 +103,26 @@ def time(chain: Chain, out: Path) -> list[Path]:
         rows.append(row)
     columns = ("network", "Mahalanobis s", "x forward", "ODIN s", "x forward", "cosine s", "x forward")
     title = f"Seconds for a batch of {batch} images on this machine, and times a plain forward pass"
-    return write([Table("time", title, columns, rows), *_beside(ours, "time")], out)
+    return write([Table("time", title, columns, rows), *beside(ours, "time")], out)
 
 
 def ensembles(chain: Chain, teams: Sequence[tuple[list[Run], list[Run]]], out: Path) -> list[Path]:
     """The ensemble of cosines beside leave-out networks."""
-    tables = []
+    tables: list[Table] = []
     ours: dict[Key, float] = {}
     results = [
         r for team in teams for runs in team for r in results_of(chain, runs, chain.scale.one_vs_one, together=True)
     ]
     for metric, papers in PAPERS_METRICS.items():
         chosen = summarise(results, "one-vs-one", metric)
-        for id_name in dict.fromkeys(s.id for s in chosen):
-            tables.append(sets_table([s for s in chosen if s.id == id_name], "one-vs-one", metric))
-        ours |= _numbers(chosen, papers)
-    return write([*tables, *_beside(ours, "ensembles")], out)
+        tables += _by_id(chosen, "one-vs-one", metric)
+        ours |= numbers(chosen, papers)
+    return write([*tables, *beside(ours, "ensembles")], out)
 
 
-def _in_paper(s: Summary) -> bool:
-    """The paper's rows: the baseline and the cosine as they are, ODIN and Mahalanobis tuned."""
-    return s.detector in ("max-softmax", "cosine") or s.state == "tuned"
-
-
-def _numbers(summaries: Sequence[Summary], metric: str) -> dict[Key, float]:
-    return {
-        (s.network.split()[0], s.id, ood, s.detector, metric): 100 * cell.mean
-        for s in summaries for ood, cell in s.rows.items()
-    }  # fmt: skip
-
-
-def _beside(ours: dict[Key, float], name: str) -> list[Table]:
-    """Our numbers, the paper's and the difference, where the paper has the same sets; else nothing."""
-    found = []
-    for network in dict.fromkeys(key[0] for key in ours):
-        theirs = "wrn-28-10" if network.startswith("wrn") else "densenet-100-12"
-        found += compare({key: value for key, value in ours.items() if key[0] == network}, name, theirs)
-    if not found:
-        return []
-    rows: list[list[Entry]] = [
-        [d.network, set_title(d.id), set_title(d.ood), d.method, _TITLES.get(d.metric, d.metric)]
-        + [Value(v, f"{v:.2f}") for v in (d.ours, d.paper)]
-        + [Value(d.std, "-" if d.std is None else f"{d.std:.2f}"), Value(d.difference, f"{d.difference:+.2f}")]
-        for d in found
-    ]
-    columns = ("network", "ID", "OOD", "method", "metric", "ours", "paper", "paper's sd", "difference")
-    note = "The paper's network is WRN-28-10 or DenseNet-BC-100-12; a smaller one is set beside its large relative."
-    return [Table(f"{name}-beside-the-paper", "Ours beside the paper's", columns, rows, note, 5)]
-
-
-_TITLES = {papers: METRIC_TITLES[metric] for metric, papers in PAPERS_METRICS.items()}
+def _by_id(summaries: Sequence[Summary], view: View, metric: str) -> list[Table]:
+    names = dict.fromkeys(s.id for s in summaries)
+    return [sets_table([s for s in summaries if s.id == name], view, metric) for name in names]
 
 
 def _mean(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Value:

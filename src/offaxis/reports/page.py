@@ -14,7 +14,7 @@ from offaxis.protocols.result import NetworkRecord
 from offaxis.protocols.store import Store
 from offaxis.protocols.summary import Summary
 from offaxis.reports.contents import METRIC_TITLES, set_title, slug
-from offaxis.reports.figures import as_svg, ranking
+from offaxis.reports.figures import as_svg, less_biased_bars, ranking
 from offaxis.reports.plots import drawn
 from offaxis.reports.provenance import commands
 from offaxis.reports.report import Part
@@ -22,6 +22,7 @@ from offaxis.reports.strangest import Loader, Thumbnails, strangest
 from offaxis.version import __version__
 
 MOST_RANKED = 24
+FREE_BARS, TUNED_BARS = 2, 3
 DETECTOR_NOTES = {
     "none": "nothing to tune",
     "published default": "values that somebody chose, perhaps on OOD images",
@@ -88,7 +89,8 @@ def _part(
                 "ranking": c.ranking,
                 "sets": c.sets,
                 "differences": c.differences,
-                "figure": _ranking(c.summaries, slug(part.id, c.view)) if c.ranking else None,
+                "paper": c.paper,
+                "figure": (_ranking if c.ranking else _bars)(c.summaries, slug(part.id, c.view)),
             }
             for c in part.chapters
         ],
@@ -138,6 +140,24 @@ def _ranking(summaries: Sequence[Summary], prefix: str) -> Markup | None:
         means[name], states[name] = (100 * s.groups["all"].mean, min(values), max(values)), s.state
     figure = ranking(means, states, "mean AUROC (%); the line goes from the worst set to the best")
     return Markup(as_svg(figure, "Detectors by mean AUROC", f"{prefix}-"))
+
+
+def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
+    """What needs no tuning, and the best of what was tuned, over the assumed sets."""
+    plain = [s for s in summaries if s.state == "none"]
+    free = sorted(plain, key=lambda s: not s.detector.startswith("cosine"))[:FREE_BARS]
+    tuned = [s for s in summaries if s.state == "tuned"][:TUNED_BARS]
+    if not free or not tuned:
+        return None
+    short = _short({s.network for s in (*free, *tuned)})
+    panel = {
+        ", ".join(word for word in (s.method, short[s.network]) if word): {
+            set_title(name): (100 * cell.mean, 100 * (cell.std or 0.0)) for name, cell in s.rows.items()
+        }
+        for s in (*free, *tuned)
+    }
+    figure = less_biased_bars({"mean over all other sets, by the set that was assumed": panel})
+    return Markup(as_svg(figure, "Less-biased AUROC by assumed set", f"{prefix}-"))
 
 
 def _short(labels: set[str]) -> dict[str, str]:

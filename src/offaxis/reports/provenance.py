@@ -43,4 +43,6 @@ def evaluate_command(results: Sequence[Result], records: Sequence[NetworkRecord]
     about = store.sets().values()
     cut = [a["images"] for a in about if a["name"] in CATALOGUE and a["images"] < CATALOGUE[a["name"]].counts["test"]]
     words += [f"--images {max(cut)}"] if cut else []
+    fitted = next((r.fitted_on.split()[0] for r in results if r.fitted_on), "all")
+    words += [] if fitted == "all" else [f"--fit-images {fitted}"]
     return " ".join([*words, f"--out {store.path.name}"])

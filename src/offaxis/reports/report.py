@@ -8,7 +8,8 @@ from offaxis.atomic import write_text
 from offaxis.errors import EvaluationError
 from offaxis.protocols.result import NetworkRecord, Result
 from offaxis.protocols.store import Store
-from offaxis.protocols.summary import Summary, View, summarise, views_in
+from offaxis.protocols.summary import Summary, View, largest, summarise, views_in
+from offaxis.reports.beside_paper import beside_view
 from offaxis.reports.contents import (
     METRIC_TITLES,
     networks_table,
@@ -20,7 +21,7 @@ from offaxis.reports.contents import (
 )
 from offaxis.reports.tables import Table, comma_separated, latex, markdown
 
-PAPERS_METRICS = ("auroc", "accuracy_at_tpr95", "aupr_in")
+SHOWN_METRICS = ("auroc", "accuracy_at_tpr95", "aupr_in")
 """Those that the paper reports; the first is what detectors are ranked by."""
 
 
@@ -34,6 +35,7 @@ class Chapter:
         ranking: of all detectors on all networks; None where another view has the same one.
         sets: a table for each metric that is shown.
         differences: to the reference, where there is something to compare that another view has not.
+        paper: our numbers beside the paper's, where that was asked for and there are some.
     """
 
     view: View
@@ -41,6 +43,7 @@ class Chapter:
     ranking: Table | None
     sets: Sequence[Table]
     differences: Table | None
+    paper: Table | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ class Part:
 
 
 def parts_of(
-    results: Sequence[Result], records: Sequence[NetworkRecord], metrics: Sequence[str] = PAPERS_METRICS
+    results: Sequence[Result],
+    records: Sequence[NetworkRecord],
+    metrics: Sequence[str] = SHOWN_METRICS,
+    paper: bool = False,
 ) -> list[Part]:
     """The report's contents, an ID set after the other.
 
@@ -63,16 +69,22 @@ def parts_of(
     """
     if not results:
         raise EvaluationError("Expected results to report but the store has none yet: run offaxis evaluate first.")
+    results = largest(results)
     parts = []
     for id_name in dict.fromkeys(r.id for r in results):
         own = [r for r in results if r.id == id_name]
         parts.append(
-            Part(id_name, networks_table(records, id_name), [_chapter(own, v, metrics) for v in views_in(own)], own)
+            Part(
+                id_name,
+                networks_table(records, id_name),
+                [_chapter(own, v, metrics, paper) for v in views_in(own)],
+                own,
+            )
         )
     return parts
 
 
-def _chapter(results: Sequence[Result], view: View, metrics: Sequence[str]) -> Chapter:
+def _chapter(results: Sequence[Result], view: View, metrics: Sequence[str], paper: bool) -> Chapter:
     by_metric = {metric: summarise(results, view, metric) for metric in metrics}
     first = metrics[0]
     summaries = by_metric[first]
@@ -84,7 +96,8 @@ def _chapter(results: Sequence[Result], view: View, metrics: Sequence[str]) -> C
     if view == "less-biased by assumed set":  # means over the same pairs in another order
         return Chapter(view, summaries, None, tables, None)
     differences = pairs_table(summaries, view, first) if len(summaries) > 1 else None
-    return Chapter(view, summaries, ranking_table(summaries, view, first), tables, differences)
+    theirs = next(iter(beside_view(by_metric, view)), None) if paper else None
+    return Chapter(view, summaries, ranking_table(summaries, view, first), tables, differences, theirs)
 
 
 def tables_of(parts: Sequence[Part]) -> list[Table]:
@@ -93,14 +106,21 @@ def tables_of(parts: Sequence[Part]) -> list[Table]:
     for part in parts:
         found.append(part.networks)
         for chapter in part.chapters:
-            found += [table for table in (chapter.ranking, *chapter.sets, chapter.differences) if table]
+            found += [table for table in (chapter.ranking, *chapter.sets, chapter.differences, chapter.paper) if table]
     return found
 
 
-def write_tables(store: Store, out: Path, metrics: Sequence[str] = PAPERS_METRICS) -> list[Part]:
-    """Write ``report.md`` and, for each table, CSV and LaTeX; returns what the page is made from."""
+def write_tables(store: Store, out: Path, metrics: Sequence[str] = SHOWN_METRICS, paper: bool = False) -> list[Part]:
+    """Write ``report.md`` and, for each table, CSV and LaTeX; returns what the page is made from.
+
+    Args:
+        store: the results.
+        out: the folder to write into.
+        metrics: which are shown; the first is what detectors are ranked by.
+        paper: put the paper's numbers beside ours.
+    """
     results = store.results()
-    parts = parts_of(results, store.networks(), metrics)
+    parts = parts_of(results, store.networks(), metrics, paper)
     lines = ["# Results\n"]
     for part in parts:
         lines.append(f"## {set_title(part.id)} in distribution\n")

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ from offaxis.training.watch import Watch
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+AfterEpoch = Callable[[int, Classifier], None]
+"""(number of the epoch, from 1; the network as it is then, in eval mode) -> None."""
+
 
 def train(
     classifier: Classifier,
@@ -39,6 +43,7 @@ def train(
     normalise: Normalise | None = None,
     validation: ImageSet | None = None,
     loss: Loss = cross_entropy,
+    after_epoch: AfterEpoch | None = None,
     fabric: "Fabric | None" = None,
     sync_bn: bool = False,
     log_every: int | None = None,
@@ -61,6 +66,9 @@ def train(
         normalise: mean and std; those of ``data`` if None.
         validation: labelled images whose accuracy is measured after each epoch; they have no effect on the training.
         loss: what is minimised.
+        after_epoch: called in every process with the number of each epoch, from 1, and the network in eval mode, before
+            the epoch's checkpoint is written; it must not change the network. A resumed training calls it for the epochs
+            that it trains itself, not for those before.
         fabric: device, precision and processes; one device in 32 bits if None.
         sync_bn: batch normalisations of the backbone, too, take their statistics over all processes. Those of the scale
             always do.
@@ -87,6 +95,7 @@ def train(
     folder = None if out is None else RunFolder(Path(out))
     found = _find(fabric, folder, settings, resume)
     training = _Training(classifier, data, plan, normalise, validation, loss, fabric, folder, settings, log_every)
+    training.after_epoch = after_epoch
     with torch.random.fork_rng():
         history = training.run(found, title, quiet)
     return Trained(classifier.eval(), normalise, data.classes, tuple(history), folder.path if folder else None)
@@ -153,6 +162,7 @@ class _Training:
         self.stepper = Stepper(classifier, plan, normalise, loss, fabric)
         self.epoch_tally = Tally()
         self.history: list[dict[str, Any]] = []
+        self.after_epoch: AfterEpoch | None = None
 
     def run(self, found: Checkpoint | None, title: str, quiet: bool) -> list[dict[str, Any]]:
         """All steps that are left; returns one record an epoch."""
@@ -217,6 +227,10 @@ class _Training:
             progress.say(f"epoch {record['epoch']}: validation accuracy {record['validation_accuracy']:.2%}")
         self._log(record)
         self.history.append(record)
+        if self.after_epoch is not None:
+            self.classifier.eval()
+            self.after_epoch(record["epoch"], self.classifier)
+            self.classifier.train()
         self.epoch_tally = Tally()
         self._save(done)
 

@@ -1,0 +1,28 @@
+"""The page on evaluation: its snippets run, its commands exist, and it names every metric."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from offaxis import metrics
+from offaxis.cli import app
+
+PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+
+
+def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    snippets = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        exec(compile(snippet, "docs/evaluation.md", "exec"), {})
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == {"cosine", "max-softmax", "odin"}
+
+
+def test_commands_and_metrics_exist() -> None:
+    commands = {command.name for command in app.registered_commands}
+    assert set(re.findall(r"`?offaxis (\w+)", PAGE)) <= commands
+    rows = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert len(rows) == 6
+    assert all(callable(getattr(metrics, name)) for name in rows)
