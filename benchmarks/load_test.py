@@ -216,11 +216,7 @@ def storm(port: int, pid: int, pictures: list[bytes], classes: list[str], second
         "bad_requests_by_outcome": dict(sorted(bad.items())),
         "good_p50_ms": float(np.percentile(times, 50)),
         "good_p99_ms": float(np.percentile(times, 99)),
-        "memory_mb": {
-            "first_tenth": round(float(np.mean(memory[: max(1, len(memory) // 10)])) / 2**20),
-            "last_tenth": round(float(np.mean(memory[-max(1, len(memory) // 10) :])) / 2**20),
-            "most": round(max(memory) / 2**20),
-        },
+        "memory_mb_by_tenths": [round(float(np.mean(part)) / 2**20) for part in np.array_split(memory, 10)],
     }
 
 

@@ -48,33 +48,26 @@ def write_pictures(images: ImageSet, folder: Path, count: int) -> None:
 
 def main(out: Path, epochs: int = 8, port: int = 8137) -> None:
     began = time.perf_counter()
-    # 1. attach and train, as with any classifier
     torch.manual_seed(0)
     training, unseen = load("digits", "train"), load("digits", "test")
     recipe = laptop().but(epochs=epochs, crop=2, flip=False)
-    trained = offaxis.train(make_network(), training, recipe, quiet=True)
 
-    # 2. calibrate on half of the digits that it has not seen, and save
+    trained = offaxis.train(make_network(), training, recipe, quiet=True)
     calibration, rest = unseen.subset(torch.arange(500)), unseen.subset(torch.arange(500, 1000))
     model = offaxis.Model.calibrated(trained, calibration, used=[training], alpha=0.05)
-    bundle = out / "digits.oax"
-    model.save(bundle)
+    model.save(out / "digits.oax")
 
-    # 3. load it anywhere and ask about one image, or a thousand
-    model = offaxis.load(bundle, network=make_network())
-    for name, images in (("digits", rest), ("letters", load("letters")), ("photographs", load("photographs"))):
-        flagged = [p.verdict is offaxis.Verdict.OUT for p in model.predict(images)]
-        print(f"{name:12} {sum(flagged) / len(flagged):6.1%} out-of-distribution")
+    model = offaxis.load(out / "digits.oax", network=make_network())  # anywhere else, later
+    for images in (rest, load("letters"), load("photographs")):
+        flagged = [said.verdict is offaxis.Verdict.OUT for said in model.predict(images)]
+        print(f"{images.name:12} {sum(flagged) / len(flagged):6.1%} out-of-distribution")
 
-    # 4. score files: one row each, and a page of the strangest
     write_pictures(rest, out / "pictures", 40)
     write_pictures(load("letters"), out / "pictures", 10)
-    summary = score(
-        bundle, model, [str(out / "pictures")], Options(str(out / "scores.csv"), overwrite=True, quiet=True)
-    )
+    options = Options(str(out / "scores.csv"), overwrite=True, quiet=True)
+    summary = score(out / "digits.oax", model, [str(out / "pictures")], options)
     print(f"scored {summary['images']} files: {out / 'scores.csv'}, strangest {summary['strangest'][0]['path']}")
 
-    # 5. serve it
     server = make_server(model, port=port)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -15,6 +15,7 @@ from torch import nn
 
 import offaxis
 from offaxis import Classifier, Model, Paired, Preprocessing, Verdict, networks
+from offaxis.conformal import allowed, p_values
 from offaxis.datasets import TensorSet
 from offaxis.deploy import container
 from offaxis.deploy.preprocessing import ImageLike
@@ -64,14 +65,25 @@ def test_held_out_id_images_are_flagged_at_the_level(world: World, model: Model,
     """Real held-out images: the count of flags is within what the beta-binomial law allows."""
     from scipy.stats import betabinom
 
-    from offaxis.conformal import allowed
-
     calibration = model.calibration.at(alpha)
     scores = np.array([p.score for p in model.predict(world.test)])
     flags = int((calibration.p_values(scores) <= alpha).sum())
     n = len(calibration.scores)
     law = betabinom(len(scores), allowed(n, alpha), n + 1 - allowed(n, alpha))
     assert law.sf(flags - 1) > 0.005
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.1])
+def test_the_level_holds_over_splits_of_real_images(world: World, model: Model, alpha: float) -> None:
+    """The 359 real digits that the network has not seen, split 500 times: on average at most alpha are flagged."""
+    images = torch.cat([world.calibration.batch(torch.arange(240)), world.test.batch(torch.arange(len(world.test)))])
+    scores = np.array([p.score for p in model.predict(images)])
+    chance, shares = np.random.default_rng(0), []
+    for _ in range(500):
+        chance.shuffle(scores)
+        shares.append((p_values(scores[240:], np.sort(scores[:240])) <= alpha).mean())
+    spread = np.std(shares) / np.sqrt(500)
+    assert allowed(240, alpha) / 241 - 4 * spread < np.mean(shares) < alpha + 4 * spread
 
 
 def test_images_may_come_as_anything(bundle: Path, pictures: list[Path]) -> None:

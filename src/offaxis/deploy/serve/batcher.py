@@ -70,7 +70,9 @@ class Batcher:
                 self._work.clear()
                 await self._work.wait()
                 continue
-            taken = [self.queue.popleft() for _ in range(min(self.limits.batch, len(self.queue)))]
+            # A power of two: PyTorch keeps plans for every size of batch that it meets, and a few sizes are enough.
+            size = 1 << (min(self.limits.batch, len(self.queue)).bit_length() - 1)
+            taken = [self.queue.popleft() for _ in range(size)]
             taken = [entry for entry in taken if not entry[1].done()]
             if not taken:
                 continue
