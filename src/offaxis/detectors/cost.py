@@ -14,6 +14,7 @@ from offaxis.detectors.arguments import at_least_one
 from offaxis.detectors.cosine import Cosine
 from offaxis.detectors.detector import Detector
 from offaxis.detectors.mahalanobis import Mahalanobis
+from offaxis.detectors.network import to_device
 from offaxis.detectors.odin import ODIN
 from offaxis.errors import ArgumentError
 from offaxis.networks import densenet_bc, wide_resnet
@@ -75,7 +76,9 @@ def measure(
     at_least_one("batch", batch)
     at_least_one("rounds", rounds)
     linear, cosine = (network_named(name, head).to(device) for head in ("linear", "cosine"))
-    images = torch.randn(batch, 3, 32, 32, device=device)
+    images = to_device(
+        linear, torch.randn(batch, 3, 32, 32)
+    )  # in the layout that detectors use, for the plain pass too
     few = images[:20] if batch >= 20 else images.repeat(20, 1, 1, 1)[:20]
     told(f"{name}: fitting")
     mahalanobis = Mahalanobis(eps=0.001).fit(linear, [(few, torch.arange(20) % 10)])
