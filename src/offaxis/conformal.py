@@ -100,7 +100,7 @@ def flag_rate(count: int, alpha: float) -> FlagRate:
     Example:
         >>> rate = flag_rate(199, 0.05)
         >>> round(rate.mean, 3), round(rate.low, 3), round(rate.high, 3)
-        (0.05, 0.027, 0.078)
+        (0.05, 0.028, 0.078)
     """
     from scipy.stats import beta
 

@@ -13,8 +13,8 @@ from offaxis.metrics import auroc
 from offaxis.networks import by_name
 from offaxis.training import Recipe, Trained, train
 
-NETWORK = "wrn-10-1-half"
-RECIPE = Recipe(epochs=10, batch_size=32, crop=2, flip=False)
+NETWORK = "wrn-10-2-half"
+RECIPE = Recipe(epochs=5, batch_size=32, crop=2, flip=False)
 HEADS = {"linear": "standard", "cosine": "cosine"}
 
 Scores = dict[str, NDArray[np.float32]]

@@ -15,7 +15,7 @@ from offaxis.cli.app import app, example
 def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("demo"),
     seeds: Annotated[int, typer.Option(help="Networks of each kind.", min=1)] = 3,
-    epochs: Annotated[int, typer.Option(help="Epochs of each training.", min=1)] = 10,
+    epochs: Annotated[int, typer.Option(help="Epochs of each training.", min=1)] = 5,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Train a standard and a cosine network on digits, show them strangers, compare; about a minute on two cores."""
