@@ -34,7 +34,7 @@ def test_the_catalogue_holds_every_set_that_users_ask_for() -> None:
     assert set(CATALOGUE) >= PAPER
 
 
-@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=str)
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE)
 def test_entries_say_who_what_and_under_which_terms(entry: Entry) -> None:
     assert re.fullmatch(r"[a-z0-9-]+", entry.name)
     assert all((entry.title, entry.publisher, entry.licence, entry.citation, entry.native))
