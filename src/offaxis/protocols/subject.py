@@ -174,7 +174,7 @@ def _from_run(folder: Path, label: str | None) -> Subject:
 
 
 def _from_bundle(path: Path, label: str | None) -> Subject:
-    from offaxis.deploy.bundle import read  # bundles come after protocols; only their networks are of use here
+    from offaxis.deploy.bundle import read  # only where a bundle is given
 
     model = read(path)
     known: list[dict[str, Any]] = model.provenance.get("id_sets", [])
