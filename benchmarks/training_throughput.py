@@ -26,7 +26,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--channels", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=24, help="batches of an epoch, after which a checkpoint is written")
+    parser.add_argument(
+        "--steps", type=int, default=24, help="batches of an epoch, after which a checkpoint is written"
+    )
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="The network has learned next to nothing")
