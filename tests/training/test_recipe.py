@@ -53,7 +53,8 @@ def test_a_ramp_goes_up_and_then_down_in_straight_lines(ramp: float, steps: int)
     [
         ("epochs", 0), ("epochs", -3), ("epochs", 1.5), ("batch_size", 1), ("crop", -1), ("learning_rate", 0),
         ("learning_rate", float("nan")), ("learning_rate", float("inf")), ("weight_decay", -1e-4), ("momentum", 1.0),
-        ("milestones", (0.75, 0.5)), ("milestones", (0.0,)), ("clip", 0.5), ("max_norm", 0.0), ("gamma", 0.0), ("ramp", 1.0), ("ramp", -0.1),
+        ("milestones", (0.75, 0.5)), ("milestones", (0.0,)), ("clip", 0.5), ("max_norm", 0.0), ("gamma", 0.0),
+        ("ramp", 1.0), ("ramp", -0.1),
     ],
 )  # fmt: skip
 def test_impossible_numbers_are_refused_by_name(name: str, value: Any) -> None:
