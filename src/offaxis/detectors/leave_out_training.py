@@ -38,6 +38,11 @@ class MarginEntropyLoss(nn.Module):
         self.weight = weight
         self.margin = margin
 
+    def extra_repr(self) -> str:
+        """What makes it one of its kind, for the settings of a run."""
+        left_out = (self.position < 0).nonzero().flatten().tolist()
+        return f"{left_out=}, weight={self.weight}, margin={self.margin}"
+
     def forward(self, outputs: Outputs, labels: Tensor) -> Tensor:
         """Outputs of N images with labels (N,) -> the loss, a scalar."""
         logits = outputs.logits[:, self.kept.to(labels.device)]

@@ -13,7 +13,7 @@ from torch import nn
 
 from offaxis.classifier import Classifier, Paired
 from offaxis.datasets import PUBLISHED, ImageSet, Normalise
-from offaxis.detectors import Ensemble, LeaveOutEnsemble
+from offaxis.detectors import Ensemble, LeaveOutEnsemble, MarginEntropyLoss
 from offaxis.detectors.leave_out_ensemble import folds
 from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
 from offaxis.training import Trained, load_run
@@ -119,9 +119,25 @@ def leave_out_ensemble(members: Sequence[Subject], label: str | None = None) -> 
         raise ArgumentError(f"Expected at least two leave-out classifiers but got {len(networks)}.")
     _check_same(members, "a leave-out ensemble")
     first = members[0]
-    team = LeaveOutEnsemble(networks, folds(first.network.num_classes, len(members))).eval()
-    made = label or f"{first.label} leave-out x{len(members)}"
+    dealt = folds(first.network.num_classes, len(members))
+    _check_dealt(members, dealt)
+    team = LeaveOutEnsemble(networks, dealt).eval()
+    made = label or f"{first.label.removesuffix(_LEFT_OUT)}{_LEFT_OUT} x{len(members)}"
     return Subject(team, first.normalise, made, first.seed, _origins(members), first.id, first.settings)
+
+
+_LEFT_OUT = " leave-out"
+
+
+def _check_dealt(members: Sequence[Subject], dealt: Sequence[Sequence[int]]) -> None:
+    """Refuse networks that were trained without other classes than their place says, where that is known."""
+    for place, (member, fold) in enumerate(zip(members, dealt, strict=True)):
+        known = member.settings.get("loss")
+        if known is not None and f"left_out={sorted(fold)}," not in known:
+            raise ArgumentError(
+                f"Expected the network of offaxis train --leave-out {place}/{len(members)} in place {place}, which leaves out "
+                f"classes {sorted(fold)}, but {member.origin} was trained with {known}. Name all {len(members)} in their order."
+            )
 
 
 def paired(members: Sequence[Subject], label: str | None = None) -> Subject:
@@ -151,7 +167,8 @@ def run_label(settings: dict[str, Any]) -> str:
         words.append("decayed")
     if network["dropout"]:
         words.append(f"dropout={network['dropout']:g}")
-    return " ".join(words)
+    left_out = settings.get("loss", "").startswith(MarginEntropyLoss.__name__)
+    return " ".join(words) + (_LEFT_OUT if left_out else "")
 
 
 def short_name(network: dict[str, Any]) -> str:
@@ -169,7 +186,7 @@ def _from_run(folder: Path, label: str | None) -> Subject:
     trained = load_run(folder)
     return Subject(
         trained.classifier, trained.normalise, label or run_label(settings), int(settings["seed"]), folder.resolve().name,
-        settings["data"]["name"], {"recipe": settings["recipe"], "network": settings["network"]},
+        settings["data"]["name"], {key: settings[key] for key in ("recipe", "network", "loss") if key in settings},
     )  # fmt: skip
 
 
