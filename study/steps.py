@@ -38,6 +38,7 @@ def chain_for(id_name: str, out: Path = WORK) -> Chain:
     """Where the study's networks and results are."""
     scale = laptop().but(
         name="study", networks=(NETWORKS[id_name],), ids=(id_name,), seeds=(0,), near="tin-resize", hidden=128,
+        frame_free=sets_of(id_name), shown=("tin-resize", "svhn"),
         scales=(4.0, 8.0, 16.0, 32.0, 64.0, 128.0), evaluation=("--images", "1000", "--fit-images", "10000"),
     )  # fmt: skip
     return Chain(scale, out, WORK / "networks")

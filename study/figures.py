@@ -1,0 +1,65 @@
+"""The study's store -> the figures of docs/results.md: ``python -m study.figures [tsne]``.
+
+All but t-SNE, which needs the networks, are made from the copy of the results that is kept.
+"""
+
+import sys
+from pathlib import Path
+
+from offaxis.protocols.summary import summarise
+from offaxis.recipes import drawings
+from offaxis.recipes.items import sweep
+from offaxis.reports.figures import fixed_scale, ranking, save
+from study.sets import REPORTED
+from study.steps import KEPT, SEEDS, WORK, chain_for, main_runs
+from study.tables import of, untuned
+
+OUT = Path("docs/images")
+
+
+def scales(id_name: str) -> None:
+    """Mean AUROC over the fixed scale, by group of sets."""
+    curves: dict[str, dict[float, float]] = {}
+    predicted: dict[str, float] = {}
+    for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items():
+        found = [r for r in of(id_name, runs, REPORTED[id_name]) if r.detector == "cosine"]
+        for group, spread in summarise(found)[0].groups.items():
+            if scale is None:
+                predicted[group] = 100 * spread.mean
+            else:
+                curves.setdefault(group, {})[scale] = 100 * spread.mean
+    save(fixed_scale(curves, predicted), OUT / "study-fixed-scale")
+
+
+def ranks(id_name: str) -> None:
+    """Mean AUROC of every score on both networks, with the deviation over seeds."""
+    intervals, states = {}, {}
+    for s in untuned(id_name, REPORTED[id_name]):
+        whole = s.groups["all"]
+        half = whole.seed_std or 0.0
+        head = "standard" if s.network.endswith("linear") else "cosine"
+        name = f"{s.method} ({head})"
+        states[name] = f"{head} network"
+        intervals[name] = (100 * whole.mean, 100 * (whole.mean - half), 100 * (whole.mean + half))
+    label = "mean AUROC (%), lines: one standard deviation over seeds"
+    save(ranking(intervals, states, label), OUT / f"study-ranking-{id_name}")
+
+
+def main() -> None:
+    """Every figure that there are results for."""
+    cifar, fashion = "cifar10", "fashion-mnist"
+    if "tsne" in sys.argv:
+        drawings.spaces(chain_for(cifar, WORK), *main_runs(cifar, 0), OUT)
+        return
+    for id_name in (cifar, fashion):
+        ranks(id_name)
+    chain = chain_for(cifar, KEPT)
+    drawings.score_histograms(chain, *main_runs(cifar, 0), OUT)
+    pairs = [main_runs(cifar, seed) for seed in SEEDS]
+    drawings.bars(chain, pairs, OUT)
+    drawings.dependencies(chain, pairs, OUT)
+    scales(fashion)
+
+
+if __name__ == "__main__":
+    main()
