@@ -26,7 +26,7 @@ RIVALS = {
     "deconf-c": "generalized-odin",
     "deconf-i": "generalized-odin",
     "deconf-e": "generalized-odin",
-    "isomax": "isomax-plus",
+    "isomax": "isomax",
 }
 FOLDS = 5
 
