@@ -14,12 +14,11 @@ from torch import nn
 from offaxis.classifier import Classifier, Paired
 from offaxis.datasets import PUBLISHED, ImageSet, Normalise
 from offaxis.detectors import Ensemble, LeaveOutEnsemble
+from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.leave_out_ensemble import folds
 from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
 from offaxis.training import Trained, load_run
 from offaxis.training.run import read_about
-
-AnyNetwork = Classifier | Paired | Ensemble
 
 
 @dataclass(frozen=True)
