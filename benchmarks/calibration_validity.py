@@ -54,7 +54,9 @@ class Line:
     p_value: float
 
     def __str__(self) -> str:
-        low, high = (f"{100 * found:4.1f} ({100 * law:4.1f})" for found, law in zip(self.observed, self.law, strict=True))
+        low, high = (
+            f"{100 * found:4.1f} ({100 * law:4.1f})" for found, law in zip(self.observed, self.law, strict=True)
+        )
         return (
             f"{100 * self.alpha:5g} %   {100 * self.mean:6.3f} ± {100 * self.error:.3f}   {100 * self.expected:6.3f}   "
             f"{low}   {high}   {self.p_value:8.3f}"
@@ -106,7 +108,9 @@ def unseen_scores(seed: int = 0) -> tuple[Floats, float]:
     )
     model = offaxis.Model.calibrated(trained, unseen, used=[training])
     assert unseen.labels is not None
-    right = [said.class_index == label for said, label in zip(model.predict(unseen), unseen.labels.tolist(), strict=True)]
+    right = [
+        said.class_index == label for said, label in zip(model.predict(unseen), unseen.labels.tolist(), strict=True)
+    ]
     return model.calibration.scores, float(np.mean(right))
 
 
