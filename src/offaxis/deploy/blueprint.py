@@ -95,9 +95,7 @@ def rebuild(plan: dict[str, Any], given: nn.Module | None = None) -> AnyNetwork:
         pair = given if isinstance(given, Paired) else None
         first = rebuild(plan["classifier"], None if pair is None else pair.classifier)
         second = rebuild(plan["detector_network"], None if pair is None else pair.detector_network)
-        assert isinstance(first, Classifier)
-        assert isinstance(second, Classifier)
-        return Paired(first, second)
+        return Paired(*_all_of([first, second], (Classifier,)))
     if plan["kind"] in ("ensemble", "leave-out"):
         return _rebuild_ensemble(plan, given)
     made = _make(plan, given)
@@ -114,8 +112,8 @@ def _rebuild_ensemble(plan: dict[str, Any], given: nn.Module | None) -> Ensemble
             came = f"an ensemble of {len(given.networks)}" if isinstance(given, Ensemble) else type(given).__name__
             raise BundleError(
                 f"it holds the weights of an ensemble of {len(plans)} networks that it cannot build itself but got "
-                f"{'nothing' if given is None else came}: make the same networks and pass them as one, "
-                "offaxis.load(path, network=Ensemble([...])), or name a function that does, --network module:function."
+                f"{'nothing' if given is None else came}: make the same networks and pass them as one, offaxis.load(path, "
+                "network=offaxis.detectors.Ensemble([...])), or name a function that does, --network module:function."
             )
         parts = list(given.networks)
     members = [rebuild(each, part) for each, part in zip(plans, parts, strict=True)]
@@ -126,7 +124,7 @@ def _rebuild_ensemble(plan: dict[str, Any], given: nn.Module | None) -> Ensemble
 
 
 def _all_of(members: Sequence[nn.Module], kinds: tuple[type[Member], ...]) -> list[Member]:
-    """The members, all of which are of the kinds that such an ensemble takes."""
+    """The members, all of which are of the kinds that a pair or such an ensemble takes."""
     fitting = [member for member in members if isinstance(member, kinds)]
     if len(fitting) < len(members):
         raise BundleError(f"Expected members that are {' or '.join(kind.__name__ for kind in kinds)} but got others.")
