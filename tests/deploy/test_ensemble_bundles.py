@@ -126,6 +126,14 @@ def test_what_the_epochs_were_chosen_on_is_kept(leave_out: Model, world: World, 
     assert again.predict(world.test) == made.predict(world.test)
 
 
+def test_leave_out_networks_come_in_the_order_of_their_folds(leave_out_runs: list[Trained]) -> None:
+    first, second, third = leave_out_runs
+    with pytest.raises(ArgumentError, match=rf"--leave-out 1/3 in place 1.*{third.folder} was trained with"):
+        together([first, third, second], "leave-out")
+    with pytest.raises(ArgumentError, match="--leave-out 0/2"):
+        together([first, second], "leave-out")
+
+
 def test_recalibrating_needs_no_training(kept: dict[str, Any], world: World) -> None:
     for name in ("ensemble", "leave-out"):
         again = offaxis.load(kept[name][1]).recalibrated(world.test, alpha=0.1, per_class=True)

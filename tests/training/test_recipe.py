@@ -30,12 +30,31 @@ def test_the_learning_rate_falls_at_half_and_at_three_quarters(steps: int) -> No
     assert [round(r, 6) for r in (rates[-1], rates[-(-steps // 2)])] == [0.001, 0.01]
 
 
+@pytest.mark.parametrize("steps", [8, 101, 78_200])
+@pytest.mark.parametrize("ramp", [0.0, 0.2, 0.9])
+def test_a_ramp_goes_up_and_then_down_in_straight_lines(ramp: float, steps: int) -> None:
+    rates = [
+        Recipe(epochs=1, batch_size=2, learning_rate=0.4, ramp=ramp).learning_rate_at(s, steps) for s in range(steps)
+    ]
+    top = rates.index(max(rates))
+    assert 0.4 * (1 - 3 / steps) <= rates[top] <= 0.4
+    assert abs(top + 0.5 - ramp * steps) <= 1
+    bends = [
+        abs(b - 2 * a + c)
+        for part in (rates[:top], rates[top + 1 :])
+        for a, b, c in zip(part[1:], part, part[2:], strict=False)
+    ]
+    assert max(bends, default=0) < 1e-9
+    assert 0 < rates[-1] <= 0.4 / max(1, (1 - ramp) * steps - 1)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("epochs", 0), ("epochs", -3), ("epochs", 1.5), ("batch_size", 1), ("crop", -1), ("learning_rate", 0),
         ("learning_rate", float("nan")), ("learning_rate", float("inf")), ("weight_decay", -1e-4), ("momentum", 1.0),
         ("milestones", (0.75, 0.5)), ("milestones", (0.0,)), ("clip", 0.5), ("max_norm", 0.0), ("gamma", 0.0),
+        ("ramp", 1.0), ("ramp", -0.1),
     ],
 )  # fmt: skip
 def test_impossible_numbers_are_refused_by_name(name: str, value: Any) -> None:

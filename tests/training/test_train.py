@@ -1,5 +1,6 @@
 """The training loop: it learns, it repeats itself, it goes on where it stopped, and it does not fail in silence."""
 
+import functools
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from torch import Tensor
 from offaxis import Classifier, Outputs, load_run, train
 from offaxis.datasets import Normalise, TensorSet
 from offaxis.datasets.embedded import small_digits
+from offaxis.detectors import MarginEntropyLoss
 from offaxis.errors import (
     CheckpointError,
     DataError,
@@ -54,6 +56,7 @@ def stop_after(step: int, how: int = signal.SIGTERM) -> Any:
     """A loss that sends this process a signal at a step."""
     calls = [0]
 
+    @functools.wraps(cross_entropy)  # a run's settings know a loss by its name
     def loss(out: Outputs, labels: Tensor) -> Tensor:
         calls[0] += 1
         if calls[0] == step:
@@ -197,6 +200,7 @@ def test_a_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
         ({"data": few(199)}, "data"),
         ({"classifier": network(num_classes=11)}, "network"),
         ({"normalise": Normalise((0.5,), (0.5,))}, "normalise"),
+        ({"loss": MarginEntropyLoss([1, 4], 10)}, r"loss was '?cross_entropy'? and is now .*left_out=\[1, 4\]"),
     ],
 )
 def test_going_on_with_other_settings_is_refused_by_name(tmp_path: Path, change: dict[str, Any], named: str) -> None:

@@ -8,8 +8,10 @@ from offaxis.datasets import Normalise
 from offaxis.detectors import Ensemble, LeaveOutEnsemble
 from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.leave_out_ensemble import folds
+from offaxis.detectors.leave_out_training import check_dealt
 from offaxis.errors import ArgumentError, BundleError
 from offaxis.training import Trained
+from offaxis.training.run import read_about
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def together(members: Sequence[Trained], kind: str = "ensemble") -> Together:
         kind: ``"single"``, ``"ensemble"``, ``"paired"`` or ``"leave-out"``.
 
     Raises:
-        ArgumentError: there are too few or too many members, or there is no such kind.
+        ArgumentError: there are too few or too many members, they are in another order, or there is no such kind.
         BundleError: they do not agree in classes or in mean and standard deviation.
     """
     if kind not in KINDS:
@@ -50,6 +52,8 @@ def together(members: Sequence[Trained], kind: str = "ensemble") -> Together:
             "judges familiarity) or as leave-out; in the shell: --as ensemble."
         )
     _check_same(members, kind)
+    if kind == "leave-out":
+        _check_order(members)
     first = members[0]
     return Together(make([member.classifier for member in members]).eval(), first.normalise, first.classes)
 
@@ -83,6 +87,13 @@ def _check_same(members: Sequence[Trained], kind: str) -> None:
                 f"and std: {first.normalise.mean}, {first.normalise.std} and {other.normalise.mean}, "
                 f"{other.normalise.std}. Train them on one set, or with the same normalise."
             )
+
+
+def _check_order(members: Sequence[Trained]) -> None:
+    """Refuse leave-out networks that do not come in the order of their folds, where their runs tell."""
+    told = [None if m.folder is None else read_about(m.folder)["settings"].get("loss") for m in members]
+    names = [_name(member, number) for number, member in enumerate(members, 1)]
+    check_dealt(list(zip(names, told, strict=True)), folds(members[0].classifier.num_classes, len(members)))
 
 
 def _name(trained: Trained, number: int) -> str:

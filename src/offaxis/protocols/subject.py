@@ -13,9 +13,10 @@ from torch import nn
 
 from offaxis.classifier import Classifier, Paired
 from offaxis.datasets import PUBLISHED, ImageSet, Normalise
-from offaxis.detectors import Ensemble, LeaveOutEnsemble
+from offaxis.detectors import Ensemble, LeaveOutEnsemble, MarginEntropyLoss
 from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.leave_out_ensemble import folds
+from offaxis.detectors.leave_out_training import check_dealt
 from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
 from offaxis.training import Trained, load_run
 from offaxis.training.run import read_about
@@ -118,9 +119,14 @@ def leave_out_ensemble(members: Sequence[Subject], label: str | None = None) -> 
         raise ArgumentError(f"Expected at least two leave-out classifiers but got {len(networks)}.")
     _check_same(members, "a leave-out ensemble")
     first = members[0]
-    team = LeaveOutEnsemble(networks, folds(first.network.num_classes, len(members))).eval()
-    made = label or f"{first.label} leave-out x{len(members)}"
+    dealt = folds(first.network.num_classes, len(members))
+    check_dealt([(member.origin, member.settings.get("loss")) for member in members], dealt)
+    team = LeaveOutEnsemble(networks, dealt).eval()
+    made = label or f"{first.label.removesuffix(_LEFT_OUT)}{_LEFT_OUT} x{len(members)}"
     return Subject(team, first.normalise, made, first.seed, _origins(members), first.id, first.settings)
+
+
+_LEFT_OUT = " leave-out"
 
 
 def paired(members: Sequence[Subject], label: str | None = None) -> Subject:
@@ -150,7 +156,8 @@ def run_label(settings: dict[str, Any]) -> str:
         words.append("decayed")
     if network["dropout"]:
         words.append(f"dropout={network['dropout']:g}")
-    return " ".join(words)
+    left_out = settings.get("loss", "").startswith(MarginEntropyLoss.__name__)
+    return " ".join(words) + (_LEFT_OUT if left_out else "")
 
 
 def short_name(network: dict[str, Any]) -> str:
@@ -168,7 +175,7 @@ def _from_run(folder: Path, label: str | None) -> Subject:
     trained = load_run(folder)
     return Subject(
         trained.classifier, trained.normalise, label or run_label(settings), int(settings["seed"]), folder.resolve().name,
-        settings["data"]["name"], {"recipe": settings["recipe"], "network": settings["network"]},
+        settings["data"]["name"], {key: settings[key] for key in ("recipe", "network", "loss") if key in settings},
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from offaxis.training.plan import Plan
 from offaxis.training.recipe import Recipe, laptop
 from offaxis.training.run import RunFolder, Trained
 from offaxis.training.signals import StopRequest
-from offaxis.training.stepper import Loss, Stepper, cross_entropy
+from offaxis.training.stepper import Loss, Stepper, cross_entropy, name_of
 from offaxis.training.tally import Tally
 from offaxis.training.watch import Watch
 
@@ -91,7 +91,7 @@ def train(
         synchronise(classifier)
     normalise = normalise or Normalise.of(data)
     plan = Plan(len(data), recipe, seed, fabric.world_size, fabric.global_rank)
-    settings = _settings(classifier, data, plan, normalise)
+    settings = _settings(classifier, data, plan, normalise, loss)
     folder = None if out is None else RunFolder(Path(out))
     found = _find(fabric, folder, settings, resume)
     training = _Training(classifier, data, plan, normalise, validation, loss, fabric, folder, settings, log_every)
@@ -112,7 +112,7 @@ def _check_labels(classifier: Classifier, data: ImageSet) -> None:
         )
 
 
-def _settings(classifier: Classifier, data: ImageSet, plan: Plan, normalise: Normalise) -> dict[str, Any]:
+def _settings(classifier: Classifier, data: ImageSet, plan: Plan, normalise: Normalise, loss: Loss) -> dict[str, Any]:
     """What the outcome depends on, as JSON can hold it."""
     return {
         "network": description(classifier),
@@ -121,6 +121,7 @@ def _settings(classifier: Classifier, data: ImageSet, plan: Plan, normalise: Nor
         "data": {"name": data.name, "images": len(data), "fingerprint": data.fingerprint},
         "normalise": {"mean": list(normalise.mean), "std": list(normalise.std)},
         "recipe": plan.recipe.to_json(),
+        "loss": name_of(loss),
         "seed": plan.seed,
     }
 

@@ -29,6 +29,11 @@ def cross_entropy(out: Outputs, labels: Tensor) -> Tensor:
     return F.cross_entropy(out.logits, labels)
 
 
+def name_of(loss: Loss) -> str:
+    """What a run's settings call a loss: a function's name, or a module with what it was made with."""
+    return repr(loss) if isinstance(loss, nn.Module) else getattr(loss, "__name__", type(loss).__name__)
+
+
 class _Measured(nn.Module):
     """Forward pass, loss and what is logged of them, as one module that Fabric can wrap for several processes."""
 

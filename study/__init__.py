@@ -1,0 +1,1 @@
+"""The study behind docs/results.md: what is trained, what it is tested on, and the page that is made of it."""

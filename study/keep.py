@@ -1,0 +1,23 @@
+"""Make the small copy of the results that is kept with the project: ``python -m study.keep``."""
+
+import shutil
+
+from offaxis.protocols import Store
+from offaxis.protocols.compact import compact
+from study.steps import KEPT, WORK
+
+IMAGES = 200
+"""Scores kept of each set, for histograms; metrics are those of all images."""
+
+
+def main() -> None:
+    """Replace the copy by one of what there is now."""
+    made = WORK / "copy"
+    shutil.rmtree(made, ignore_errors=True)
+    compact(Store.existing(WORK / "results"), made, IMAGES)
+    shutil.rmtree(KEPT / "results", ignore_errors=True)
+    made.rename(KEPT / "results")
+
+
+if __name__ == "__main__":
+    main()

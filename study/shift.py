@@ -1,0 +1,119 @@
+"""Changes to ID images that nobody calls out-of-distribution: how often does each detector cry wolf at them?
+
+``python -m study.shift cifar10 fashion-mnist`` calibrates every detector on 2,000 ID test images to flag 5 % of such
+images, and counts what it flags of 2,000 others as they are, and after each change. No OOD image is used.
+"""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from offaxis.atomic import write_text
+from offaxis.conformal import threshold
+from offaxis.datasets import load
+from offaxis.datasets.image_set import TensorSet
+from offaxis.detectors import fit_all, score_all
+from offaxis.protocols import at_most, make_detectors, open_network
+from offaxis.protocols.evidence import Batches
+from study.steps import FREE, KEPT, SEEDS, chain_for, main_runs
+
+ALPHA = 0.05
+IMAGES = 2000
+FIT_IMAGES = 10_000
+OUT = KEPT / "shift.json"
+
+
+def jpeg(images: Tensor) -> Tensor:
+    """Written as JPEG of quality 50 and read again."""
+    return torch.stack([_through_jpeg(image) for image in images])
+
+
+def _through_jpeg(image: Tensor) -> Tensor:
+    array = image.permute(1, 2, 0).numpy()
+    file = io.BytesIO()
+    Image.fromarray(array[..., 0] if array.shape[2] == 1 else array).save(file, "JPEG", quality=50)
+    again = np.asarray(Image.open(file)).reshape(array.shape)
+    return torch.from_numpy(again.copy()).permute(2, 0, 1)
+
+
+def blur(images: Tensor) -> Tensor:
+    """Each pixel mixed with its neighbours: (1, 2, 1)/4 both ways."""
+    kernel = torch.tensor([1.0, 2.0, 1.0]) / 4
+    channels = images.shape[1]
+    weight = (kernel[:, None] * kernel).expand(channels, 1, 3, 3)
+    mixed = F.conv2d(F.pad(images.float(), (1, 1, 1, 1), "replicate"), weight, groups=channels)
+    return mixed.round().to(torch.uint8)
+
+
+def brighter(images: Tensor) -> Tensor:
+    """Every value times 1.3, cut off at white."""
+    return (images.float() * 1.3).clamp(max=255).round().to(torch.uint8)
+
+
+def darker(images: Tensor) -> Tensor:
+    """Every value times 0.7."""
+    return (images.float() * 0.7).round().to(torch.uint8)
+
+
+def moved(images: Tensor) -> Tensor:
+    """One pixel to the right and down; the edge is repeated."""
+    return F.pad(images.float(), (1, 0, 1, 0), "replicate")[..., :-1, :-1].to(torch.uint8)
+
+
+SHIFTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "as they are": lambda images: images, "JPEG 50": jpeg, "blur": blur, "30 % brighter": brighter, "30 % darker": darker,
+    "moved by one pixel": moved,
+}  # fmt: skip
+
+
+def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
+    """A record for each detector on both networks of a seed: the share flagged after each change."""
+    test = load(id_name, "test")
+    calibration = test.subset(torch.arange(IMAGES))
+    others = test.batch(torch.arange(IMAGES, 2 * IMAGES))
+    records = []
+    for run in main_runs(id_name, seed):
+        subject = open_network(chain_for(id_name).runs / run.name)
+        assert subject.normalise is not None
+        detectors = [d for d in make_detectors(FREE, subject) if d.name != "cosine" or run.head == "cosine"]
+        fit_all(
+            subject.network, Batches(at_most(load(id_name, "train"), FIT_IMAGES), subject.normalise, 256), detectors
+        )
+        known = score_all(subject.network, Batches(calibration, subject.normalise, 256), detectors)
+        limits = [threshold(scores.double().numpy(), ALPHA) for scores in known]
+        shares: list[dict[str, float]] = [{} for _ in detectors]
+        for name, change in SHIFTS.items():
+            changed = TensorSet(name, change(others))
+            for scores, limit, share in zip(
+                score_all(subject.network, Batches(changed, subject.normalise, 256), detectors),
+                limits,
+                shares,
+                strict=True,
+            ):
+                share[name] = float((scores.double() > limit).double().mean())
+        records += [
+            {"id": id_name, "seed": seed, "head": run.head, "detector": d.name, "flagged": share}
+            for d, share in zip(detectors, shares, strict=True)
+        ]
+    return records
+
+
+def main() -> None:
+    """For each ID set that is named."""
+    found = json.loads(OUT.read_text()) if OUT.exists() else []
+    for id_name in sys.argv[1:]:
+        found = [record for record in found if record["id"] != id_name]
+        for seed in SEEDS:
+            found += flagged(id_name, seed)
+            write_text(OUT, json.dumps(found, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Every training and evaluation of the study, in the order in which they should be done while time lasts."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from offaxis.recipes.chain import Chain, Run
+from offaxis.recipes.items import ablation_rows, sweep
+from offaxis.recipes.scale import Trained, laptop
+from offaxis.recipes.step import Step
+from study.sets import CONTROLS, DEVELOPMENT, REPORTED
+
+QUICK = ("--precision", "bf16-mixed")
+COLOUR = Trained("wrn-10-4-half", "short", QUICK)
+GREY = Trained("wrn-10-2-half", "short", (*QUICK, "--epochs", "6"))
+DENSE = Trained("densenet-22-12-half", "short", QUICK)
+NETWORKS = {"cifar10": COLOUR, "cifar100": COLOUR, "fashion-mnist": GREY}
+SEEDS = (0, 1, 2)
+
+FREE = (
+    "max-softmax", "cosine", "max-logit", "energy", "gen", "knn", "vim", "relative-mahalanobis", "react", "ash", "scale",
+)  # fmt: skip
+"""What needs no OOD image; what a network cannot feed is left out."""
+TUNED = ("odin", "mahalanobis")
+RIVALS = {
+    "deconf-c": "generalized-odin",
+    "deconf-i": "generalized-odin",
+    "deconf-e": "generalized-odin",
+    "isomax": "isomax-plus",
+}
+FOLDS = 5
+
+
+WORK, KEPT = Path("runs/study"), Path("study")
+"""Where networks, evidence and whole results lie while the study runs, and the small copy of the results that stays."""
+
+
+def chain_for(id_name: str, out: Path = WORK) -> Chain:
+    """Where the study's networks and results are."""
+    scale = laptop().but(
+        name="study", networks=(NETWORKS[id_name],), ids=(id_name,), seeds=(0,), near="tin-resize", hidden=128,
+        scales=(4.0, 8.0, 16.0, 32.0, 64.0, 128.0), evaluation=("--images", "1000", "--fit-images", "10000"),
+    )  # fmt: skip
+    return Chain(scale, out, WORK / "networks")
+
+
+def sets_of(id_name: str) -> tuple[str, ...]:
+    """All OOD sets beside an ID set, without the controls."""
+    return (*DEVELOPMENT, *REPORTED[id_name])
+
+
+def main_runs(id_name: str, seed: int) -> tuple[Run, Run]:
+    """The standard and the cosine network of a seed."""
+    standard, cosine = (Run(NETWORKS[id_name], id_name, seed, head) for head in ("linear", "cosine"))
+    return standard, cosine
+
+
+def all_steps() -> Iterator[tuple[Step, Sequence[Step]]]:
+    """(a step, the trainings that it needs)."""
+    yield from _pair("cifar10", 0)
+    for seed in SEEDS:
+        yield from _pair("fashion-mnist", seed)
+    for seed in SEEDS[1:]:
+        yield from _pair("cifar10", seed)
+    for seed in SEEDS:
+        for id_name in ("fashion-mnist", "cifar10"):
+            yield from _tuned(id_name, seed)
+    yield from _together("fashion-mnist")
+    yield from _together("cifar10")
+    yield from _variants("fashion-mnist")
+    yield from _rivals("fashion-mnist")
+    yield from _leave_out("fashion-mnist")
+    yield from _pair("cifar100", 0)
+    dense = [Run(DENSE, "cifar10", 0, head) for head in ("linear", "cosine")]
+    yield from _evaluated(dense, (*FREE,))
+    yield from _rivals("cifar10")
+
+
+def _evaluated(runs: Sequence[Run], detectors: Sequence[str]) -> Iterator[tuple[Step, Sequence[Step]]]:
+    """Train some networks and give each the scores that need no OOD image."""
+    for run in runs:
+        chain = chain_for(run.id)
+        train = chain.train(run)
+        yield train, ()
+        yield chain.evaluate([run], (*sets_of(run.id), *CONTROLS), detectors, tune=False), (train,)
+
+
+def _pair(id_name: str, seed: int) -> Iterator[tuple[Step, Sequence[Step]]]:
+    yield from _evaluated(main_runs(id_name, seed), FREE)
+
+
+def _tuned(id_name: str, seed: int) -> Iterator[tuple[Step, Sequence[Step]]]:
+    """What is tuned on OOD images, by both protocols; of cosine networks the first alone."""
+    chain = chain_for(id_name)
+    for run in main_runs(id_name, seed)[: 2 if seed == 0 else 1]:
+        yield chain.evaluate([run], sets_of(id_name), TUNED, "both"), (chain.train(run),)
+
+
+def _together(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
+    """An ensemble of the three cosine networks; a standard network's classes with a cosine network's score."""
+    chain = chain_for(id_name)
+    cosine = [main_runs(id_name, seed)[1] for seed in SEEDS]
+    needs = [chain.train(run) for run in cosine]
+    yield chain.evaluate(cosine, sets_of(id_name), ("cosine-ensemble",), tune=False, together="ensemble"), needs
+    for seed in SEEDS:
+        pair = main_runs(id_name, seed)
+        needs = [chain.train(run) for run in pair]
+        yield chain.evaluate(pair, sets_of(id_name), ("cosine",), tune=False, together="paired"), needs
+
+
+def _variants(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
+    """The ten rows of the ablation and the fixed scales."""
+    chain = chain_for(id_name)
+    rows = ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values()
+    scales = [run for runs in sweep(chain).values() for run in runs]
+    for run in dict.fromkeys((*rows, *scales)):
+        yield from _evaluated([run], ("max-softmax",) if run.head == "linear" else ("cosine", "max-softmax"))
+
+
+def _rivals(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
+    """Other heads that need no OOD image, by the same recipe."""
+    for head, detector in RIVALS.items():
+        yield from _evaluated([Run(NETWORKS[id_name], id_name, 0, head)], (detector, "max-softmax"))
+
+
+def _leave_out(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
+    """Networks to each of which some of the classes are foreign."""
+    chain = chain_for(id_name)
+    runs = [Run(NETWORKS[id_name], id_name, k, "linear", ("--leave-out", f"{k}/{FOLDS}")) for k in range(FOLDS)]
+    needs = [chain.train(run) for run in runs]
+    for train in needs:
+        yield train, ()
+    yield chain.evaluate(runs, sets_of(id_name), ("leave-out",), tune=False, together="leave-out"), needs
