@@ -1,6 +1,9 @@
 """What every tier of tests shares."""
 
+import importlib
 import os
+import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -24,3 +27,15 @@ def torchvision_operators() -> None:
         except RuntimeError:  # a matching pair of torch and torchvision has them
             continue
     _kept.append(library)
+
+
+@pytest.fixture(scope="session")
+def ood(torchvision_operators: None) -> Any:
+    """The package pytorch_ood, which imports torchvision."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what third parties deprecate while they are imported is not ours
+        try:
+            importlib.import_module("pytorch_ood.detector")
+        except ModuleNotFoundError:
+            pytest.skip("pytorch-ood is not installed (extra zoo)")
+        return importlib.import_module("pytorch_ood")

@@ -76,6 +76,21 @@ def test_flags_follow_the_beta_binomial_law(alpha: float) -> None:
     assert flags.std() > 1.2 * binomial.std()
 
 
+def test_the_benchmark_of_validity_tells_honest_calibration_sets_from_others() -> None:
+    validity = pytest.importorskip("benchmarks.calibration_validity", reason="run from the project's folder")
+    for line in validity.simulated(sets=400):
+        assert abs(line.mean - line.expected) < 4 * line.error
+        assert line.expected <= line.alpha
+        assert line.p_value > 1e-3
+    random = np.random.default_rng(0)
+    for line in validity.split(random.standard_normal(1000), sets=400):  # given the images, the law is the same
+        assert line.p_value > 1e-3
+    new = random.standard_normal((400, 500))
+    seen = random.standard_normal((400, 500)) - 0.2  # images that were trained on look more familiar
+    assert all(validity.compare(seen, new, alpha).p_value < 1e-6 for alpha in LEVELS)
+    assert all(validity.compare(seen, new, alpha).mean > 1.2 * alpha for alpha in LEVELS)
+
+
 def test_the_flag_rate_is_the_law_of_the_long_run() -> None:
     random = np.random.default_rng(1)
     rates = [stats.norm.sf(threshold(np.sort(random.standard_normal(199)), 0.05)) for _ in range(4000)]

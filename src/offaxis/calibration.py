@@ -18,7 +18,8 @@ from offaxis.conformal import Floats
 from offaxis.datasets import ImageSet, Normalise
 from offaxis.datasets.hashes import hash_batch, image_hashes, shared
 from offaxis.datasets.match import match
-from offaxis.detectors import Cosine, Detector, Reads
+from offaxis.detectors import Detector, Reads
+from offaxis.detectors.made_for import usual_detector
 from offaxis.detectors.network import Network, evaluating, to_device
 from offaxis.errors import CalibrationError, DataError, OverlapError
 
@@ -136,10 +137,11 @@ def calibrate(
     """Calibrate a detector on ID images that nothing was trained, fitted or selected on.
 
     Args:
-        network: a Classifier or a Paired, trained.
+        network: a Classifier, a Paired or an Ensemble, trained.
         images: ID images; labels are not used.
         normalise: as in training.
-        detector: any detector, fitted where it must be; the cosine if None.
+        detector: any that can judge such a network, fitted where it must be; if None the cosine, of an ensemble
+            cosine-ensemble or leave-out.
         alpha: the share of new ID images that may be flagged.
         per_class: whether verdicts are to hold for each predicted class.
         used: image sets (or their ``image_hashes``) that training, fitting or selection saw.
@@ -148,8 +150,10 @@ def calibrate(
     Raises:
         TooFewImagesError: fewer than ceil(1 / alpha) - 1 images.
         OverlapError: some of them are among ``used``.
+        DetectorError: the detector cannot judge such a network.
     """
-    detector = detector or Cosine()
+    detector = detector or usual_detector(network, normalise.std)
+    detector.check_network(network)
     if len(images) == 0:
         raise DataError(f"Expected calibration images but {images.name} has none.")
     conformal.check_count(len(images), alpha)

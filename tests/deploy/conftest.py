@@ -10,7 +10,10 @@ from PIL import Image
 
 from offaxis import Model, Trained, networks, train
 from offaxis.datasets import ImageSet, load
-from offaxis.training import laptop
+from offaxis.deploy.together import together
+from offaxis.detectors import MarginEntropyLoss
+from offaxis.detectors.leave_out_ensemble import folds
+from offaxis.training import Loss, cross_entropy, laptop
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,43 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     recipe = laptop().but(epochs=4, crop=0, flip=False)
     trained = train(network, training, recipe, out=tmp_path_factory.mktemp("run") / "digits", quiet=True)
     return World(trained, training, rest.subset(torch.arange(240)), rest.subset(torch.arange(240, len(rest))))
+
+
+def trained_for_a_moment(folder: Path, head: str = "cosine", seed: int = 0, loss: Loss = cross_entropy) -> Trained:
+    """A tiny network that has seen the digits twice."""
+    torch.manual_seed(seed)
+    network = networks.wide_resnet(10, 1, 10, head, in_channels=1, stem_stride=2)
+    recipe = laptop().but(epochs=2, batch_size=32, crop=0, flip=False)
+    return train(
+        network, load("small-digits", "train"), recipe, seed=seed, loss=loss, out=folder / f"{head}-{seed}", quiet=True
+    )
+
+
+@pytest.fixture(scope="session")
+def cosine_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Trained]:
+    """Three cosine networks, for an ensemble."""
+    folder = tmp_path_factory.mktemp("cosine")
+    return [trained_for_a_moment(folder, seed=seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="session")
+def leave_out_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Trained]:
+    """Three leave-out networks, in the order of their folds."""
+    folder = tmp_path_factory.mktemp("leave-out")
+    return [
+        trained_for_a_moment(folder, "linear", seed, MarginEntropyLoss(fold, 10))
+        for seed, fold in enumerate(folds(10, 3))
+    ]
+
+
+@pytest.fixture(scope="session")
+def ensemble(world: World, cosine_runs: list[Trained]) -> Model:
+    return Model.calibrated(cosine_runs, world.calibration, used=[world.train])
+
+
+@pytest.fixture(scope="session")
+def leave_out(world: World, leave_out_runs: list[Trained]) -> Model:
+    return Model.calibrated(together(leave_out_runs, "leave-out"), world.calibration, used=[world.train])
 
 
 @pytest.fixture(scope="session")

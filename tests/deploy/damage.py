@@ -1,9 +1,15 @@
 """Every kind of damage that bytes can take."""
 
 import io
+import json
 import random
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
 
 from PIL import Image
+
+from offaxis.deploy import container
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 
@@ -34,3 +40,17 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     else:
         del found[start : start + chance.randrange(1, 40)]
     return bytes(found)
+
+
+def rewritten(bundle: Path, path: Path, change: Mapping[str, object], sign: bool = True) -> Path:
+    """A bundle whose manifest says something else, with a checksum that is right unless ``sign`` is False."""
+    with zipfile.ZipFile(bundle) as pack:
+        files = {name: pack.read(name) for name in pack.namelist()}
+    manifest = {**json.loads(files[container.MANIFEST]), **change}
+    if sign:
+        manifest["sha256"] = container._of_manifest(manifest)
+    files[container.MANIFEST] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(path, "w") as pack:
+        for name, data in files.items():
+            pack.writestr(name, data)
+    return path

@@ -1,6 +1,5 @@
 """Bundles: the same answer elsewhere, and a clear word about every other file."""
 
-import json
 import pickle
 import subprocess
 import sys
@@ -19,11 +18,11 @@ from offaxis.conformal import allowed, p_values
 from offaxis.datasets import TensorSet
 from offaxis.deploy import container
 from offaxis.deploy.preprocessing import ImageLike
-from offaxis.detectors import KNN, NATIVE, Mahalanobis, Reads
 from offaxis.errors import BundleError, DataError, OffaxisError, OverlapError, StorageError, TooFewImagesError
 from offaxis.heads import make_head
 
 from .conftest import World
+from .damage import rewritten
 
 
 def test_one_answer_in_every_process_to_the_bit(model: Model, bundle: Path, world: World, tmp_path: Path) -> None:
@@ -170,25 +169,6 @@ def test_a_pair_is_kept_whole(world: World, tmp_path: Path) -> None:
     assert [p.score for p in made.predict(world.test)] == [p.score for p in alone.predict(world.test)]
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in NATIVE if n not in ("leave-out", "cosine-ensemble", "generalized-odin", "isomax+")]
-)
-def test_every_detector_goes_into_a_bundle(name: str, world: World, tmp_path: Path) -> None:
-    assert world.train.labels is not None
-    kind = NATIVE[name]
-    detector = KNN(k=5) if kind is KNN else Mahalanobis() if kind is Mahalanobis else kind()
-    rows = torch.arange(300)
-    batches = [(world.trained.normalise(world.train.batch(rows)), world.train.labels[rows])]
-    if detector.needs_fit:
-        detector.fit(world.trained.classifier, batches)
-    made = Model.calibrated(world.trained, world.calibration, detector=detector)
-    made.save(tmp_path / "x.oax")
-    again = offaxis.load(tmp_path / "x.oax")
-    images = world.test.batch(torch.arange(20))
-    assert again.predict(images) == made.predict(images)
-    assert again.detector.reads in Reads
-
-
 def test_a_network_of_ones_own_is_given_when_loading(world: World, tmp_path: Path) -> None:
     def make() -> Classifier:
         return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), make_head("cosine", 16, 10))
@@ -227,19 +207,6 @@ def test_other_files_get_a_clear_word(bundle: Path, tmp_path: Path) -> None:
     refused("flipped.oax", bytes(changed), "damaged")
 
 
-def _rewritten(bundle: Path, path: Path, change: dict[str, object], sign: bool = True) -> Path:
-    with zipfile.ZipFile(bundle) as pack:
-        files = {name: pack.read(name) for name in pack.namelist()}
-    manifest = {**json.loads(files[container.MANIFEST]), **change}
-    if sign:
-        manifest["sha256"] = container._of_manifest(manifest)
-    files[container.MANIFEST] = json.dumps(manifest).encode()
-    with zipfile.ZipFile(path, "w") as pack:
-        for name, data in files.items():
-            pack.writestr(name, data)
-    return path
-
-
 @pytest.mark.parametrize(
     ("change", "sign", "match"),
     [
@@ -259,7 +226,7 @@ def test_manifests_that_lie_are_refused(
     bundle: Path, tmp_path: Path, change: dict[str, object], sign: bool, match: str
 ) -> None:
     with pytest.raises(OffaxisError, match=match):
-        offaxis.load(_rewritten(bundle, tmp_path / "x.oax", change, sign))
+        offaxis.load(rewritten(bundle, tmp_path / "x.oax", change, sign))
 
 
 def test_compressed_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:

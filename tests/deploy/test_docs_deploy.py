@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 
 def test_the_snippets_run_in_order() -> None:
     snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     names: dict[str, object] = {}
     for snippet in snippets:
         exec(compile(snippet, str(PAGE), "exec"), names)

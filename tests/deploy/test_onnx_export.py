@@ -73,7 +73,7 @@ QUICK = ("odin", "mahalanobis", "knn")  # an export takes seconds: the others ar
     [
         pytest.param(n, marks=() if n in QUICK else pytest.mark.slow)
         for n in NATIVE
-        if n not in ("leave-out", "cosine-ensemble", "isomax+")
+        if n not in ("leave-out", "cosine-ensemble")  # see test_ensemble_bundles.py
     ],
 )
 def test_detectors_that_read_outputs_are_exported_and_others_say_why_not(

@@ -2,9 +2,7 @@
 
 import copy
 import functools
-import importlib
 import math
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -120,15 +118,3 @@ def toy() -> Toy:
 def network_of() -> Callable[[str], Network]:
     """Kind of network -> a trained network of one's own (a copy)."""
     return lambda kind: copy.deepcopy(trained(kind))
-
-
-@pytest.fixture(scope="session")
-def ood(torchvision_operators: None) -> Any:
-    """The package pytorch_ood, which imports torchvision."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what third parties deprecate while they are imported is not ours
-        try:
-            importlib.import_module("pytorch_ood.detector")
-        except ModuleNotFoundError:
-            pytest.skip("pytorch-ood is not installed (extra zoo)")
-        return importlib.import_module("pytorch_ood")

@@ -135,6 +135,8 @@ def test_the_leave_out_ensemble_names_the_class(toy: Any, network_of: Any) -> No
     assert (ensemble(toy.images).argmax(1) == toy.labels).double().mean() > 0.9
     with pytest.raises(ArgumentError, match="1 folds"):
         LeaveOutEnsemble(ensemble.networks, [(0,)])
+    with pytest.raises(ArgumentError, match="out of 0 to 3"):
+        LeaveOutEnsemble(ensemble.networks, [(0,), (4,)])
 
 
 def test_entropy_keeps_its_digits_at_high_temperature() -> None:

@@ -34,9 +34,9 @@ def offaxis_command(
     """Tells whether an image is one that a classifier was trained for."""
 
 
-def example(text: str) -> str:
-    """The epilogue of a command's help: an example that can be pasted."""
-    return f"[bold]Example[/bold]   [cyan]{text}[/cyan]"
+def example(*commands: str) -> str:
+    """The epilogue of a command's help: examples that can be pasted."""
+    return "\n\n".join(f"[bold]Example[/bold]   [cyan]{command}[/cyan]" for command in commands)
 
 
 def main() -> None:

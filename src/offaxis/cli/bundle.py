@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from offaxis.cli.app import app, example
+from offaxis.errors import ArgumentError
 
 Alpha = Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")]
 PerClass = Annotated[bool, typer.Option(help="Verdicts hold for each predicted class.")]
@@ -14,17 +15,34 @@ Data = Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where im
 AsFolder = Annotated[bool, typer.Option("--folder", help="Write a folder instead of one file.")]
 
 
-@app.command("bundle", epilog=example("offaxis bundle runs/digits --calibrate digits --out digits.oax"))
+@app.command(
+    "bundle",
+    epilog=example(
+        "offaxis bundle runs/digits --calibrate digits --out digits.oax",
+        "offaxis bundle runs/d0 runs/d1 runs/d2 --as ensemble --calibrate digits --out three.oax",
+    ),
+)
 def bundle_command(
-    run: Annotated[Path, typer.Argument(help="The folder that offaxis train --out made.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders that offaxis train --out made.", metavar="RUN...")],
     calibrate: Annotated[
         str, typer.Option(help="ID images that nothing was trained on: a set (its test images), folder or archive.")
     ],
     out: Annotated[Path, typer.Option(help="The bundle, by custom x.oax.")],
+    together: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            help="Several networks as one: ensemble (averaged), paired (the first names the class, the second judges "
+            "familiarity) or leave-out (in the order of their folds).",
+        ),
+    ] = "single",
     detector_run: Annotated[
-        Path | None, typer.Option(help="A second run, whose network judges familiarity while RUN names the class.")
+        Path | None, typer.Option(help="The same as a second RUN and --as paired: its network judges familiarity.")
     ] = None,
-    detector: Annotated[str, typer.Option(help="How familiarity is judged.")] = "cosine",
+    detector: Annotated[
+        str | None,
+        typer.Option(help="How familiarity is judged.", show_default="cosine, cosine-ensemble or leave-out"),
+    ] = None,
     alpha: Alpha = 0.05,
     per_class: PerClass = False,
     trained_on: Annotated[
@@ -37,11 +55,17 @@ def bundle_command(
     folder: AsFolder = False,
     data: Data = None,
 ) -> None:
-    """Put a trained network, its preprocessing, a detector and a calibration into one file."""
+    """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
     from offaxis.deploy.assemble import Wanted, assemble
 
+    if detector_run is not None:
+        if together not in ("single", "paired"):
+            raise ArgumentError(
+                f"Expected --detector-run for a pair but got --as {together} beside it: name one of them."
+            )
+        runs, together = [*runs, detector_run], "paired"
     wanted = Wanted(
-        run, calibrate, detector_run, detector, alpha, per_class, trained_on, unchecked, size, data
+        tuple(runs), calibrate, together, detector, alpha, per_class, trained_on, unchecked, size, data
     )  # fmt: skip
     model = assemble(wanted)
     model.save(out, folder=folder)

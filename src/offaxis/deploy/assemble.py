@@ -1,18 +1,19 @@
-"""A training run and a set of ID images -> a model: what the shell does to make a bundle."""
+"""Training runs and a set of ID images -> a model: what the shell does to make a bundle."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from offaxis.classifier import Classifier, Paired
 from offaxis.datasets import CATALOGUE, ImageSet, Normalise, TensorSet, load, match
 from offaxis.datasets.match import Shape
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
-from offaxis.detectors import DETECTORS
+from offaxis.deploy.together import Together, together
+from offaxis.detectors import DETECTORS, NATIVE, Detector
+from offaxis.detectors.made_for import arguments_for, usual_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
 from offaxis.training import load_run
 from offaxis.training.run import read_about
@@ -23,22 +24,23 @@ class Wanted:
     """What a bundle is made of.
 
     Attributes:
-        run: the folder of the training; its network names the class and, alone, judges familiarity.
-        calibrate: ID images that the network has not seen: a name of the catalogue, a folder or an archive.
-        detector_run: a second training, whose network judges familiarity; None for one network.
-        detector: a name out of DETECTORS.
+        runs: the folders of the trainings; those of leave-out networks in the order of their folds.
+        calibrate: ID images that no network has seen: a name of the catalogue, a folder or an archive.
+        kind: what the networks are as one: ``"single"``, ``"ensemble"``, ``"paired"`` (the first names the class, the
+            second judges familiarity) or ``"leave-out"``.
+        detector: a name out of DETECTORS; None for the one that is usual for such networks.
         alpha: the share of new ID images that may be flagged.
         per_class: whether verdicts are to hold for each predicted class.
-        trained_on: the training images, where the run does not name a set of the catalogue.
+        trained_on: the training images, where the runs do not name a set of the catalogue.
         unchecked: go on without the training images; that nothing overlaps is then the caller's word.
         size: height and width, needed where ``unchecked``.
         data: where the catalogue's sets are kept.
     """
 
-    run: Path
+    runs: tuple[Path, ...]
     calibrate: str
-    detector_run: Path | None = None
-    detector: str = "cosine"
+    kind: str = "single"
+    detector: str | None = None
     alpha: float = 0.05
     per_class: bool = False
     trained_on: str | None = None
@@ -53,38 +55,48 @@ def assemble(wanted: Wanted) -> Model:
     Raises:
         RunError, DataError, CalibrationError, ArgumentError: what is asked for does not fit together.
     """
-    if wanted.detector not in DETECTORS:
+    if wanted.detector is not None and wanted.detector not in DETECTORS:
         raise ArgumentError(f"Expected a detector out of {', '.join(DETECTORS)} but got {wanted.detector!r}.")
-    trained = load_run(wanted.run)
-    network: Classifier | Paired = trained.classifier
-    if wanted.detector_run is not None:
-        other = load_run(wanted.detector_run)
-        if (other.normalise, other.classes) != (trained.normalise, trained.classes):
-            raise BundleError(
-                f"Expected two runs on the same images but {wanted.run} and {wanted.detector_run} have other classes or "
-                "another mean and std: a pair takes one and the same picture."
-            )
-        network = Paired(trained.classifier, other.classifier)
+    team = together([load_run(run) for run in wanted.runs], wanted.kind)
+    detector = _detector(wanted.detector, team)
+    detector.check_network(team.network)
+    _check_same_images(wanted.runs)
     training = None if wanted.unchecked else training_images(wanted)
     if training is None and wanted.size is None:
         raise ArgumentError("Expected --size, height and width of the training images, beside --unchecked.")
     side = wanted.size or 0
-    shape = (len(trained.normalise.mean), side, side) if training is None else training.shape
-    detector = DETECTORS[wanted.detector]()
+    shape = (len(team.normalise.mean), side, side) if training is None else training.shape
     if detector.needs_fit:
         if training is None:
             raise ArgumentError(f"The detector {detector.name} is fitted on training images: leave out --unchecked.")
-        detector.fit(network, list(_batches(training, trained.normalise)))
+        detector.fit(team.network, list(_batches(training, team.normalise)))
     return Model.calibrated(
-        network,
+        team,
         images_like(wanted.calibrate, shape, wanted.data),
         used=[] if training is None else [training],
         detector=detector,
         alpha=wanted.alpha,
         per_class=wanted.per_class,
-        preprocessing=Preprocessing(shape, trained.normalise),
-        classes=trained.classes,
+        preprocessing=Preprocessing(shape, team.normalise),
     )
+
+
+def _detector(name: str | None, team: Together) -> Detector:
+    """The detector of that name, told what it has to know of the networks and of their images."""
+    if name is None:
+        return usual_detector(team.network, team.normalise.std)
+    options = NATIVE[name].options if name in NATIVE else ()
+    return DETECTORS[name](**arguments_for(options, team.network, team.normalise.std))
+
+
+def _check_same_images(runs: Sequence[Path]) -> None:
+    """Refuse runs on other images: only one set is looked for among the calibration images."""
+    sets = {run: read_about(run)["settings"]["data"] for run in runs}
+    if len({data["fingerprint"] for data in sets.values()}) > 1:
+        shown = ", ".join(f"{run} ({data['name']}, {data['images']} images)" for run, data in sets.items())
+        raise BundleError(
+            f"Expected runs that were trained on the same images but got {shown}: train the networks of one bundle on one set."
+        )
 
 
 def images_like(name: str, shape: Shape, data: Path | None = None) -> ImageSet:
@@ -97,12 +109,12 @@ def images_like(name: str, shape: Shape, data: Path | None = None) -> ImageSet:
 
 
 def training_images(wanted: Wanted) -> ImageSet:
-    """The images that a run was trained on, known again by their checksum.
+    """The images that the runs were trained on, known again by their checksum.
 
     Raises:
         DataError: they cannot be found, or are not those.
     """
-    about = read_about(wanted.run)["settings"]["data"]
+    about = read_about(wanted.runs[0])["settings"]["data"]
     name = wanted.trained_on or about["name"]
     if name not in CATALOGUE and not Path(name).expanduser().exists():
         raise DataError(

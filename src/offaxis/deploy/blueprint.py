@@ -1,7 +1,8 @@
 """How a bundle says what its network is, and makes it again."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -11,11 +12,16 @@ from offaxis.attach import attach
 from offaxis.classifier import Classifier, Paired
 from offaxis.deploy import third_party
 from offaxis.deploy.third_party import Builder
+from offaxis.detectors import Ensemble, LeaveOutEnsemble
+from offaxis.detectors.ensemble import AnyNetwork
+from offaxis.detectors.leave_out_ensemble import Chosen
 from offaxis.errors import BundleError
 from offaxis.heads import HEADS, describe
 
+Member = TypeVar("Member", bound=nn.Module)
 
-def blueprint(network: Classifier | Paired, builder: Builder | None = None) -> dict[str, Any]:
+
+def blueprint(network: AnyNetwork, builder: Builder | None = None) -> dict[str, Any]:
     """What ``rebuild`` needs to make such a network again, as JSON can hold it.
 
     Networks of offaxis.networks are kept by their description; attached ones of timm, torchvision and transformers by
@@ -31,9 +37,16 @@ def blueprint(network: Classifier | Paired, builder: Builder | None = None) -> d
             "detector_network": blueprint(network.detector_network, builder),
         }
         return {"kind": "paired", **parts}
+    if isinstance(network, Ensemble):
+        members = [blueprint(member, builder) for member in network.networks]
+        if not isinstance(network, LeaveOutEnsemble):
+            return {"kind": "ensemble", "members": members}
+        dealt = {"left_out": [list(fold) for fold in network.left_out], "chosen": [c._asdict() for c in network.chosen]}
+        return {"kind": "leave-out", "members": members, **dealt}
     if not isinstance(network, Classifier):
         raise BundleError(
-            f"Expected a Classifier or a Paired but got a {type(network).__name__}: a bundle holds one network or a pair."
+            f"Expected a Classifier, a Paired or an Ensemble but got a {type(network).__name__}: offaxis.attach makes a "
+            "Classifier of any network."
         )
     return {**_kind(network, builder), "channels_last": _channels_last(network)}
 
@@ -62,12 +75,18 @@ def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
     }
 
 
-def rebuild(plan: dict[str, Any], given: nn.Module | None = None) -> Classifier | Paired:
+def must_be_given(plan: dict[str, Any]) -> bool:
+    """Whether the network of a blueprint, or a part of it, cannot be made from it alone."""
+    parts = [plan.get("classifier"), plan.get("detector_network"), *plan.get("members", ())]
+    return plan["kind"] == "given" or any(must_be_given(part) for part in parts if part is not None)
+
+
+def rebuild(plan: dict[str, Any], given: nn.Module | None = None) -> AnyNetwork:
     """The network that a blueprint stands for, with fresh weights.
 
     Args:
         plan: what ``blueprint`` gave.
-        given: the network itself, where the plan's kind is ``given``.
+        given: the network itself, or an Ensemble or a Paired like it, where the plan or a part of it is ``given``.
 
     Raises:
         BundleError: the plan cannot be followed.
@@ -76,13 +95,40 @@ def rebuild(plan: dict[str, Any], given: nn.Module | None = None) -> Classifier 
         pair = given if isinstance(given, Paired) else None
         first = rebuild(plan["classifier"], None if pair is None else pair.classifier)
         second = rebuild(plan["detector_network"], None if pair is None else pair.detector_network)
-        assert isinstance(first, Classifier)
-        assert isinstance(second, Classifier)
-        return Paired(first, second)
+        return Paired(*_all_of([first, second], (Classifier,)))
+    if plan["kind"] in ("ensemble", "leave-out"):
+        return _rebuild_ensemble(plan, given)
     made = _make(plan, given)
     if plan["channels_last"]:  # other kernels run then, and round in another way
         made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return made
+
+
+def _rebuild_ensemble(plan: dict[str, Any], given: nn.Module | None) -> Ensemble:
+    plans = plan["members"]
+    parts: list[nn.Module | None] = [None] * len(plans)
+    if must_be_given(plan):
+        if not isinstance(given, Ensemble) or len(given.networks) != len(plans):
+            came = f"an ensemble of {len(given.networks)}" if isinstance(given, Ensemble) else type(given).__name__
+            raise BundleError(
+                f"it holds the weights of an ensemble of {len(plans)} networks that it cannot build itself but got "
+                f"{'nothing' if given is None else came}: make the same networks and pass them as one, offaxis.load(path, "
+                "network=offaxis.detectors.Ensemble([...])), or name a function that does, --network module:function."
+            )
+        parts = list(given.networks)
+    members = [rebuild(each, part) for each, part in zip(plans, parts, strict=True)]
+    if plan["kind"] == "ensemble":
+        return Ensemble(_all_of(members, (Classifier, Paired)))
+    chosen = [Chosen(**choice) for choice in plan["chosen"]]
+    return LeaveOutEnsemble(_all_of(members, (Classifier,)), plan["left_out"], chosen)
+
+
+def _all_of(members: Sequence[nn.Module], kinds: tuple[type[Member], ...]) -> list[Member]:
+    """The members, all of which are of the kinds that a pair or such an ensemble takes."""
+    fitting = [member for member in members if isinstance(member, kinds)]
+    if len(fitting) < len(members):
+        raise BundleError(f"Expected members that are {' or '.join(kind.__name__ for kind in kinds)} but got others.")
+    return fitting
 
 
 def _make(plan: dict[str, Any], given: nn.Module | None) -> Classifier | Paired:

@@ -16,14 +16,14 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from offaxis.calibration import Calibration
-from offaxis.classifier import Classifier, Paired
 from offaxis.deploy import container
-from offaxis.deploy.blueprint import blueprint, rebuild
+from offaxis.deploy.blueprint import blueprint, must_be_given, rebuild
 from offaxis.deploy.model import Model
 from offaxis.deploy.prediction import Prediction
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.third_party import Builder
 from offaxis.detectors import DETECTORS
+from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.storage import describe as describe_detector
 from offaxis.detectors.storage import rebuild as rebuild_detector
 from offaxis.errors import BundleError, CheckpointError, OffaxisError
@@ -102,7 +102,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
 
 def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Module | None) -> Model:
     network = rebuild(meta["network"], given)
-    if given is not None and network is not given and meta["network"]["kind"] not in ("paired", "given"):
+    if given is not None and not must_be_given(meta["network"]):
         raise BundleError("it holds a network that it can build itself: leave out the network that was given.")
     _restore(network, load(files["network.safetensors"]))
     classes = tuple(map(str, meta["classes"]))
@@ -122,7 +122,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
     return Model(network, preprocessing, classes, detector.eval(), calibration, dict(meta["provenance"]), used)
 
 
-def _restore(network: Classifier | Paired, weights: dict[str, Tensor]) -> None:
+def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:
     """Put the weights in place; a network of another precision becomes one of theirs."""
     kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
     if len(kinds) == 1:
@@ -133,9 +133,7 @@ def _restore(network: Classifier | Paired, weights: dict[str, Tensor]) -> None:
 
 def _check_rebuilt(model: Model, meta: dict[str, Any], files: dict[str, bytes]) -> None:
     """Refuse to write what would answer otherwise: a name can stand for a network of the same shape but other strides."""
-    if meta["network"]["kind"] == "given" or "given" in [
-        meta["network"].get(part, {}).get("kind") for part in ("classifier", "detector_network")
-    ]:
+    if must_be_given(meta["network"]):
         return  # there is nothing to rebuild it from
     again = _unpack(meta, files, None)
     generator = torch.Generator().manual_seed(0)

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from offaxis.calibration import Calibration, calibrate
-from offaxis.classifier import Classifier, Paired
 from offaxis.datasets import ImageSet, image_hashes, match
 from offaxis.deploy.prediction import Prediction, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing
-from offaxis.detectors import Cosine, Detector, Reads
+from offaxis.deploy.together import Together, together
+from offaxis.detectors import Detector, Reads
+from offaxis.detectors.ensemble import AnyNetwork
+from offaxis.detectors.made_for import usual_detector
 from offaxis.detectors.network import evaluating, to_device
 from offaxis.errors import ArgumentError
 from offaxis.training import Trained
@@ -30,7 +32,8 @@ class Model:
     """What ``offaxis.load`` gives and a bundle holds.
 
     Attributes:
-        network: a Classifier or a Paired.
+        network: a Classifier, a Paired or an Ensemble; the class that an ensemble names is the one with the largest mean
+            probability over its members.
         preprocessing: size, colour, mean and standard deviation.
         classes: the classes' names, in the order of the logits.
         detector: fitted where it must be.
@@ -39,7 +42,7 @@ class Model:
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
     """
 
-    network: Classifier | Paired
+    network: AnyNetwork
     preprocessing: Preprocessing
     classes: tuple[str, ...]
     detector: Detector
@@ -52,11 +55,12 @@ class Model:
             raise ArgumentError(
                 f"Expected a name for each of the network's {self.network.num_classes} classes but got {len(self.classes)}."
             )
+        self.detector.check_network(self.network)
 
     @classmethod
     def calibrated(
         cls,
-        trained: Trained | Classifier | Paired,
+        trained: Trained | Sequence[Trained] | Together | AnyNetwork,
         images: ImageSet,
         *,
         used: Sequence[ImageSet] = (),
@@ -69,10 +73,11 @@ class Model:
         """A model from a trained network and ID images that it has not seen.
 
         Args:
-            trained: what ``train`` or ``load_run`` gave, or a network with ``preprocessing`` beside it.
+            trained: what ``train`` or ``load_run`` gave; several such, which become an ensemble; what ``together`` made of
+                them; or a network with ``preprocessing`` beside it.
             images: ID images to calibrate on, of the size that the network takes unless ``preprocessing`` says it.
             used: the sets that training, fitting and selection saw; calibration images must not be among them.
-            detector: the cosine if None.
+            detector: if None the cosine; of an ensemble cosine-ensemble or leave-out.
             alpha: the share of new ID images that may be flagged.
             per_class: whether verdicts are to hold for each predicted class.
             preprocessing: what training did; needed where ``trained`` does not know it.
@@ -80,15 +85,21 @@ class Model:
 
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
+            BundleError: several trainings do not agree in classes or normalisation.
+            DetectorError: the detector cannot judge such a network.
         """
-        network = trained.classifier if isinstance(trained, Trained) else trained
+        if isinstance(trained, Trained):
+            trained = together([trained], "single")
+        elif isinstance(trained, Sequence):
+            trained = together(trained)
+        network = trained.network if isinstance(trained, Together) else trained
         if preprocessing is None:
-            if not isinstance(trained, Trained):
+            if not isinstance(trained, Together):
                 raise ArgumentError("Expected `preprocessing` beside a network: its image size, mean and std.")
             preprocessing = Preprocessing(images.shape, trained.normalise)
-        names = tuple(classes) or (trained.classes if isinstance(trained, Trained) else ())
+        names = tuple(classes) or (trained.classes if isinstance(trained, Together) else ())
         names = names or tuple(str(number) for number in range(network.num_classes))
-        detector = _laid_out(detector or Cosine())
+        detector = _laid_out(detector or usual_detector(network, preprocessing.normalise.std))
         fitted = match(images, preprocessing.shape)
         hashes = [h for other in used for h in image_hashes(match(other, preprocessing.shape))]
         calibration = calibrate(

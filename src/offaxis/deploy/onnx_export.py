@@ -115,8 +115,8 @@ def check_exportable(model: Model) -> None:
     name = model.detector.name
     if model.detector.reads is Reads.IMAGES:
         raise ExportError(
-            f"{name} needs gradients with respect to the image, or several networks, which an ONNX graph does not have. Make a "
-            "bundle with a detector that reads outputs (cosine, energy, max-softmax, knn, vim, ...)."
+            f"{name} calls the network itself, for gradients with respect to the image or in another mode, which an ONNX graph "
+            "cannot. Make a bundle with a detector that reads outputs (cosine, cosine-ensemble, energy, max-softmax, knn, ...)."
         )
     if model.detector.reads is Reads.LAYERS:
         raise ExportError(

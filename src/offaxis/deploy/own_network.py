@@ -27,5 +27,7 @@ def made_by(reference: str | None) -> nn.Module | None:
     except (ImportError, AttributeError) as error:
         raise ArgumentError(f"--network {reference} cannot be found ({error}).") from error
     if not isinstance(made, nn.Module):
-        raise ArgumentError(f"Expected {reference} to return a Classifier or a Paired but got a {type(made).__name__}.")
+        raise ArgumentError(
+            f"Expected {reference} to return a Classifier, a Paired or an Ensemble but got a {type(made).__name__}."
+        )
     return made

@@ -16,12 +16,8 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.arguments import fraction
-from offaxis.detectors.detector import Detector
-from offaxis.detectors.energy import energy_score
-from offaxis.detectors.head_copy import HeadCopy
-from offaxis.detectors.network import Network
+from offaxis.detectors.shaped_energy import ShapedEnergy
 from offaxis.errors import ArgumentError
-from offaxis.heads import Outputs
 
 VARIANTS = ("s", "b", "p")
 
@@ -48,7 +44,7 @@ def shape_activations(features: Tensor, variant: str, percentile: float) -> Tens
     return pruned * sum_ratio(features, percentile).exp() if variant == "s" else pruned
 
 
-class ASH(Detector):
+class ASH(ShapedEnergy):
     """The energy after shaping the features.
 
     Args:
@@ -58,8 +54,6 @@ class ASH(Detector):
 
     name = "ash"
     paper = "https://arxiv.org/abs/2209.09858"
-    uses = ("features",)
-    needs_fit = True
     tunable = ("percentile",)
     options = ("variant",)
 
@@ -69,22 +63,12 @@ class ASH(Detector):
             raise ArgumentError(f"Expected argument `variant` to be one of {', '.join(VARIANTS)} but got {variant!r}.")
         self.percentile = fraction("percentile", percentile)
         self.variant = variant
-        self.head = HeadCopy()
 
     @property
     def grid(self) -> dict[str, tuple[float, ...]]:
         """The usual fractions."""
         return {"percentile": (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)}
 
-    def sizes(self) -> dict[str, int]:
-        """The width of the features."""
-        return self.head.sizes()
-
-    def begin(self, network: Network) -> None:
-        """Copy the head: that is all there is to fit."""
-        self.head.set(network.head)
-
-    def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
-        shaped = shape_activations(self.head.inputs(outputs.features), self.variant, self.percentile)
-        return energy_score(self.head.logits(shaped, outputs.scale))
+    def shape(self, inputs: Tensor) -> Tensor:
+        """Features (N, d), pruned and, but for variant p, changed."""
+        return shape_activations(inputs, self.variant, self.percentile)

@@ -9,6 +9,7 @@ scale s is not part of the score, and there is nothing to tune.
 from torch import Tensor
 
 from offaxis.detectors.detector import Detector
+from offaxis.detectors.network import Network
 from offaxis.heads import Outputs
 
 
@@ -23,6 +24,9 @@ class Cosine(Detector):
     name = "cosine"
     paper = "https://arxiv.org/abs/1905.10628"
     uses = ("cosine",)
+
+    def check_network(self, network: Network) -> None:
+        """Every network that has a cosine will do: that of an ensemble is the mean over its members."""
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""

@@ -38,11 +38,15 @@ class CosineEnsemble(Cosine):
         """One forward through each network."""
         return Passes(self.networks)
 
-    def score_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images (N, c, h, w) -> scores (N,) in [-1, 1]."""
+    def check_network(self, network: Network) -> None:
+        """Raise DetectorError unless the network is an Ensemble."""
         if not isinstance(network, Ensemble):
             raise DetectorError(
                 f"Expected an Ensemble for {self.name} but got a {type(network).__name__}: make one with "
                 "Ensemble([network, ...]), or use the cosine detector for a single network."
             )
+
+    def score_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images (N, c, h, w) -> scores (N,) in [-1, 1]."""
+        self.check_network(network)
         return super().score_images(network, images)

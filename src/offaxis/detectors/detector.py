@@ -11,6 +11,7 @@ from torch import Tensor
 
 from offaxis.detectors.checks import check_outputs
 from offaxis.detectors.choosing import best_setting
+from offaxis.detectors.ensemble import check_single
 from offaxis.detectors.fitted import Fitted
 from offaxis.detectors.network import Batches, ImageBatches, Network, evaluating, images_of, stream, to_device
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
@@ -119,6 +120,10 @@ class Detector(Fitted, ABC):
     def sizes(self) -> dict[str, int]:
         """The widths that a fitted detector expects, by field of Outputs or by layer; empty where any will do."""
         return {}
+
+    def check_network(self, network: Network) -> None:
+        """Raise DetectorError where the score has no meaning for such a network: for most, for an ensemble."""
+        check_single(self.name, network)
 
     # fitting ---------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ class Ensemble(nn.Module):
         if not members or len({member.num_classes for member in members}) > 1:
             raise ArgumentError(
                 "Expected networks for the same classes but got "
-                f"{', '.join(str(member.num_classes) for member in members) or 'no'} classes."
+                f"{', '.join(str(member.num_classes) for member in members) or 'no'} classes: train the members of an "
+                "ensemble on one set."
             )
         self.members = nn.ModuleList(members)
         self.num_classes = members[0].num_classes
@@ -58,3 +59,22 @@ class Ensemble(nn.Module):
         cosine = torch.stack(cosines).mean(0) if len(cosines) == len(each) else None
         log_p = torch.stack([out.logits.log_softmax(1) for out in each]).logsumexp(0) - math.log(len(each))
         return Outputs(torch.cat([out.features for out in each], 1), log_p, cosine)
+
+
+AnyNetwork = Classifier | Paired | Ensemble
+"""One network, a pair, or several as one: what can be evaluated, calibrated and kept in a bundle."""
+
+
+def check_single(detector: str, network: object) -> None:
+    """Refuse an ensemble for a detector whose score is that of one network.
+
+    Raises:
+        DetectorError: the network is an ensemble. Its logits are logarithms of averaged probabilities and its features
+            stand side by side, which is not what such a detector was made for.
+    """
+    if isinstance(network, Ensemble):
+        raise DetectorError(
+            f"Expected one network for {detector} but got an ensemble of {len(network.members)}: {detector} judges its members "
+            "one by one. An ensemble of cosine networks is judged by cosine-ensemble, leave-out networks by leave-out, both "
+            "also by max-softmax."
+        )

@@ -111,6 +111,14 @@ class LeaveOut(Detector):
             "eps": (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.0024, 0.005, 0.01),
         }
 
+    def check_network(self, network: Network) -> None:
+        """Raise DetectorError unless the network is a LeaveOutEnsemble."""
+        if not isinstance(network, LeaveOutEnsemble):
+            raise DetectorError(
+                f"Expected a LeaveOutEnsemble for {self.name} but got a {type(network).__name__}: "
+                "train_leave_out() makes one."
+            )
+
     def forward(self, outputs: Outputs) -> Tensor:
         """One network's part of the score, without a perturbation: Outputs of N images -> (N,)."""
         return leave_out_score(outputs.logits, self.temperature)
@@ -132,11 +140,8 @@ class LeaveOut(Detector):
     def _scores(
         self, network: Network, images: Tensor, temperatures: Sequence[float], epsilons: Sequence[float]
     ) -> Tensor:
-        if not isinstance(network, LeaveOutEnsemble):
-            raise DetectorError(
-                f"Expected a LeaveOutEnsemble for {self.name} but got a {type(network).__name__}: "
-                "train_leave_out() makes one."
-            )
+        self.check_network(network)
+        assert isinstance(network, LeaveOutEnsemble)
         if network.selected_on not in (None, self.selected_on):
             raise DetectorError(
                 f"Expected a detector that tells that the networks' epochs were chosen on {network.selected_on} but this one "

@@ -1,6 +1,6 @@
 """How the networks of the leave-out method are trained: each on all images, with one fold of classes as outsiders."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from offaxis.classifier import Classifier
 from offaxis.detectors.leave_out_ensemble import LeaveOutEnsemble, folds, kept_classes
 from offaxis.detectors.leave_out_selection import BestEpoch, SelectOn
+from offaxis.errors import ArgumentError
 from offaxis.heads import Outputs
 from offaxis.training.recipe import Recipe
 
@@ -55,6 +56,24 @@ class MarginEntropyLoss(nn.Module):
         gap = (h * inside).sum() / inside.sum().clamp_min(1) - (h * outside).sum() / outside.sum().clamp_min(1)
         both = inside.amax() * outside.amax()  # a batch without outsiders, or of outsiders alone, has no gap
         return wrong + self.weight * both * F.relu(self.margin + gap)
+
+
+def check_dealt(members: Sequence[tuple[str, str | None]], dealt: Sequence[Sequence[int]]) -> None:
+    """Refuse networks that were trained without other classes than their place says, where that is known.
+
+    Args:
+        members: for each network what to call it, and what its run calls its loss; None where that is not known.
+        dealt: the classes that the network in each place leaves out.
+
+    Raises:
+        ArgumentError: a network is not the one that belongs in its place.
+    """
+    for place, ((name, known), fold) in enumerate(zip(members, dealt, strict=True)):
+        if known is not None and f"left_out={sorted(fold)}," not in known:
+            raise ArgumentError(
+                f"Expected the network of offaxis train --leave-out {place}/{len(members)} in place {place}, which leaves out "
+                f"classes {sorted(fold)}, but {name} was trained with {known}. Name all {len(members)} in their order."
+            )
 
 
 def train_leave_out(

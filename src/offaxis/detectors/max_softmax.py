@@ -8,6 +8,7 @@ Taken in float64: in float32 every image whose largest logit leads by 17 has pro
 from torch import Tensor
 
 from offaxis.detectors.detector import Detector
+from offaxis.detectors.network import Network
 from offaxis.detectors.precision import widest
 from offaxis.heads import Outputs
 
@@ -22,6 +23,9 @@ class MaxSoftmax(Detector):
 
     name = "max-softmax"
     paper = "https://arxiv.org/abs/1610.02136"
+
+    def check_network(self, network: Network) -> None:
+        """Every network will do: the probabilities of an ensemble are the mean over its members."""
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N,)."""

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.arguments import fraction
-from offaxis.detectors.detector import Detector
-from offaxis.detectors.energy import energy_score
-from offaxis.detectors.head_copy import HeadCopy
 from offaxis.detectors.network import Network
 from offaxis.detectors.reservoir import Reservoir
+from offaxis.detectors.shaped_energy import ShapedEnergy
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
 
@@ -25,7 +23,7 @@ def rectify(features: Tensor, threshold: Tensor) -> Tensor:
     return features.clamp(max=threshold.to(features.dtype))
 
 
-class ReAct(Detector):
+class ReAct(ShapedEnergy):
     """The energy after clipping the features.
 
     Args:
@@ -34,8 +32,6 @@ class ReAct(Detector):
 
     name = "react"
     paper = "https://arxiv.org/abs/2111.12797"
-    uses = ("features",)
-    needs_fit = True
     tunable = ("percentile",)
 
     levels: Tensor
@@ -44,7 +40,6 @@ class ReAct(Detector):
     def __init__(self, percentile: float = 0.9) -> None:
         super().__init__()
         self.percentile = fraction("percentile", percentile)
-        self.head = HeadCopy()
         self.expect("levels", "thresholds")
 
     @property
@@ -52,13 +47,9 @@ class ReAct(Detector):
         """The usual quantiles."""
         return {"percentile": (0.85, 0.9, 0.95, 0.99)}
 
-    def sizes(self) -> dict[str, int]:
-        """The width of the features."""
-        return self.head.sizes()
-
     def begin(self, network: Network) -> None:
         """Copy the head and start the sample of activations."""
-        self.head.set(network.head)
+        super().begin(network)
         self._sample = Reservoir()
 
     def update(self, outputs: Outputs, labels: Tensor) -> None:  # noqa: ARG002 - the contract's
@@ -74,11 +65,10 @@ class ReAct(Detector):
         self.thresholds = torch.tensor(found, dtype=activations.dtype, device=activations.device)
         del self._sample
 
-    def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+    def shape(self, inputs: Tensor) -> Tensor:
+        """Features (N, d), clipped at the threshold of the present quantile."""
         chosen = self.thresholds.index_select(0, (self.levels - self.percentile).abs().argmin().view(1))
-        clipped = rectify(self.head.inputs(outputs.features), chosen)
-        return energy_score(self.head.logits(clipped, outputs.scale))
+        return rectify(inputs, chosen)
 
     def check_fitted(self) -> None:
         """Raise NotFittedError unless the threshold of the present quantile is there."""

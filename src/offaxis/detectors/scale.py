@@ -10,11 +10,7 @@ from torch import Tensor
 
 from offaxis.detectors.arguments import fraction
 from offaxis.detectors.ash import sum_ratio
-from offaxis.detectors.detector import Detector
-from offaxis.detectors.energy import energy_score
-from offaxis.detectors.head_copy import HeadCopy
-from offaxis.detectors.network import Network
-from offaxis.heads import Outputs
+from offaxis.detectors.shaped_energy import ShapedEnergy
 
 
 def scale_activations(features: Tensor, percentile: float) -> Tensor:
@@ -22,7 +18,7 @@ def scale_activations(features: Tensor, percentile: float) -> Tensor:
     return features * sum_ratio(features, percentile).exp()
 
 
-class SCALE(Detector):
+class SCALE(ShapedEnergy):
     """The energy after scaling the features.
 
     Args:
@@ -31,29 +27,17 @@ class SCALE(Detector):
 
     name = "scale"
     paper = "https://arxiv.org/abs/2310.00227"
-    uses = ("features",)
-    needs_fit = True
     tunable = ("percentile",)
 
     def __init__(self, percentile: float = 0.85) -> None:
         super().__init__()
         self.percentile = fraction("percentile", percentile)
-        self.head = HeadCopy()
 
     @property
     def grid(self) -> dict[str, tuple[float, ...]]:
         """The usual fractions."""
         return {"percentile": (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)}
 
-    def sizes(self) -> dict[str, int]:
-        """The width of the features."""
-        return self.head.sizes()
-
-    def begin(self, network: Network) -> None:
-        """Copy the head: that is all there is to fit."""
-        self.head.set(network.head)
-
-    def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
-        scaled = scale_activations(self.head.inputs(outputs.features), self.percentile)
-        return energy_score(self.head.logits(scaled, outputs.scale))
+    def shape(self, inputs: Tensor) -> Tensor:
+        """Features (N, d), each row times one number."""
+        return scale_activations(inputs, self.percentile)

@@ -88,8 +88,8 @@ class Zoo(Detector):
             self.expect("bank", "labels", "widths")
         if self.takes_head:
             self.head = HeadCopy()
-        self._made: Any = None  # pytorch-ood's object, made when it is first needed
-        self._made_for: object = None
+        # pytorch-ood's object, made when it is first needed, with its network; a pair, or the network would be a part of us
+        self._made: tuple[Any, object] | None = None
 
     # what it is ------------------------------------------------------------------------------------------------------
 
@@ -221,15 +221,15 @@ class Zoo(Detector):
 
     def _object(self, parts: Parts, network: object) -> Any:
         """pytorch-ood's object, made and fitted at its first use."""
-        if self._made is None or self._made_for is not network:
+        if self._made is None or self._made[1] is not network:
             layers = parts.layers or [nn.Identity()] * len(self.inner)
             made = self.make(pytorch_ood(), parts._replace(layers=layers), self.keywords)
             if self.keeps_bank:
                 made.to(self.bank.device)
                 with torch.enable_grad():  # temperature scaling optimises
                     self._fit_with_bank(made)
-            self._made, self._made_for = made, network
-        return self._made
+            self._made = made, network
+        return self._made[0]
 
     def _fit_with_bank(self, made: Any) -> None:
         fodder = [part.contiguous() for part in self.bank.split(self.widths.tolist(), 1)]
@@ -243,7 +243,7 @@ class Zoo(Detector):
             made.fit_features(*fodder, self.labels)
 
     def _forget(self) -> None:
-        self._made, self._made_for = None, None
+        self._made = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._forget()  # it holds tensors of its own where the buffers were

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offaxis.detectors import DETECTORS, NATIVE, CosineEnsemble, Detector, Ensemble, LeaveOut, LeaveOutEnsemble
+from offaxis.detectors import DETECTORS, NATIVE, Detector, Ensemble
+from offaxis.detectors.ensemble import AnyNetwork
+from offaxis.detectors.made_for import arguments_for
 from offaxis.detectors.network import evaluating
 from offaxis.errors import ArgumentError, DetectorError, OffaxisError
 from offaxis.heads import DeConfHead, IsoMaxHead
 from offaxis.protocols.result import digest
-from offaxis.protocols.subject import AnyNetwork, Subject
+from offaxis.protocols.subject import Subject
 
 FAMILIES = ("native", "zoo", "all")
 _OF_HEADS = {
@@ -81,13 +83,8 @@ def fitting(
         if missing:
             unable[detector.name] = f"the network gives no {' and no '.join(missing)}"
             continue
-        if isinstance(detector, LeaveOut) and not isinstance(network, LeaveOutEnsemble):
-            unable[detector.name] = "it needs networks that were trained to leave classes out"
-            continue
-        if isinstance(detector, CosineEnsemble) and not isinstance(network, Ensemble):
-            unable[detector.name] = "it needs several networks"
-            continue
         try:
+            detector.check_network(network)
             if detector.needs_fit and not detector.fits_on_images:
                 detector.begin(network)
         except (DetectorError, ArgumentError) as error:
@@ -107,10 +104,18 @@ def _family(name: str, network: AnyNetwork) -> list[str]:
 
 def _meant_for(kind: str, network: AnyNetwork) -> bool:
     if isinstance(network, Ensemble):
-        return kind != "cosine"  # the ensemble's cosine is another detector's
+        return kind != "cosine" and _suits(kind, network)  # the ensemble's cosine is another detector's
     if kind in _OF_HEADS:
         return isinstance(network.head, _OF_HEADS[kind])
     return kind not in ("cosine-ensemble", "leave-out")
+
+
+def _suits(kind: str, network: AnyNetwork) -> bool:
+    try:
+        NATIVE[kind]().check_network(network)
+    except DetectorError:
+        return False
+    return True
 
 
 def _make(text: str, subject: Subject) -> Detector:
@@ -119,12 +124,9 @@ def _make(text: str, subject: Subject) -> Detector:
         raise ArgumentError(
             f"Expected detectors out of {', '.join(NATIVE)}, zoo-... or {', '.join(FAMILIES)} but got {name!r}."
         )
-    arguments: dict[str, Any] = {}
     options = NATIVE[name].options if name in NATIVE else ()
-    if "std" in options and subject.normalise is not None:
-        arguments["std"] = subject.normalise.std
-    if "networks" in options and isinstance(subject.network, Ensemble):
-        arguments["networks"] = len(subject.network.networks)
+    std = None if subject.normalise is None else subject.normalise.std
+    arguments: dict[str, Any] = arguments_for(options, subject.network, std)
     for part in given:
         key, equals, value = part.partition("=")
         if not equals:

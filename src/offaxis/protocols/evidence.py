@@ -11,6 +11,7 @@ from torch import Tensor
 
 from offaxis.datasets import ImageSet, Normalise
 from offaxis.detectors import Detector, Reads
+from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.network import evaluating
 from offaxis.detectors.passes import layers_of
 from offaxis.heads import Outputs
@@ -18,7 +19,6 @@ from offaxis.progress import Progress
 from offaxis.protocols.candidates import Candidate
 from offaxis.protocols.parts import Divided
 from offaxis.protocols.store import Store
-from offaxis.protocols.subject import AnyNetwork
 
 CONFIDENCE = "confidence"
 

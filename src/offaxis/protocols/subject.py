@@ -14,12 +14,12 @@ from torch import nn
 from offaxis.classifier import Classifier, Paired
 from offaxis.datasets import PUBLISHED, ImageSet, Normalise
 from offaxis.detectors import Ensemble, LeaveOutEnsemble, MarginEntropyLoss
+from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.leave_out_ensemble import folds
+from offaxis.detectors.leave_out_training import check_dealt
 from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
 from offaxis.training import Trained, load_run
 from offaxis.training.run import read_about
-
-AnyNetwork = Classifier | Paired | Ensemble
 
 
 @dataclass(frozen=True)
@@ -120,24 +120,13 @@ def leave_out_ensemble(members: Sequence[Subject], label: str | None = None) -> 
     _check_same(members, "a leave-out ensemble")
     first = members[0]
     dealt = folds(first.network.num_classes, len(members))
-    _check_dealt(members, dealt)
+    check_dealt([(member.origin, member.settings.get("loss")) for member in members], dealt)
     team = LeaveOutEnsemble(networks, dealt).eval()
     made = label or f"{first.label.removesuffix(_LEFT_OUT)}{_LEFT_OUT} x{len(members)}"
     return Subject(team, first.normalise, made, first.seed, _origins(members), first.id, first.settings)
 
 
 _LEFT_OUT = " leave-out"
-
-
-def _check_dealt(members: Sequence[Subject], dealt: Sequence[Sequence[int]]) -> None:
-    """Refuse networks that were trained without other classes than their place says, where that is known."""
-    for place, (member, fold) in enumerate(zip(members, dealt, strict=True)):
-        known = member.settings.get("loss")
-        if known is not None and f"left_out={sorted(fold)}," not in known:
-            raise ArgumentError(
-                f"Expected the network of offaxis train --leave-out {place}/{len(members)} in place {place}, which leaves out "
-                f"classes {sorted(fold)}, but {member.origin} was trained with {known}. Name all {len(members)} in their order."
-            )
 
 
 def paired(members: Sequence[Subject], label: str | None = None) -> Subject:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offaxis.classifier import Classifier
 from offaxis.deploy.model import Model
 from offaxis.deploy.serve.batcher import Batcher
 from offaxis.deploy.serve.body import Budget
@@ -99,6 +100,7 @@ class Service:
             "offaxis": __version__,
             "classes": list(model.classes),
             "preprocessing": model.preprocessing.to_json(),
+            "networks": sum(isinstance(part, Classifier) for part in model.network.modules()),
             "detector": model.detector.name,
             "alpha": calibration.alpha,
             "per_class": calibration.per_class,

@@ -176,7 +176,7 @@ function histogram(record) {
     y: 105 - 90 * count / most, height: 90 * count / most,
   })));
   chart.append(svg("line", { class: "base", x1: 10, x2: wide - 10, y1: 105, y2: 105 }));
-  const single = model.detector === "cosine" && of === "cosine" && !model.per_class;
+  const single = ["cosine", "cosine-ensemble"].includes(model.detector) && of === "cosine" && !model.per_class;
   if (single || of === "score") {
     const limit = of === "cosine" ? -model.threshold : model.threshold;
     chart.append(svg("line", { class: "limit", x1: x(limit), x2: x(limit), y1: 10, y2: 105 }));
