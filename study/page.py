@@ -1,17 +1,16 @@
-"""Put the tables of the study's store into docs/results.md: ``python -m study.page [--check]``.
+"""Put the tables of the study's store into docs/results.md and the README: ``python -m study.page``.
 
-The page is written by hand but for what stands between ``<!-- table NAME ID -->`` and ``<!-- end -->``.
+Both are written by hand but for what stands between ``<!-- table NAME ID -->`` and ``<!-- end -->``.
 """
 
 import re
-import sys
 from pathlib import Path
 
 from offaxis.atomic import write_text
 from offaxis.reports.tables import markdown
 from study.tables import TABLES
 
-PAGE = Path("docs/results.md")
+PAGES = (Path("docs/results.md"), Path("README.md"))
 BLOCK = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -25,12 +24,9 @@ def _table(name: str, id_name: str) -> str:
 
 
 def main() -> None:
-    """Write the page, or say whether it is as it should be."""
-    text = PAGE.read_text(encoding="utf-8")
-    new = filled(text)
-    if "--check" in sys.argv:
-        sys.exit(0 if new == text else f"{PAGE} is not what the store gives: python -m study.page")
-    write_text(PAGE, new)
+    """Write both."""
+    for page in PAGES:
+        write_text(page, filled(page.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
