@@ -168,3 +168,8 @@ def test_every_kind_of_detector_can_be_calibrated(detector: Energy | ODIN | None
     assert len(calibration.scores) == 60
     assert (np.diff(calibration.scores) >= 0).all()
     assert calibration.cosine is not None
+
+
+def test_a_threshold_of_unsorted_scores_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="rising order"):
+        threshold(np.array([3.0, 1.0, 2.0] * 10), 0.1)

@@ -67,8 +67,11 @@ def threshold(calibration: Floats, alpha: float) -> float:
 
     Raises:
         TooFewImagesError: n is below ``smallest_count(alpha)``.
+        ArgumentError: the scores are not sorted.
     """
     check_count(len(calibration), alpha)
+    if np.any(calibration[1:] < calibration[:-1]):
+        raise ArgumentError("Expected calibration scores in rising order but got others: sort them.")
     return float(calibration[len(calibration) - allowed(len(calibration), alpha)])
 
 
