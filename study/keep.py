@@ -6,8 +6,8 @@ from offaxis.protocols import Store
 from offaxis.protocols.compact import compact
 from study.steps import KEPT, WORK
 
-IMAGES = 200
-"""Scores kept of each set, for histograms; metrics are those of all images."""
+IMAGES = 800
+"""Scores kept of each set, at most: all that were tested, but for textures."""
 
 
 def main() -> None:

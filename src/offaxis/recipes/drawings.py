@@ -49,8 +49,12 @@ def score_histograms(chain: Chain, standard: Run, cosine: Run, out: Path) -> lis
         for r in results_of(chain, [run], chain.scale.shown):
             if r.detector == detector:
                 known, strange = (-store.scores(reference) for reference in r.scores)  # a score is the value, negated
-                panels.append(Panel(f"{run.head} network", known, strange, set_title(r.id), set_title(r.ood), label))
+                panels.append(Panel(f"{_called(run.head)} network", known, strange, set_title(r.id), set_title(r.ood), label))
     return list(save(histograms(panels), out / "histograms"))
+
+
+def _called(head: str) -> str:
+    return "standard" if head == "linear" else head
 
 
 def bars(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> list[Path]:
