@@ -68,7 +68,6 @@ def all_steps() -> Iterator[tuple[Step, Sequence[Step]]]:
     yield from _tuned("cifar10", 0)
     for id_name in ("fashion-mnist", "cifar10"):
         yield from _together(id_name)
-        yield from _accuracies(id_name)
     yield from _variants("fashion-mnist")
     yield from _rivals("fashion-mnist")
     yield from _leave_out("fashion-mnist")
@@ -82,12 +81,13 @@ def all_steps() -> Iterator[tuple[Step, Sequence[Step]]]:
 
 
 def _evaluated(runs: Sequence[Run], detectors: Sequence[str]) -> Iterator[tuple[Step, Sequence[Step]]]:
-    """Train some networks and give each the scores that need no OOD image."""
+    """Train some networks; give each the scores that need no OOD image; measure its accuracy on all test images."""
     for run in runs:
         chain = chain_for(run.id)
         train = chain.train(run)
         yield train, ()
         yield chain.evaluate([run], (*sets_of(run.id), *CONTROLS), detectors, tune=False), (train,)
+        yield _accuracy([run])
 
 
 def _pair(id_name: str, seed: int) -> Iterator[tuple[Step, Sequence[Step]]]:
@@ -101,13 +101,13 @@ def _tuned(id_name: str, seed: int, head: str = "linear") -> Iterator[tuple[Step
     yield chain.evaluate([run], sets_of(id_name), TUNED, "both"), (chain.train(run),)
 
 
-def _accuracies(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
-    """Both networks on all ID test images; an OOD set has to be named, and letters are in no table."""
-    chain = chain_for(id_name)
+def _accuracy(runs: Sequence[Run], together: str = "single") -> tuple[Step, Sequence[Step]]:
+    """A network on all ID test images; an OOD set has to be named, and letters are in no table."""
+    chain = chain_for(runs[0].id)
     whole = replace(chain, scale=chain.scale.but(evaluation=()))
-    for seed in SEEDS:
-        for run in main_runs(id_name, seed):
-            yield whole.evaluate([run], ("letters",), ("max-softmax",), tune=False), (chain.train(run),)
+    detector = {"ensemble": "cosine-ensemble", "leave-out": "leave-out"}.get(together, "max-softmax")
+    needs = [chain.train(run) for run in runs]
+    return whole.evaluate(runs, ("letters",), (detector,), tune=False, together=together), needs
 
 
 def _together(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
@@ -116,10 +116,12 @@ def _together(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
     cosine = [main_runs(id_name, seed)[1] for seed in SEEDS]
     needs = [chain.train(run) for run in cosine]
     yield chain.evaluate(cosine, sets_of(id_name), ("cosine-ensemble",), tune=False, together="ensemble"), needs
+    yield _accuracy(cosine, "ensemble")
     for seed in SEEDS:
         pair = main_runs(id_name, seed)
         needs = [chain.train(run) for run in pair]
         yield chain.evaluate(pair, sets_of(id_name), ("cosine",), tune=False, together="paired"), needs
+        yield _accuracy(pair, "paired")
 
 
 def _variants(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
@@ -145,3 +147,4 @@ def _leave_out(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
     for train in needs:
         yield train, ()
     yield chain.evaluate(runs, sets_of(id_name), ("leave-out",), tune=False, together="leave-out"), needs
+    yield _accuracy(runs, "leave-out")
