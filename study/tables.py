@@ -10,6 +10,7 @@ from offaxis.protocols.summary import Summary, View, summarise
 from offaxis.recipes.chain import Run
 from offaxis.recipes.found import results_of
 from offaxis.recipes.items import ablation_rows, sweep
+from offaxis.reports.beside_paper import paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, percent
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
@@ -64,12 +65,8 @@ def by_set(id_name: str) -> Table:
 
 def papers_methods(id_name: str, view: View) -> Table:
     """The paper's four methods under one of its protocols."""
-    results = [
-        r for r in of(id_name, mains(id_name), REPORTED[id_name])
-        if (r.network.endswith("linear") and (r.detector == "max-softmax" or r.state == "tuned"))
-        or (r.network.endswith("cosine") and r.detector == "cosine")
-    ]  # fmt: skip
-    return sets_table(summarise(results, view), view)
+    found = summarise(of(id_name, mains(id_name), REPORTED[id_name]), view)
+    return sets_table(paper_rows(found), view)
 
 
 def control(id_name: str) -> Table:

@@ -15,6 +15,7 @@ from offaxis.protocols.evidence import Batches
 from offaxis.protocols.summary import summarise
 from offaxis.recipes.chain import Chain, Run
 from offaxis.recipes.found import results_of
+from offaxis.reports.beside_paper import paper_rows
 from offaxis.reports.contents import set_title
 from offaxis.reports.figures import (
     Panel,
@@ -49,7 +50,9 @@ def score_histograms(chain: Chain, standard: Run, cosine: Run, out: Path) -> lis
         for r in results_of(chain, [run], chain.scale.shown):
             if r.detector == detector:
                 known, strange = (-store.scores(reference) for reference in r.scores)  # a score is the value, negated
-                panels.append(Panel(f"{_called(run.head)} network", known, strange, set_title(r.id), set_title(r.ood), label))
+                panels.append(
+                    Panel(f"{_called(run.head)} network", known, strange, set_title(r.id), set_title(r.ood), label)
+                )
     return list(save(histograms(panels), out / "histograms"))
 
 
@@ -61,9 +64,7 @@ def bars(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> list[Path
     """A bar for each method over each assumed set, with the deviation over the other sets and the seeds."""
     panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
     results = results_of(chain, [run for pair in pairs for run in pair], chain.scale.frame_free)
-    for s in summarise(results, "less-biased by assumed set"):
-        if s.state == "published default":
-            continue
+    for s in paper_rows(summarise(results, "less-biased by assumed set")):
         panel = panels.setdefault(f"{s.network.split()[0]}, {set_title(s.id)}", {})
         panel[s.detector] = {set_title(n): (100 * cell.mean, 100 * (cell.std or 0.0)) for n, cell in s.rows.items()}
     return list(save(less_biased_bars(panels), out / "less-biased-bars"))
@@ -75,7 +76,7 @@ def dependencies(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> l
     runs = [run for pair in pairs for run in pair if run.trained == trained and run.id == id_name]
     gathered: dict[tuple[str, str | None, str], list[float]] = {}
     for r in results_of(chain, runs, chain.scale.frame_free):
-        if r.state == "tuned" or r.detector == "cosine":
+        if (r.state == "tuned" and "linear" in r.network.split()) or r.detector == "cosine":
             assumed = set_title(r.assumed) if r.assumed else None
             gathered.setdefault((r.detector, assumed, set_title(r.ood)), []).append(100 * r.metrics["auroc"])
     values = {key: float(np.mean(found)) for key, found in gathered.items()}
