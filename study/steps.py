@@ -29,6 +29,8 @@ RIVALS = {
     "isomax": "isomax",
 }
 FOLDS = 5
+FIXED = ("--scale", "32", "--decay-head")
+"""The fixed scale that does best on the development sets beside Fashion-MNIST."""
 
 
 WORK, KEPT = Path("runs/study"), Path("study")
@@ -71,6 +73,7 @@ def all_steps() -> Iterator[tuple[Step, Sequence[Step]]]:
     yield from _variants("fashion-mnist")
     yield from _rivals("fashion-mnist")
     yield from _leave_out("fashion-mnist")
+    yield from _evaluated([Run(COLOUR, "cifar10", 0, "cosine", FIXED)], FREE)
     for seed in SEEDS[1:]:
         yield from _tuned("cifar10", seed)
     for id_name in ("fashion-mnist", "cifar10"):
