@@ -70,6 +70,7 @@ def all_steps() -> Iterator[tuple[Step, Sequence[Step]]]:
     yield from _tuned("cifar10", 0)
     for id_name in ("fashion-mnist", "cifar10"):
         yield from _together(id_name)
+        yield from _untuned(id_name)
     yield from _variants("fashion-mnist")
     yield from _rivals("fashion-mnist")
     yield from _leave_out("fashion-mnist")
@@ -102,6 +103,13 @@ def _tuned(id_name: str, seed: int, head: str = "linear") -> Iterator[tuple[Step
     chain = chain_for(id_name)
     run = Run(NETWORKS[id_name], id_name, seed, head)
     yield chain.evaluate([run], sets_of(id_name), TUNED, "both"), (chain.train(run),)
+
+
+def _untuned(id_name: str) -> Iterator[tuple[Step, Sequence[Step]]]:
+    """Mahalanobis as it comes: no perturbation, all layers alike."""
+    chain = chain_for(id_name)
+    for run in (run for seed in SEEDS for run in main_runs(id_name, seed)):
+        yield chain.evaluate([run], sets_of(id_name), ("mahalanobis",), tune=False), (chain.train(run),)
 
 
 def _accuracy(runs: Sequence[Run], together: str = "single") -> tuple[Step, Sequence[Step]]:

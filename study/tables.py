@@ -209,6 +209,7 @@ SHOWN = (
     ("energy, standard network", "linear", "energy", False),
     ("KNN, standard network", "linear", "knn", False),
     ("ViM, standard network", "linear", "vim", False),
+    ("Mahalanobis, untuned, standard network", "linear", "mahalanobis", False),
     ("ODIN, tuned on another set", "linear", "odin", True),
     ("Mahalanobis, tuned on another set", "linear", "mahalanobis", True),
     ("cosine, cosine network", "cosine", "cosine", False),
