@@ -12,7 +12,7 @@ from offaxis.recipes.items import sweep
 from offaxis.reports.figures import fixed_scale, ranking, save
 from study.sets import REPORTED
 from study.steps import KEPT, SEEDS, WORK, chain_for, main_runs
-from study.tables import of, untuned
+from study.tables import of, there, untuned
 
 OUT = Path("docs/images")
 
@@ -22,6 +22,8 @@ def scales(id_name: str) -> None:
     curves: dict[str, dict[float, float]] = {}
     predicted: dict[str, float] = {}
     for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items():
+        if not there(id_name, runs):
+            continue
         found = [r for r in of(id_name, runs, REPORTED[id_name]) if r.detector == "cosine"]
         for group, spread in summarise(found)[0].groups.items():
             if scale is None:

@@ -14,7 +14,7 @@ from offaxis.reports.beside_paper import paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, percent
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
-from study.steps import DENSE, FOLDS, KEPT, NETWORKS, RIVALS, SEEDS, chain_for, main_runs
+from study.steps import DENSE, FIXED, FOLDS, KEPT, NETWORKS, RIVALS, SEEDS, chain_for, main_runs
 
 SHIFT = KEPT / "shift.json"
 
@@ -99,6 +99,12 @@ def _accuracy(id_name: str, origin: str) -> Value:
     return Value(found[0], percent(found[0]))
 
 
+def there(id_name: str, runs: Sequence[Run]) -> bool:
+    """Whether the study has come to these networks yet."""
+    known = {record.origin for record in Store.existing(chain_for(id_name, KEPT).store).networks()}
+    return {run.name for run in runs} <= known
+
+
 def ablation(id_name: str) -> Table:
     """The ten variants of the head, one seed."""
     chain = chain_for(id_name, KEPT)
@@ -108,6 +114,7 @@ def ablation(id_name: str) -> Table:
             "max-softmax" if run.head == "linear" else "cosine",
         )
         for n, run in enumerate(ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values(), 1)
+        if there(id_name, [run])
     ]  # fmt: skip
     return _rows(id_name, "Ten variants of the head", "ablation", rows, "Mean AUROC over the reported sets, one seed.")
 
@@ -117,10 +124,19 @@ def scales(id_name: str) -> Table:
     rows = [
         _with_accuracy(id_name, "predicted" if scale is None else f"{scale:g}", runs[0], "cosine")
         for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items()
+        if there(id_name, runs)
     ]
     return _rows(
         id_name, "The scale, fixed and predicted", "scales", rows, "Mean AUROC over the reported sets, one seed."
     )
+
+
+def fixed(id_name: str) -> Table:
+    """The predicted scale beside the fixed one that the development sets choose, one seed."""
+    runs = {"predicted": main_runs(id_name, 0)[1], FIXED[1]: Run(NETWORKS[id_name], id_name, 0, "cosine", FIXED)}
+    rows = [_with_accuracy(id_name, name, run, "cosine") for name, run in runs.items()]
+    title = f"The scale, predicted and fixed, {set_title(id_name)}"
+    return _rows(id_name, title, "fixed", rows, "Mean AUROC over the reported sets, one seed.")
 
 
 def rivals(id_name: str) -> Table:
@@ -128,6 +144,7 @@ def rivals(id_name: str) -> Table:
     rows = [
         _with_accuracy(id_name, f"{head}: {detector}", Run(NETWORKS[id_name], id_name, 0, head), detector)
         for head, detector in {"linear": "max-softmax", "cosine": "cosine", **RIVALS}.items()
+        if there(id_name, [Run(NETWORKS[id_name], id_name, 0, head)])
     ]
     return _rows(
         id_name, "Heads without OOD hyperparameters", "rivals", rows, "Mean AUROC over the reported sets, one seed."
@@ -243,7 +260,7 @@ TABLES: dict[str, Maker] = {
     "accuracy": accuracy, "ranking": ranking, "development": development, "differences": differences, "by-set": by_set,
     "one-vs-one": lambda id_name: papers_methods(id_name, "one-vs-one"),
     "less-biased": lambda id_name: papers_methods(id_name, "less-biased by tested set"),
-    "control": control, "ablation": ablation, "scales": scales, "rivals": rivals, "together": together,
+    "control": control, "ablation": ablation, "scales": scales, "fixed": fixed, "rivals": rivals, "together": together,
     "leave-out": leave_out, "headline": headline, "one-seed": one_seed, "dense": dense, "shift": shift,
 }  # fmt: skip
 """What docs/results.md calls ``NAME ID``."""
