@@ -7,7 +7,7 @@ from offaxis.protocols.compact import compact
 from study.steps import KEPT, WORK
 
 IMAGES = 800
-"""Scores kept of each set, at most: all that were tested, but for textures."""
+"""Scores kept of each set: all that were tested."""
 
 
 def main() -> None:
