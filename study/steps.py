@@ -19,6 +19,7 @@ SEEDS = (0, 1, 2)
 
 FREE = (
     "max-softmax", "cosine", "max-logit", "energy", "gen", "knn", "vim", "relative-mahalanobis", "react", "ash", "scale",
+    "two-cosines", "mean-cosine",
 )  # fmt: skip
 """What needs no OOD image; what a network cannot feed is left out."""
 TUNED = ("odin", "mahalanobis")

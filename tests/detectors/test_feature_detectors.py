@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.neighbors import NearestCentroid
 from torch import Tensor
 
 from offaxis.detectors import (
@@ -18,8 +21,10 @@ from offaxis.detectors import (
     IsoMaxPlus,
     MaxLogit,
     MaxSoftmax,
+    MeanCosine,
     ReAct,
     RelativeMahalanobis,
+    TwoCosines,
     ViM,
 )
 from offaxis.detectors.ash import shape_activations, sum_ratio
@@ -28,12 +33,28 @@ from offaxis.detectors.energy import energy_score
 from offaxis.detectors.gen import gen_score
 from offaxis.detectors.head_copy import HeadCopy
 from offaxis.detectors.max_softmax import max_softmax_score
+from offaxis.detectors.moments import ClassMoments
 from offaxis.detectors.reservoir import Reservoir
 from offaxis.detectors.scale import scale_activations
 from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError
+from offaxis.heads import Outputs
 from offaxis.metrics import fpr_at_tpr
 
-EXPORTED = [MaxSoftmax, MaxLogit, Cosine, Energy, GEN, IsoMaxPlus, ReAct, ASH, SCALE, ViM, RelativeMahalanobis]
+EXPORTED = [
+    MaxSoftmax,
+    MaxLogit,
+    Cosine,
+    TwoCosines,
+    MeanCosine,
+    Energy,
+    GEN,
+    IsoMaxPlus,
+    ReAct,
+    ASH,
+    SCALE,
+    ViM,
+    RelativeMahalanobis,
+]
 ROWS = hnp.arrays("float64", st.tuples(st.integers(1, 5), st.integers(2, 12)), elements=st.floats(-20, 20))
 
 
@@ -108,9 +129,37 @@ def test_isomax_orders_as_the_cosine(toy: Any, network_of: Any) -> None:
 
 
 def test_what_reads_a_cosine_refuses_a_linear_head(toy: Any, network_of: Any) -> None:
-    for detector in (Cosine(), IsoMaxPlus()):
+    for detector in (Cosine(), IsoMaxPlus(), TwoCosines().fit(network_of("linear"), toy.train)):
         with pytest.raises(MissingOutputError, match="head='cosine'"):
             detector.score_images(network_of("linear"), toy.images)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 1000), st.floats(0.1, 10))
+def test_the_mean_cosine_is_scikit_learns_and_ignores_the_length_of_features(seed: int, length: float) -> None:
+    generator = np.random.default_rng(seed)
+    train, labels = generator.random((60, 7)), generator.integers(0, 4, 60)
+    labels[:4] = range(4)
+    tested = generator.normal(size=(9, 7))
+    expected = NearestCentroid().fit(train, labels).centroids_
+    detector = MeanCosine()
+    detector._moments = ClassMoments(4)
+    for part in (slice(0, 17), slice(17, 60)):
+        detector._moments.add(torch.from_numpy(train[part]), torch.from_numpy(labels[part]))
+    detector.finish()
+    blank = torch.zeros(9, 4, dtype=torch.float64)
+    scores = detector.score(Outputs(torch.from_numpy(tested), blank, None, None, {}))
+    np.testing.assert_allclose(scores, -cosine_similarity(tested, expected).max(1), atol=1e-12)
+    again = detector.score(Outputs(torch.from_numpy(length * tested), blank, None, None, {}))
+    np.testing.assert_allclose(again, scores, atol=1e-12)
+
+
+def test_two_cosines_are_the_mean_of_both(toy: Any, network_of: Any) -> None:
+    network = network_of("cosine")
+    images = torch.cat([toy.images, toy.strangers])
+    both, means = (kind().fit(network, toy.train).score_images(network, images) for kind in (TwoCosines, MeanCosine))
+    torch.testing.assert_close(both, (Cosine().score_images(network, images) + means) / 2)
+    assert (both.abs() <= 1).all()
 
 
 def test_what_changes_features_refuses_other_heads(toy: Any, network_of: Any) -> None:

@@ -28,8 +28,10 @@ from offaxis.detectors import (
     Mahalanobis,
     MaxLogit,
     MaxSoftmax,
+    MeanCosine,
     ReAct,
     RelativeMahalanobis,
+    TwoCosines,
     ViM,
     Zoo,
 )
@@ -46,6 +48,8 @@ NETWORKS: dict[str, Callable[..., Classifier]] = {
 DETECTORS: list[tuple[Detector, str]] = [
     (Cosine(), "cosine"),
     (CosineEnsemble(2), "ensemble"),
+    (TwoCosines(), "cosine"),
+    (MeanCosine(), "linear"),
     (MaxSoftmax(), "linear"),
     (ODIN(), "linear"),
     (ODIN(1, 0.001), "linear"),

@@ -22,12 +22,14 @@ from offaxis.detectors.leave_out_training import MarginEntropyLoss, train_leave_
 from offaxis.detectors.mahalanobis import Mahalanobis
 from offaxis.detectors.max_logit import MaxLogit
 from offaxis.detectors.max_softmax import MaxSoftmax
+from offaxis.detectors.mean_cosine import MeanCosine
 from offaxis.detectors.odin import ODIN
 from offaxis.detectors.passes import evidence_all, fit_all, score_all
 from offaxis.detectors.react import ReAct
 from offaxis.detectors.relative_mahalanobis import RelativeMahalanobis
 from offaxis.detectors.scale import SCALE
 from offaxis.detectors.storage import save
+from offaxis.detectors.two_cosines import TwoCosines
 from offaxis.detectors.vim import ViM
 from offaxis.detectors.zoo import Zoo
 from offaxis.detectors.zoo_table import TABLE
@@ -37,6 +39,8 @@ NATIVE: dict[str, type[Detector]] = {
     for kind in (
         Cosine,
         CosineEnsemble,
+        TwoCosines,
+        MeanCosine,
         MaxSoftmax,
         ODIN,
         Mahalanobis,
@@ -89,12 +93,14 @@ __all__ = [
     "MarginEntropyLoss",
     "MaxLogit",
     "MaxSoftmax",
+    "MeanCosine",
     "Passes",
     "ReAct",
     "Reads",
     "RelativeMahalanobis",
     "SelectOn",
     "State",
+    "TwoCosines",
     "ViM",
     "Zoo",
     "evidence_all",

@@ -1,0 +1,58 @@
+r"""The cosine with the class means, for any network.
+
+.. math:: S(x) = -\max_i \cos(f(x), \mu_i), \qquad \mu_i = \text{the mean of the training features of class } i
+
+A class's weight says what tells it from the others; its mean says where its images lie. A long training makes the two
+parallel (neural collapse: Papyan, Han, Donoho 2020, https://arxiv.org/abs/2008.08186); until then what all classes have in
+common shows in the means alone, and an unfamiliar image may lack it.
+"""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from offaxis.detectors.detector import Detector
+from offaxis.detectors.moments import ClassMoments
+from offaxis.detectors.network import Network
+from offaxis.heads import Outputs
+from offaxis.heads.head import at_least_float32
+
+
+class MeanCosine(Detector):
+    """The largest cosine between an image's features and the mean features of a class, negated."""
+
+    name = "mean-cosine"
+    paper = "https://arxiv.org/abs/2008.08186"
+    uses: tuple[str, ...] = ("features",)
+    needs_fit = True
+
+    directions: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expect("directions")
+
+    def sizes(self) -> dict[str, int]:
+        """The width of the features."""
+        return {"features": self.directions.shape[1]}
+
+    def begin(self, network: Network) -> None:
+        """Start the sums."""
+        self._moments = ClassMoments(network.num_classes)
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:
+        """Add a batch to the sums."""
+        self._moments.add(outputs.features, labels)
+
+    def finish(self) -> None:
+        """The directions of the class means, (C, d)."""
+        self.directions = F.normalize(self._moments.means(), dim=1)
+        del self._moments
+
+    def cosines(self, features: Tensor) -> Tensor:
+        """Features (N, d) -> cosines with the class means, (N, C) in [-1, 1]."""
+        x = at_least_float32(features)
+        return F.linear(F.normalize(x, dim=1), self.directions.to(x.dtype)).clamp(-1, 1)
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,) in [-1, 1]."""
+        return -self.cosines(outputs.features).amax(1)

@@ -1,0 +1,130 @@
+"""What else the outputs of a cosine network could be asked, judged on the development sets alone: ``python -m study.axes``.
+
+Prints the AUROC of each trial, mean over seeds, and how far the class weights are from the class means.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from offaxis.datasets import ImageSet, load
+from offaxis.heads import CosineHead, Outputs
+from offaxis.metrics import auroc
+from offaxis.protocols import at_most, open_network
+from offaxis.protocols.evidence import Batches
+from offaxis.protocols.subject import Subject
+from study.sets import DEVELOPMENT
+from study.steps import SEEDS, chain_for, main_runs
+
+IMAGES, FITTED = 1000, 10_000
+
+
+@torch.no_grad()
+def outputs_of(subject: Subject, images: ImageSet, mirrored: bool = False) -> Outputs:
+    """Of all images, in one piece."""
+    assert subject.normalise is not None
+    parts = [
+        subject.network.outputs(batch.flip(-1) if mirrored else batch)
+        for batch, _ in Batches(images, subject.normalise, 256)
+    ]
+    cosine, scale = torch.cat([_cosine(o) for o in parts]), torch.cat([_scale(o) for o in parts])
+    return Outputs(torch.cat([o.features for o in parts]), torch.cat([o.logits for o in parts]), cosine, scale)
+
+
+def weight_of(subject: Subject) -> Tensor:
+    """The class weights (C, d) of a cosine network."""
+    head = subject.network.head
+    assert isinstance(head, CosineHead)
+    return head.weight.detach()
+
+
+Score = Callable[[Outputs, Outputs], Tensor]
+
+
+def trials(train: Outputs, labels: Tensor, weight: Tensor) -> dict[str, Score]:
+    """Name -> (outputs, outputs of the mirrored images) -> familiarity (N,), larger = more familiar."""
+    means = torch.stack([train.features[labels == c].mean(0) for c in range(len(weight))])
+    centre, usual, top = train.features.mean(0), _scale(train).mean(), train.features.quantile(0.99, 0)
+    known = F.normalize(train.features)
+
+    def along(features: Tensor, axes: Tensor) -> Tensor:
+        return (F.normalize(features) @ F.normalize(axes).T).amax(1)
+
+    own, mean = _cosine(train).amax(1), along(train.features, means)
+
+    def rank(values: Tensor, among: Tensor) -> Tensor:
+        return torch.searchsorted(among.sort().values, values.contiguous(), right=True)
+
+    return {
+        "the cosine (with the weights)": lambda o, _: along(o.features, weight),
+        "cosine with the class means": lambda o, _: along(o.features, means),
+        "both cosines, half each": lambda o, _: along(o.features, weight) + along(o.features, means),
+        "both, the rarer among training images": lambda o, _: torch.minimum(
+            rank(along(o.features, weight), own), rank(along(o.features, means), mean)
+        ),
+        "energy of the cosines at the usual scale": lambda o, _: torch.logsumexp(usual * _cosine(o), 1),
+        "cosine of the image and of its mirror image": lambda o, m: (
+            along(o.features, weight) + along(m.features, weight)
+        ),
+        "features less their mean, with the weights": lambda o, _: along(o.features - centre, weight),
+        "features less their mean, with the class means": lambda o, _: along(o.features - centre, means - centre),
+        "features clipped at their 99th percentile": lambda o, _: along(o.features.minimum(top), weight),
+        "largest cosine less the mean cosine": lambda o, _: _cosine(o).amax(1) - _cosine(o).mean(1),
+        "nearest training image": lambda o, _: (F.normalize(o.features) @ known.T).amax(1),
+        "the largest logit (with the scale)": lambda o, _: o.logits.amax(1),
+        "cosine times the root of the scale": lambda o, _: _cosine(o).amax(1) * _scale(o).sqrt(),
+    }
+
+
+def _cosine(outputs: Outputs) -> Tensor:
+    assert outputs.cosine is not None
+    return outputs.cosine
+
+
+def _scale(outputs: Outputs) -> Tensor:
+    assert outputs.scale is not None
+    return outputs.scale.flatten()
+
+
+def alignment(train: Outputs, labels: Tensor, weight: Tensor) -> str:
+    """How a class's weight, its mean and its images lie to each other."""
+    means = torch.stack([train.features[labels == c].mean(0) for c in range(len(weight))])
+    between = F.normalize(means) @ F.normalize(means).T
+    others = (between.sum() - len(means)) / (len(means) ** 2 - len(means))
+    values = {
+        "weight and mean": F.cosine_similarity(weight, means).mean(),
+        "images and their weight": F.cosine_similarity(train.features, weight[labels]).mean(),
+        "images and their mean": F.cosine_similarity(train.features, means[labels]).mean(),
+        "means of two classes": others,
+    }
+    return "cosine of " + ", ".join(f"{name} {float(value):.3f}" for name, value in values.items())
+
+
+def main() -> None:
+    """Both ID sets."""
+    for id_name in ("cifar10", "fashion-mnist"):
+        test, train = at_most(load(id_name, "test"), IMAGES), at_most(load(id_name, "train"), FITTED)
+        labels = torch.as_tensor(train.labels).long()
+        strange = {name: at_most(load(name, "test", like=test), IMAGES) for name in DEVELOPMENT}
+        found: dict[str, list[list[float]]] = {}
+        for seed in SEEDS:
+            subject = open_network(chain_for(id_name).runs / main_runs(id_name, seed)[1].name)
+            weight = weight_of(subject)
+            fitted = outputs_of(subject, train)
+            print(f"{id_name}, seed {seed}: {alignment(fitted, labels, weight)}", flush=True)
+            known = outputs_of(subject, test), outputs_of(subject, test, mirrored=True)
+            unknown = [(outputs_of(subject, x), outputs_of(subject, x, mirrored=True)) for x in strange.values()]
+            for name, score in trials(fitted, labels, weight).items():
+                values = [auroc(-score(*known).double(), -score(*other).double()) for other in unknown]
+                found.setdefault(name, []).append(values)
+        print(f"| {id_name} | {' | '.join(strange)} | mean |\n|---|" + "---:|" * (len(strange) + 1))
+        for name, rows in sorted(found.items(), key=lambda item: -float(np.mean(item[1]))):
+            each = [*np.mean(rows, 0), np.mean(rows)]
+            print(f"| {name} | " + " | ".join(f"{100 * value:.1f}" for value in each) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
