@@ -10,9 +10,10 @@ from offaxis.protocols.summary import summarise
 from offaxis.recipes import drawings
 from offaxis.recipes.items import sweep
 from offaxis.reports.figures import fixed_scale, ranking, save
+from study.found import of, there
 from study.sets import REPORTED
 from study.steps import KEPT, SEEDS, WORK, chain_for, main_runs
-from study.tables import of, there, untuned
+from study.tables import untuned
 
 OUT = Path("docs/images")
 

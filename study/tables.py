@@ -5,37 +5,30 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from offaxis.protocols import Result, Store
+from offaxis.protocols import Store
 from offaxis.protocols.summary import Summary, View, summarise
 from offaxis.recipes.chain import Run
-from offaxis.recipes.found import results_of
-from offaxis.recipes.items import ablation_rows, sweep
 from offaxis.reports.beside_paper import paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, percent
+from offaxis.training import RECIPES
+from study.found import GROUPS, mains, of
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
-from study.steps import DENSE, FIXED, FOLDS, KEPT, NETWORKS, RIVALS, SEEDS, chain_for, main_runs
+from study.steps import DENSE, KEPT, LONGER, NETWORKS, SEEDS, chain_for, longer_runs, main_runs
+from study.variants import ablation, axes, fixed, leave_out, rivals, scales, together
 
 SHIFT = KEPT / "shift.json"
 
 
-def of(id_name: str, runs: Sequence[Run], ood: Sequence[str], together: bool = False) -> list[Result]:
-    """Results of some networks on some sets; the sets that they were tuned on may be others."""
-    found = results_of(chain_for(id_name, KEPT), runs, None, together)
-    return [r for r in found if r.ood in ood]
-
-
-def mains(id_name: str) -> list[Run]:
-    """The networks of all seeds, standard and cosine."""
-    return [run for seed in SEEDS for run in main_runs(id_name, seed)]
-
-
 def accuracy(id_name: str) -> Table:
     """Accuracy, calibration and risk of both networks."""
-    names = {run.name for run in mains(id_name)}
-    return networks_table(
-        [r for r in Store.existing(chain_for(id_name, KEPT).store).networks() if r.origin in names], id_name
-    )
+    return _networks(id_name, mains(id_name))
+
+
+def _networks(id_name: str, runs: Sequence[Run]) -> Table:
+    names = {run.name for run in runs}
+    found = [r for r in Store.existing(chain_for(id_name, KEPT).store).networks() if r.origin in names]
+    return networks_table(found, id_name)
 
 
 def untuned(id_name: str, ood: Sequence[str]) -> list[Summary]:
@@ -58,6 +51,13 @@ def differences(id_name: str) -> Table:
     return pairs_table(untuned(id_name, REPORTED[id_name]), "one-vs-one")
 
 
+def differences_two(id_name: str) -> Table:
+    """The two cosines minus every other."""
+    found = untuned(id_name, REPORTED[id_name])
+    two = next(s for s in found if s.detector == "two-cosines")
+    return pairs_table(found, "one-vs-one", reference=two)
+
+
 def by_set(id_name: str) -> Table:
     """Every reported set by itself."""
     return sets_table(untuned(id_name, REPORTED[id_name]), "one-vs-one")
@@ -75,127 +75,36 @@ def control(id_name: str) -> Table:
     return sets_table(untuned(id_name, names), "one-vs-one")
 
 
-def _mean_row(name: str, results: Sequence[Result]) -> list[Entry]:
-    """Near, far, noise and all of one method, in percent."""
-    groups = summarise(results)[0].groups
-    return [name, *(Value(groups[g].mean, percent(groups[g].mean)) if g in groups else "-" for g in _GROUPS)]
-
-
-_GROUPS = ("near", "far", "noise", "all")
-
-
-def _rows(id_name: str, title: str, name: str, rows: Sequence[list[Entry]], note: str) -> Table:
-    columns = ("variant", *_GROUPS, "accuracy")
-    return Table(f"{name}-{id_name}", title, columns, rows, note)
-
-
-def _with_accuracy(id_name: str, label: str, run: Run, detector: str) -> list[Entry]:
-    found = [r for r in of(id_name, [run], REPORTED[id_name]) if r.detector == detector]
-    return [*_mean_row(label, found), _accuracy(id_name, run.name)]
-
-
-def _accuracy(id_name: str, origin: str) -> Value:
-    found = [r.accuracy for r in Store.existing(chain_for(id_name, KEPT).store).networks() if r.origin == origin]
-    return Value(found[0], percent(found[0]))
-
-
-def there(id_name: str, runs: Sequence[Run]) -> bool:
-    """Whether the study has come to these networks yet."""
-    known = {record.origin for record in Store.existing(chain_for(id_name, KEPT).store).networks()}
-    return {run.name for run in runs} <= known
-
-
-def ablation(id_name: str) -> Table:
-    """The ten variants of the head, one seed."""
-    chain = chain_for(id_name, KEPT)
-    rows = [
-        _with_accuracy(
-            id_name, f"{n}: {run.head} {' '.join(w.lstrip('-') for w in run.variant)}".strip(), run,
-            "max-softmax" if run.head == "linear" else "cosine",
-        )
-        for n, run in enumerate(ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values(), 1)
-        if there(id_name, [run])
-    ]  # fmt: skip
-    return _rows(id_name, "Ten variants of the head", "ablation", rows, "Mean AUROC over the reported sets, one seed.")
-
-
-def scales(id_name: str) -> Table:
-    """Fixed scales and the predicted one, one seed."""
-    rows = [
-        _with_accuracy(id_name, "predicted" if scale is None else f"{scale:g}", runs[0], "cosine")
-        for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items()
-        if there(id_name, runs)
-    ]
-    return _rows(
-        id_name, "The scale, fixed and predicted", "scales", rows, "Mean AUROC over the reported sets, one seed."
-    )
-
-
-def fixed(id_name: str) -> Table:
-    """The predicted scale beside the fixed one that the development sets choose, one seed."""
-    runs = {"predicted": main_runs(id_name, 0)[1], FIXED[1]: Run(NETWORKS[id_name], id_name, 0, "cosine", FIXED)}
-    rows = [_with_accuracy(id_name, name, run, "cosine") for name, run in runs.items()]
-    title = f"The scale, predicted and fixed, {set_title(id_name)}"
-    return _rows(id_name, title, "fixed", rows, "Mean AUROC over the reported sets, one seed.")
-
-
-def rivals(id_name: str) -> Table:
-    """Other heads by the same recipe, one seed; ours beside them."""
-    rows = [
-        _with_accuracy(id_name, f"{head}: {detector}", Run(NETWORKS[id_name], id_name, 0, head), detector)
-        for head, detector in {"linear": "max-softmax", "cosine": "cosine", **RIVALS}.items()
-        if there(id_name, [Run(NETWORKS[id_name], id_name, 0, head)])
-    ]
-    return _rows(
-        id_name, "Heads without OOD hyperparameters", "rivals", rows, "Mean AUROC over the reported sets, one seed."
-    )
-
-
-def together(id_name: str) -> Table:
-    """One network, three as one, and a pair."""
-    cosine = [main_runs(id_name, seed)[1] for seed in SEEDS]
-    single = [r for r in of(id_name, cosine, REPORTED[id_name]) if r.detector == "cosine"]
-    joined = ", ".join(run.name for run in cosine)
-    several = of(id_name, cosine, REPORTED[id_name], together=True)
-    rows = [
-        [
-            *_mean_row("one cosine network (mean of three)", single),
-            _mean_accuracy(id_name, [run.name for run in cosine]),
-        ],
-        [*_mean_row("ensemble of the three", several), _accuracy(id_name, joined)],
-    ]
-    pairs = [main_runs(id_name, seed) for seed in SEEDS]
-    paired = [r for pair in pairs for r in of(id_name, pair, REPORTED[id_name], together=True)]
-    names = [", ".join(run.name for run in pair) for pair in pairs]
-    rows.append(
-        [*_mean_row("Paired: standard classes, cosine score (mean of three)", paired), _mean_accuracy(id_name, names)]
-    )
-    return _rows(id_name, "Several networks", "together", rows, "Mean AUROC over the reported sets.")
-
-
-def _mean_accuracy(id_name: str, origins: Sequence[str]) -> Value:
-    values = [_accuracy(id_name, origin).number for origin in origins]
-    mean = float(np.mean([v for v in values if v is not None]))
-    return Value(mean, percent(mean))
-
-
-def leave_out(id_name: str) -> Table:
-    """The leave-out ensemble beside one network of each kind."""
-    members = [Run(NETWORKS[id_name], id_name, k, "linear", ("--leave-out", f"{k}/{FOLDS}")) for k in range(FOLDS)]
-    team = of(id_name, members, REPORTED[id_name], together=True)
-    joined = ", ".join(run.name for run in members)
-    standard, cosine = main_runs(id_name, 0)
-    rows = [
-        _with_accuracy(id_name, "max-softmax, one standard network", standard, "max-softmax"),
-        _with_accuracy(id_name, "cosine, one cosine network", cosine, "cosine"),
-        [*_mean_row(f"leave-out ensemble of {FOLDS}, published values", team), _accuracy(id_name, joined)],
-    ]
-    return _rows(id_name, "Leave-out ensemble", "leave-out", rows, "Mean AUROC over the reported sets, one seed.")
-
-
 def one_seed(id_name: str) -> Table:
     """Both networks of one seed with every score that needs no OOD image."""
     return ranking_table(summarise(of(id_name, main_runs(id_name, 0), REPORTED[id_name])), "one-vs-one")
+
+
+def longer(id_name: str) -> Table:
+    """Mean AUROC of every score on both networks of the first seed, after the usual training and after a longer one."""
+    short, long = (
+        {(s.method, s.network): s.groups["all"].mean for s in summarise(of(id_name, runs, REPORTED[id_name]))
+         if s.method != "odin"}
+        for runs in (main_runs(id_name, 0), longer_runs())
+    )  # fmt: skip
+    rows: list[list[Entry]] = [
+        [
+            method,
+            network,
+            *(Value(v, percent(v)) for v in (short[method, network], value)),
+            f"{100 * (value - short[method, network]):+.2f}",
+        ]
+        for (method, network), value in sorted(long.items(), key=lambda item: -item[1])
+        if (method, network) in short
+    ]
+    epochs = RECIPES[NETWORKS[id_name].recipe]().epochs
+    columns = ("detector", "network", f"{epochs} epochs", f"{LONGER[1]} epochs", "change")
+    return Table(f"longer-{id_name}", "More training, one seed", columns, rows, "Mean AUROC over the reported sets.", 2)
+
+
+def longer_accuracy(id_name: str) -> Table:
+    """Accuracy, calibration and risk of the pair that trained longer."""
+    return _networks(id_name, longer_runs())
 
 
 def dense(id_name: str) -> Table:
@@ -230,6 +139,7 @@ SHOWN = (
     ("ODIN, tuned on another set", "linear", "odin", True),
     ("Mahalanobis, tuned on another set", "linear", "mahalanobis", True),
     ("cosine, cosine network", "cosine", "cosine", False),
+    ("two cosines, cosine network", "cosine", "two-cosines", False),
 )
 """What it is called; head, detector, and whether it is tuned on OOD images."""
 
@@ -244,23 +154,25 @@ def headline(ids: str) -> Table:
             own = [r for r in results if r.network.endswith(head) and r.detector == detector]
             view: View = "less-biased by tested set" if tuned else "one-vs-one"
             groups = summarise([r for r in own if (r.state == "tuned") == tuned], view)[0].groups
-            numbers[label] += [groups[g].mean for g in _GROUPS]
+            numbers[label] += [groups[g].mean for g in GROUPS]
     best = np.array(list(numbers.values())).max(0)
     rows: list[list[Entry]] = [
         [label, *(Value(v, f"{100 * v:.1f}", v == b) for v, b in zip(values, best, strict=True))]
         for label, values in numbers.items()
     ]
-    columns = ("method", *(f"{set_title(name)}: {group}" for name in names for group in _GROUPS))
+    columns = ("method", *(f"{set_title(name)}: {group}" for name in names for group in GROUPS))
     title = "Mean AUROC (%) over eight OOD sets, three seeds"
     return Table("headline", title, columns, rows)
 
 
 Maker = Callable[[str], Table]
 TABLES: dict[str, Maker] = {
-    "accuracy": accuracy, "ranking": ranking, "development": development, "differences": differences, "by-set": by_set,
+    "accuracy": accuracy, "ranking": ranking, "development": development, "differences": differences,
+    "differences-two": differences_two, "by-set": by_set,
     "one-vs-one": lambda id_name: papers_methods(id_name, "one-vs-one"),
     "less-biased": lambda id_name: papers_methods(id_name, "less-biased by tested set"),
     "control": control, "ablation": ablation, "scales": scales, "fixed": fixed, "rivals": rivals, "together": together,
-    "leave-out": leave_out, "headline": headline, "one-seed": one_seed, "dense": dense, "shift": shift,
+    "leave-out": leave_out, "headline": headline, "one-seed": one_seed, "dense": dense, "shift": shift, "axes": axes,
+    "longer": longer, "longer-accuracy": longer_accuracy,
 }  # fmt: skip
 """What docs/results.md calls ``NAME ID``."""

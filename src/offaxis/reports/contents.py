@@ -115,9 +115,18 @@ def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") 
     )
 
 
-def pairs_table(summaries: Sequence[Summary], view: View, metric: str = "auroc", every: bool = False) -> Table:
-    """Differences to the reference, pair by pair, with intervals; with ``every``, of all pairs on one network too."""
-    reference = reference_of(list(summaries))
+def pairs_table(
+    summaries: Sequence[Summary],
+    view: View,
+    metric: str = "auroc",
+    every: bool = False,
+    reference: Summary | None = None,
+) -> Table:
+    """Differences to the reference, pair by pair, with intervals; with ``every``, of all pairs on one network too.
+
+    The reference is the cosine of the cosine network where none is given.
+    """
+    reference = reference or reference_of(list(summaries))
     pairs = [(reference, s) for s in summaries if s is not reference]
     if every:
         ranked = list(enumerate(summaries))
