@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from offaxis.datasets import GaussianNoise, ImageSet, TensorSet, UniformNoise
 from offaxis.datasets.embedded import digits, letters, photographs, scans, terrain
-from offaxis.detectors import Cosine, Detector, MaxLogit, MaxSoftmax, score_all
+from offaxis.detectors import Cosine, Detector, MaxLogit, MaxSoftmax, TwoCosines, score_all
+from offaxis.heads import CosineHead
 from offaxis.metrics import auroc
 from offaxis.networks import by_name
 from offaxis.training import Recipe, Trained, train
@@ -16,6 +17,12 @@ from offaxis.training import Recipe, Trained, train
 NETWORK = "wrn-10-2-half"
 RECIPE = Recipe(epochs=5, batch_size=32, crop=2, flip=False)
 HEADS = {"linear": "standard", "cosine": "cosine"}
+METHODS = {
+    "standard": ("max-softmax", "standard network"),
+    "cosine": ("cosine", "cosine network"),
+    "two": ("two cosines", "cosine network"),
+}
+"""What the signs of familiarity are called, and whose they are."""
 
 Scores = dict[str, NDArray[np.float32]]
 
@@ -28,7 +35,7 @@ class Demo:
         known: the 1,000 digits that neither network was trained on.
         strangers: sets of images that are no digits.
         accuracy: of each network, by kind, one number a seed.
-        auroc: of each method, by kind and by set of strangers, one number a seed.
+        auroc: of each of METHODS, by its key and by set of strangers, one number a seed.
         scores: of the first seed's networks, by kind and by set, larger = more out-of-distribution: max-softmax for the
             standard network, the cosine for the cosine network.
         largest: as ``scores``, but the values of the paper's histograms: the largest logit, the largest cosine.
@@ -67,7 +74,7 @@ def run_demo(seeds: int = 3, epochs: int = RECIPE.epochs, count: int = 1000, qui
     training, known, others = digits("train"), digits("test"), strangers(count)
     sets: dict[str, ImageSet] = {"digits": known, **others}
     accuracy: dict[str, list[float]] = {kind: [] for kind in HEADS.values()}
-    areas: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in others} for kind in HEADS.values()}
+    areas: dict[str, dict[str, list[float]]] = {method: {name: [] for name in others} for method in METHODS}
     scores: dict[str, Scores] = {}
     largest: dict[str, Scores] = {}
     for seed in range(seeds):
@@ -76,16 +83,27 @@ def run_demo(seeds: int = 3, epochs: int = RECIPE.epochs, count: int = 1000, qui
             network = by_name(NETWORK)(num_classes=10, in_channels=1, head=head)
             title = f"{kind + ' network':16s} {seed + 1} of {seeds}"
             trained = train(network, training, RECIPE.but(epochs=epochs), seed=seed, title=title, quiet=quiet)
-            method: Detector = Cosine() if head == "cosine" else MaxSoftmax()
-            extreme: Detector = Cosine() if head == "cosine" else MaxLogit()
-            found = {name: _score(trained, images, [method, extreme]) for name, images in sets.items()}
+            detectors = _detectors(trained, training)
+            found = {name: _score(trained, images, list(detectors.values())) for name, images in sets.items()}
             accuracy[kind].append(_accuracy(trained, known))
-            for name in others:
-                areas[kind][name].append(auroc(found["digits"][0], found[name][0]))
+            for place, method in enumerate(detectors):
+                if method in METHODS:
+                    for name in others:
+                        areas[method][name].append(auroc(found["digits"][place], found[name][place]))
             if seed == 0:
-                scores[kind] = {name: pair[0] for name, pair in found.items()}
-                largest[kind] = {name: -pair[1] for name, pair in found.items()}
+                scores[kind] = {name: each[0] for name, each in found.items()}
+                largest[kind] = {name: -each[1] for name, each in found.items()}
     return Demo(known, others, accuracy, areas, scores, largest)
+
+
+def _detectors(trained: Trained, training: TensorSet) -> dict[str, Detector]:
+    """The network's usual sign of familiarity, the value of its histograms, and the two cosines where it has one."""
+    if not isinstance(trained.classifier.head, CosineHead):
+        return {"standard": MaxSoftmax(), "largest": MaxLogit()}
+    assert training.labels is not None
+    pairs = zip(training.batches(250), training.labels.split(250), strict=True)
+    two = TwoCosines().fit(trained.classifier, ((trained.normalise(images), labels) for images, labels in pairs))
+    return {"cosine": Cosine(), "largest": Cosine(), "two": two}
 
 
 def _score(trained: Trained, images: ImageSet, detectors: list[Detector]) -> list[NDArray[np.float32]]:

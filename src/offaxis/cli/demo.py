@@ -19,7 +19,7 @@ def demo_command(
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Train a standard and a cosine network on digits, show them strangers, compare; about a minute on two cores."""
-    from offaxis.demo import run_demo
+    from offaxis.demo import METHODS, run_demo
     from offaxis.reports.demo_page import spread, table_rows, write_demo_page
 
     begun = time.monotonic()
@@ -28,14 +28,13 @@ def demo_command(
     write_demo_page(demo, page)
     table = Table(title="How well strangers are told from digits (AUROC in percent)", title_justify="left")
     table.add_column("strangers")
-    table.add_column("max-softmax,\nstandard network", justify="right")
-    table.add_column("cosine,\ncosine network", justify="right")
-    for name, standard, cosine, cosine_wins in table_rows(demo):
-        table.add_row(
-            name, standard if cosine_wins else f"[bold]{standard}", f"[bold]{cosine}" if cosine_wins else cosine
-        )
+    for method, whose in METHODS.values():
+        table.add_column(f"{method},\n{whose}", justify="right")
+    for name, values in table_rows(demo):
+        table.add_row(name, *(f"[bold]{value}" if best else value for value, best in values))
     table.add_section()
-    table.add_row("accuracy on digits", spread(demo.accuracy["standard"]), spread(demo.accuracy["cosine"]))
+    standard, cosine = (spread(demo.accuracy[kind]) for kind in ("standard", "cosine"))
+    table.add_row("accuracy on digits", standard, cosine, cosine)
     console = Console()
     console.print(table)
     console.print(

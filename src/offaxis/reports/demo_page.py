@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from offaxis.atomic import write_text
-from offaxis.demo import NETWORK, RECIPE, Demo
+from offaxis.demo import METHODS, NETWORK, RECIPE, Demo
 from offaxis.reports.figures import Panel, as_png_data_uri, as_svg, histograms, image_sheet
 
 SHOWN = 16
@@ -24,12 +24,13 @@ def spread(values: list[float]) -> str:
     return f"{percent.mean():.1f} ± {percent.std(ddof=1):.1f}"
 
 
-def table_rows(demo: Demo) -> list[tuple[str, str, str, bool]]:
-    """Set, AUROC of max-softmax on standard networks, of the cosine on cosine networks, whether the cosine's is higher."""
+def table_rows(demo: Demo) -> list[tuple[str, list[tuple[str, bool]]]]:
+    """For each set, the AUROC of each of METHODS and whether it is the highest."""
     rows = []
     for name in demo.strangers:
-        standard, cosine = demo.auroc["standard"][name], demo.auroc["cosine"][name]
-        rows.append((name, spread(standard), spread(cosine), float(np.mean(cosine)) > float(np.mean(standard))))
+        values = [demo.auroc[method][name] for method in METHODS]
+        best = max(float(np.mean(value)) for value in values)
+        rows.append((name, [(spread(value), float(np.mean(value)) == best) for value in values]))
     return rows
 
 
@@ -38,7 +39,8 @@ def write_demo_page(demo: Demo, path: Path) -> None:
     environment = Environment(loader=PackageLoader("offaxis", "reports/templates"), autoescape=select_autoescape())
     page = environment.get_template("demo.html.j2").render(
         rows=table_rows(demo),
-        mean={kind: spread(_means(demo, kind)) for kind in demo.auroc},
+        methods=METHODS.values(),
+        means=[spread(_means(demo, method)) for method in METHODS],
         accuracy={kind: spread(values) for kind, values in demo.accuracy.items()},
         seeds=len(demo.accuracy["cosine"]),
         epochs=RECIPE.epochs,
@@ -50,9 +52,9 @@ def write_demo_page(demo: Demo, path: Path) -> None:
     write_text(path, page)
 
 
-def _means(demo: Demo, kind: str) -> list[float]:
+def _means(demo: Demo, method: str) -> list[float]:
     """The mean AUROC over all sets, one number a seed."""
-    return [float(m) for m in np.mean(list(demo.auroc[kind].values()), axis=0)]
+    return [float(m) for m in np.mean(list(demo.auroc[method].values()), axis=0)]
 
 
 def _histograms(demo: Demo) -> Figure:
