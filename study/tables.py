@@ -12,7 +12,7 @@ from offaxis.reports.beside_paper import paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, percent
 from offaxis.training import RECIPES
-from study.found import GROUPS, mains, of
+from study.found import GROUPS, mains, of, there
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
 from study.steps import DENSE, KEPT, LONGER, NETWORKS, SEEDS, chain_for, longer_runs, main_runs
 from study.variants import ablation, axes, fixed, leave_out, rivals, scales, together
@@ -67,6 +67,20 @@ def papers_methods(id_name: str, view: View) -> Table:
     """The paper's four methods under one of its protocols."""
     found = summarise(of(id_name, mains(id_name), REPORTED[id_name]), view)
     return sets_table(paper_rows(found), view)
+
+
+def tuned(id_name: str) -> Table:
+    """ODIN and Mahalanobis, tuned on the tested set or on another, on both networks of the first seed."""
+    runs = [run for run in main_runs(id_name, 0) if there(id_name, [run])]
+    found = [r for r in of(id_name, runs, REPORTED[id_name]) if r.state == "tuned"]
+    views: tuple[View, View] = ("one-vs-one", "less-biased by tested set")
+    means = [{(s.detector, s.network): s.groups["all"].mean for s in summarise(found, view)} for view in views]
+    rows: list[list[Entry]] = [
+        [*key, *(Value(mean.get(key), percent(mean.get(key))) for mean in means)] for key in sorted(means[0])
+    ]
+    columns = ("detector", "network", "tuned on the tested set", "tuned on another set")
+    note = "Mean AUROC over the reported sets, first seed."
+    return Table(f"tuned-{id_name}", f"Tuned on either network, {set_title(id_name)}", columns, rows, note, 2)
 
 
 def control(id_name: str) -> Table:
@@ -173,6 +187,6 @@ TABLES: dict[str, Maker] = {
     "less-biased": lambda id_name: papers_methods(id_name, "less-biased by tested set"),
     "control": control, "ablation": ablation, "scales": scales, "fixed": fixed, "rivals": rivals, "together": together,
     "leave-out": leave_out, "headline": headline, "one-seed": one_seed, "dense": dense, "shift": shift, "axes": axes,
-    "longer": longer, "longer-accuracy": longer_accuracy,
+    "longer": longer, "tuned": tuned, "longer-accuracy": longer_accuracy,
 }  # fmt: skip
 """What docs/results.md calls ``NAME ID``."""
