@@ -49,6 +49,7 @@ def trials(train: Outputs, labels: Tensor, weight: Tensor) -> dict[str, Score]:
     means = torch.stack([train.features[labels == c].mean(0) for c in range(len(weight))])
     centre, usual, top = train.features.mean(0), _scale(train).mean(), train.features.quantile(0.99, 0)
     known = F.normalize(train.features)
+    span = torch.linalg.qr(weight.T).Q
 
     def along(features: Tensor, axes: Tensor) -> Tensor:
         return (F.normalize(features) @ F.normalize(axes).T).amax(1)
@@ -73,6 +74,8 @@ def trials(train: Outputs, labels: Tensor, weight: Tensor) -> dict[str, Score]:
         "features less their mean, with the class means": lambda o, _: along(o.features - centre, means - centre),
         "features clipped at their 99th percentile": lambda o, _: along(o.features.minimum(top), weight),
         "largest cosine less the mean cosine": lambda o, _: _cosine(o).amax(1) - _cosine(o).mean(1),
+        "cosine with the mean of all classes together": lambda o, _: along(o.features, centre[None]),
+        "share of the features in the span of the weights": lambda o, _: (F.normalize(o.features) @ span).norm(dim=1),
         "nearest training image": lambda o, _: (F.normalize(o.features) @ known.T).amax(1),
         "the largest logit (with the scale)": lambda o, _: o.logits.amax(1),
         "cosine times the root of the scale": lambda o, _: _cosine(o).amax(1) * _scale(o).sqrt(),
