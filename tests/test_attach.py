@@ -134,3 +134,27 @@ def test_two_output_layers_of_a_distilled_network_are_refused_by_name() -> None:
     model.get_classifier = lambda: (model.x, model.y)  # type: ignore[assignment]
     with pytest.raises(AttachError, match=r"2 output layers \(x, y\)"):
         attach(model)
+
+
+class Squashed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(12, 8)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.softmax(self.first(x.flatten(1)), 1)  # inside it does no harm
+        return nn.functional.log_softmax(self.fc(h), dim=1)
+
+
+@pytest.mark.parametrize("layer", [None, "fc"])
+def test_a_softmax_behind_the_output_layer_is_refused(layer: str | None) -> None:
+    network = Squashed()
+    with pytest.raises(AttachError, match="a log_softmax follows it"):
+        attach(network, layer=layer)
+    assert isinstance(network.fc, nn.Linear)
+    inside = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Sequential(nn.Linear(8, 5), nn.Softmax(1)))
+    with pytest.raises(AttachError, match="a softmax follows it"):
+        attach(inside, layer="2.0")
+    features = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Softmax(1), nn.Linear(8, 5))
+    assert attach(features).head.in_features == 8

@@ -1,5 +1,6 @@
 """attach(): any third-party network, with its output layer replaced by one of our heads."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -33,7 +34,8 @@ def attach(
         freeze: train the head alone on a frozen backbone.
 
     Raises:
-        AttachError: there is no linear output layer, or several could be meant; the message lists them.
+        AttachError: there is no linear output layer, or several could be meant; the message lists them. Or a softmax follows
+            it, as far as the network can be traced.
     """
     name = layer if layer is not None else _find_output_layer(model)
     try:
@@ -47,6 +49,7 @@ def attach(
             f"Expected the output layer to be an nn.Linear but {name or 'the network'!r} is a {type(old).__name__}. "
             f"{_candidates(model)}"
         )
+    _refuse_squashed(model, name)
     new = make_head(head, old.in_features, num_classes if num_classes is not None else old.out_features)
     new.to(old.weight.device, old.weight.dtype)
     parent, _, child = name.rpartition(".")
@@ -85,19 +88,48 @@ def _by_usual_name(model: nn.Module) -> str | None:
 
 def _by_tracing(model: nn.Module) -> str | None:
     """The linear layer that feeds the output node of the traced graph, where the network can be traced."""
+    for node in _from_the_output(model):
+        if node.op != "call_module":
+            return None
+        module = model.get_submodule(str(node.target))
+        if isinstance(module, nn.Linear):
+            return str(node.target)
+        if not isinstance(module, (nn.Identity, nn.Dropout, nn.Flatten)):
+            return None
+    return None
+
+
+SQUASHING = ("softmax", "log_softmax", "logsoftmax", "sigmoid", "logsigmoid")
+
+
+def _refuse_squashed(model: nn.Module, layer: str) -> None:
+    """Raise AttachError where the output layer's result goes through a softmax: the head's input would, too."""
+    after = []
+    for node in _from_the_output(model):
+        if node.op == "call_module" and node.target == layer:
+            break
+        what = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+        after.append(getattr(what, "__name__", str(what)).lower())
+    else:
+        return  # another way leads to the output, or it cannot be told
+    squashing = [name for name in after if name in SQUASHING]
+    if squashing:
+        raise AttachError(
+            f"Expected the network to give what its output layer {layer!r} gives but a {squashing[0]} follows it, which the "
+            "new head's features would go through as well. Take it out of the network: it belongs to the loss."
+        )
+
+
+def _from_the_output(model: nn.Module) -> Iterator[torch.fx.Node]:
+    """The traced graph's nodes from the output backwards, each the first input of the one before; none if untraceable."""
     try:
         graph = torch.fx.Tracer().trace(model)
     except Exception:  # control flow, untraceable operators: any failure only means that this way does not tell
-        return None
+        return
     (source,) = next(n for n in graph.nodes if n.op == "output").args
-    while isinstance(source, torch.fx.Node) and source.op == "call_module":
-        module = model.get_submodule(str(source.target))
-        if isinstance(module, nn.Linear):
-            return str(source.target)
-        if not isinstance(module, (nn.Identity, nn.Dropout, nn.Flatten)):
-            return None
-        source = source.args[0]
-    return None
+    while isinstance(source, torch.fx.Node) and source.op != "placeholder":
+        yield source
+        source = source.args[0] if source.args else None
 
 
 def _by_being_alone(model: nn.Module) -> str | None:

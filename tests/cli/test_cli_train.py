@@ -64,6 +64,10 @@ def test_every_command_shows_an_example(command: list[str]) -> None:
         (["--lr", "nan"], "learning_rate"),
         (["--id", "no-such-set"], "no-such-set"),
         (["--dropout", "1.5"], "dropout"),
+        (["--head", "linear", "--scale", "3", "--hidden", "5"], "takes no --hidden."),
+        (["--leave-out", "²/5"], "K/N"),
+        (["--accelerator", "bogus"], "--accelerator auto"),
+        (["--accelerator", "tpu"], "--accelerator auto"),
     ],
     ids=lambda v: "_".join(v) if isinstance(v, list) else "",
 )
@@ -72,6 +76,23 @@ def test_wrong_input_is_refused_and_nothing_is_written(tmp_path: Path, arguments
     assert isinstance(result.exception, OffaxisError), result.output
     assert said in str(result.exception)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", [["--devices", "0"], ["--devices", "-2"], ["--nodes", "0"], ["--seed", "-1"]])
+def test_numbers_out_of_range_are_a_matter_of_usage(tmp_path: Path, words: list[str]) -> None:
+    result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), *SMALL, *words])
+    assert result.exit_code == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_without_classes_cannot_be_trained_on(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "mine" / "train").mkdir(parents=True)
+    Image.new("L", (8, 8)).save(tmp_path / "mine" / "train" / "a.png")
+    result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), "--id", str(tmp_path / "mine")])
+    assert isinstance(result.exception, OffaxisError)
+    assert "has no labels" in str(result.exception)
 
 
 def test_the_program_prints_an_error_without_a_traceback_and_exits_with_2(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 import copy
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
+from offaxis.errors import HeadError
+from offaxis.heads import batch_norm
 from offaxis.heads.batch_norm import SyncedBatchNorm, synchronise
 
 
@@ -31,6 +34,33 @@ def test_synchronise_keeps_parameters_and_statistics() -> None:
     assert all(a is b for a, b in zip(synced.parameters(), parameters, strict=True))
     assert sum(isinstance(m, SyncedBatchNorm) for m in synced.modules()) == 2
     assert not any(type(m) in (nn.BatchNorm1d, nn.BatchNorm2d) for m in synced.modules())
+
+
+class WithActivation(nn.BatchNorm2d):
+    """As timm has them."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input).relu()
+
+
+def test_a_normalisation_that_does_more_is_not_replaced() -> None:
+    network = nn.Sequential(nn.BatchNorm2d(2), nn.Sequential(WithActivation(2)))
+    with pytest.raises(HeadError, match=r"1\.0 is a WithActivation"):
+        synchronise(network)
+    assert [type(m) for m in network.modules()][1:] == [nn.BatchNorm2d, nn.Sequential, WithActivation]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_statistics_over_processes_fit_into_their_type(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    monkeypatch.setattr(batch_norm, "_processes", lambda: 2)
+    monkeypatch.setattr(batch_norm, "_sum_over_processes", lambda tensor: tensor)
+    images = torch.randn(128, 2, 32, 17, generator=torch.Generator().manual_seed(0)) * 3 + 1  # 69,632 values a channel
+    ours, theirs = SyncedBatchNorm(2), nn.BatchNorm2d(2)
+    with torch.autocast("cpu", dtype):
+        out = ours(images.to(dtype))
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.float(), theirs(images.to(dtype).float()), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
 
 
 def _one_of_two(rank: int, folder: str, images: torch.Tensor, weights: torch.Tensor) -> None:

@@ -32,3 +32,21 @@ def test_the_state_goes_through_a_checkpoint_exactly() -> None:
         usual.add(torch.tensor(norm))
         other.add(torch.tensor(norm))
     assert torch.equal(usual.mean, other.mean)
+
+
+def test_a_gradient_that_overflows_is_not_remembered() -> None:
+    usual, other = UsualNorm(2.0, torch.device("cpu")), UsualNorm(2.0, torch.device("cpu"))
+    for norm in (torch.inf, torch.nan, 1.0, torch.nan, 3.0, torch.inf, 0.5):
+        usual.add(torch.tensor(norm))
+    for norm in (1.0, 3.0, torch.inf, 0.5):  # infinity counts as the limit, once there is one
+        other.add(torch.tensor(norm))
+    assert torch.equal(usual.mean, other.mean)
+    assert usual.state() == other.state()
+
+
+def test_a_first_gradient_of_nothing_sets_no_limit() -> None:
+    usual = UsualNorm(2.0, torch.device("cpu"))
+    usual.add(torch.tensor(0.0))
+    assert usual.limit() == torch.inf
+    usual.add(torch.tensor(4.0))
+    assert float(usual.limit()) == 4.0

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from offaxis import Classifier, Outputs, load_run, train
+from offaxis import Classifier, Outputs, attach, load_run, train
 from offaxis.datasets import Normalise, TensorSet
 from offaxis.datasets.embedded import small_digits
-from offaxis.detectors import MarginEntropyLoss
+from offaxis.detectors import Cosine, MarginEntropyLoss
 from offaxis.errors import (
     CheckpointError,
     DataError,
@@ -28,6 +28,8 @@ from offaxis.errors import (
 )
 from offaxis.networks import wide_resnet
 from offaxis.training import Recipe, cross_entropy, paper_wide_resnet
+from offaxis.training.run import RunFolder
+from offaxis.training.start import find_earlier
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 SHORT = Recipe(epochs=2, batch_size=64, crop=1, flip=False)
@@ -36,6 +38,18 @@ SHORT = Recipe(epochs=2, batch_size=64, crop=1, flip=False)
 def network(seed: int = 0, **arguments: Any) -> Classifier:
     torch.manual_seed(seed)
     return wide_resnet(depth=10, width=1, in_channels=1, **arguments)
+
+
+def frozen() -> Classifier:
+    made = network()
+    made.frozen = True
+    return made
+
+
+def fabric(precision: str) -> Any:
+    from lightning_fabric import Fabric
+
+    return Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
 
 
 def few(count: int = 200) -> TensorSet:
@@ -195,12 +209,15 @@ def test_a_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"recipe": SHORT.but(learning_rate=0.05)}, "recipe"),
+        ({"recipe": SHORT.but(learning_rate=0.05)}, r"training: recipe\.learning_rate was 0\.1 and is now 0\.05\."),
         ({"seed": 8}, "seed was 0 and is now 8"),
         ({"data": few(199)}, "data"),
         ({"classifier": network(num_classes=11)}, "network"),
         ({"normalise": Normalise((0.5,), (0.5,))}, "normalise"),
         ({"loss": MarginEntropyLoss([1, 4], 10)}, r"loss was '?cross_entropy'? and is now .*left_out=\[1, 4\]"),
+        ({"sync_bn": True}, "sync_bn was False and is now True"),
+        ({"fabric": fabric("bf16-mixed")}, "precision was '32-true' and is now 'bf16-mixed'"),
+        ({"classifier": frozen()}, "frozen was False and is now True"),
     ],
 )
 def test_going_on_with_other_settings_is_refused_by_name(tmp_path: Path, change: dict[str, Any], named: str) -> None:
@@ -285,6 +302,71 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         train(network(num_classes=5), images, SHORT)
     with pytest.raises(DataError, match="at least as many training images"):
         train(network(), few(20), SHORT)
+    with pytest.raises(DataError, match="is empty"):
+        train(network(), few(0), SHORT)
+
+
+def test_validation_images_that_do_not_fit_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    images = few()
+    others = TensorSet("others", images.images, images.labels, tuple("abcdefghij"))
+    for validation, said in (
+        (TensorSet("plain", images.images), "validate on but plain has no labels"),
+        (others, "a, b, c"),
+    ):
+        with pytest.raises(DataError, match=said):
+            train(network(), images, SHORT, out=tmp_path / "run", validation=validation)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_head_of_a_network_that_is_not_ours_is_part_of_its_settings(tmp_path: Path) -> None:
+    def own(head: str) -> Classifier:
+        torch.manual_seed(0)
+        return attach(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)), head)
+
+    with pytest.raises(TrainingStopped):
+        train(own("deconf-c"), few(), SHORT, out=tmp_path / "run", loss=stop_after(4), quiet=True)
+    with pytest.raises(CheckpointError, match="similarity"):
+        train(own("deconf-e"), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
+
+
+def test_a_finished_run_without_its_checkpoint_is_not_trained_anew(tmp_path: Path) -> None:
+    train(network(), few(), SHORT, out=tmp_path / "run", quiet=True)
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    log = (tmp_path / "run" / "log.jsonl").read_text()
+    with pytest.raises(RunError, match="is finished"):
+        train(network(), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
+    assert (tmp_path / "run" / "log.jsonl").read_text() == log
+
+
+def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".run.json.x1y2.part").write_text("{")
+    train(network(), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "checkpoint.safetensors", "log.jsonl", "model.safetensors", "run.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"), [((-1, 8), "do not find the same run"), ((-1, -2), "do not find"), ((-1, -1), "")]
+)
+def test_processes_that_do_not_share_a_disk_refuse_to_go_on(tmp_path: Path, steps: tuple[int, int], said: str) -> None:
+    class Two:
+        """A fabric of two processes, as far as it is asked."""
+
+        world_size, device, is_global_zero = 2, torch.device("cpu"), False
+
+        def all_gather(self, tensor: Tensor) -> Tensor:
+            assert int(tensor) == steps[0]
+            return torch.tensor(steps)
+
+        def barrier(self) -> None: ...
+
+    if said:
+        with pytest.raises(RunError, match=said):
+            find_earlier(Two(), RunFolder(tmp_path / "run"), {}, True)  # type: ignore[arg-type]
+    else:
+        assert find_earlier(Two(), RunFolder(tmp_path / "run"), {}, True) is None  # type: ignore[arg-type]
 
 
 def test_the_log_has_what_the_bar_shows(tmp_path: Path) -> None:
@@ -331,12 +413,28 @@ def test_images_that_are_decoded_as_it_goes_train_like_those_in_memory(tmp_path:
 
 
 def test_mixed_precision_trains(tmp_path: Path) -> None:
-    from lightning_fabric import Fabric
-
-    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    trained = train(network(), small_digits("train"), SHORT.but(epochs=3), fabric=fabric, quiet=True)
+    trained = train(network(), small_digits("train"), SHORT.but(epochs=3), fabric=fabric("bf16-mixed"), quiet=True)
     assert trained.history[-1]["accuracy"] > 0.6
     assert trained.classifier.head.weight.dtype == torch.float32
+
+
+def test_in_64_bits_it_trains_validates_and_is_scored() -> None:
+    images = few()
+    trained = train(network(), images, SHORT, fabric=fabric("64-true"), validation=images, quiet=True)
+    assert trained.history[-1]["validation_accuracy"] > 0
+    scores = Cosine().score_images(trained.classifier, trained.normalise(images.images[:5]))
+    assert scores.dtype == torch.float64
+
+
+def test_gradients_that_overflow_in_16_bits_do_not_stop_it() -> None:
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins import MixedPrecision
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)  # so large that the first steps overflow and are skipped
+    mixed = Fabric(accelerator="cpu", devices=1, plugins=MixedPrecision("16-mixed", "cpu", scaler=scaler))
+    trained = train(network(), few(), SHORT.but(epochs=4), fabric=mixed, quiet=True)
+    assert trained.history[-1]["loss"] < trained.history[0]["loss"]
+    assert scaler.get_scale() < 2.0**24
 
 
 def test_weight_decay_and_learning_rate_reach_the_optimiser() -> None:

@@ -1,8 +1,9 @@
 """``offaxis train``: images -> a trained network in a folder."""
 
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 import typer
@@ -14,6 +15,10 @@ from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike
 from offaxis.networks import by_name
 from offaxis.training import RECIPES, Loss, cross_entropy, train
+from offaxis.training.start import labels_of
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 NOT_MIRRORED = ("digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb")
 """Sets whose images mean something else, or nothing, in a mirror."""
@@ -60,11 +65,17 @@ def train_command(
         typer.Option(help="K/N: the K-th of N leave-out networks, to which a share of the classes is foreign."),
     ] = None,
     validate: Annotated[bool, typer.Option(help="Measure accuracy on the test images after each epoch.")] = False,
-    seed: Annotated[int, typer.Option(help="Same seed, same machine: same weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Same seed, same machine: same weights.", min=0, max=2**63 - 1)] = 0,
     resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    devices: Annotated[int, typer.Option(help="Devices, or processes on the CPU, of each node.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines; start the same command on each, or use torchrun.")] = 1,
+    devices: Annotated[int, typer.Option(help="Devices, or processes on the CPU, of each node.", min=1)] = 1,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            help="Machines; start the same command on each, or use torchrun, with --out on a disk that all share.",
+            min=1,
+        ),
+    ] = 1,
     precision: Annotated[Precision, typer.Option(help="Arithmetic.")] = "32-true",
     sync_bn: Annotated[bool, typer.Option(help="All batch normalisations span all processes.")] = False,
     log_every: Annotated[int | None, typer.Option(help="Steps between log lines.", show_default="ten an epoch")] = None,
@@ -76,21 +87,14 @@ def train_command(
         raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
     make = by_name(network)
     images = load(id, "train", root=data)
+    labels_of(images, "train on")
     base = RECIPES[recipe]()
     wanted = base.but(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay, clip=clip,
         crop=min(base.crop, min(images.shape[1:]) // 8) if crop is None else crop,
         flip=(id not in NOT_MIRRORED) if flip is None else flip, decay_head=decay_head,
     )  # fmt: skip
-    from lightning_fabric import Fabric  # takes a second to import
-
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        precision=precision,
-        strategy="ddp" if devices * nodes > 1 else "auto",
-    )
+    fabric = _fabric(accelerator, devices, nodes, precision)
     fabric.launch()
     torch.manual_seed(seed)
     classifier = make(
@@ -115,6 +119,20 @@ def train_command(
         )
 
 
+def _fabric(accelerator: str, devices: int, nodes: int, precision: Precision) -> "Fabric":
+    """Device, processes and arithmetic, where this machine has them."""
+    from lightning_fabric import Fabric  # takes a second to import
+
+    strategy = "ddp" if devices * nodes > 1 else "auto"
+    try:
+        return Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, precision=precision, strategy=strategy)
+    except (RuntimeError, ValueError, TypeError, ImportError) as error:
+        raise ArgumentError(
+            f"Expected --accelerator, --devices and --precision to be what this machine has but got {accelerator}, {devices} "
+            f"and {precision}: {' '.join(str(error).split())} Try --accelerator auto --devices 1."
+        ) from error
+
+
 def _loss(leave_out: str | None, num_classes: int) -> Loss:
     """Cross-entropy, or that of one network of a leave-out ensemble; the classes are always dealt alike."""
     if leave_out is None:
@@ -123,7 +141,7 @@ def _loss(leave_out: str | None, num_classes: int) -> Loss:
     from offaxis.detectors.leave_out_ensemble import folds
 
     member, _, count = leave_out.partition("/")
-    if not (member.isdigit() and count.isdigit() and int(member) < int(count)):
+    if not (member.isdecimal() and count.isdecimal() and int(member) < int(count)):
         raise ArgumentError(f"Expected --leave-out to be K/N with K from 0 to N - 1, as in 0/5, but got {leave_out!r}.")
     return MarginEntropyLoss(folds(num_classes, int(count))[int(member)], num_classes)
 
@@ -143,7 +161,8 @@ def _head(name: str, scale: str | None, hidden: int | None) -> HeadLike:
         try:
             return made(in_features, num_classes)
         except TypeError:
-            raise ArgumentError(f"The head {name!r} takes no {' or '.join(f'--{o}' for o in options)}.") from None
+            unknown = [f"--{o}" for o in options if o not in signature(HEADS[name]).parameters]
+            raise ArgumentError(f"The head {name!r} takes no {' and no '.join(unknown)}.") from None
 
     return head
 

@@ -74,7 +74,7 @@ def stream(network: Network, batches: Batches, layers: Iterable[str] = ()) -> It
 
 
 def to_device(network: Network, images: Tensor) -> Tensor:
-    """The images where the network is and as it runs them fastest, after a look at their type, shape and values."""
+    """The images where the network is, in its type and its fastest layout, after a look at type, shape and values."""
     if images.dim() != 4 or not images.is_floating_point():
         raise BadOutputsError(
             f"Expected normalised images of shape (N, c, h, w) in floating point but got {tuple(images.shape)} in "
@@ -83,7 +83,7 @@ def to_device(network: Network, images: Tensor) -> Tensor:
     if not torch.isfinite(images).all():
         raise BadOutputsError("Expected images without NaN or infinity but some pixels are not finite numbers.")
     parameter = next(network.parameters(), None)
-    moved = images if parameter is None else images.to(parameter.device)
+    moved = images if parameter is None else images.to(parameter.device, parameter.dtype)
     return moved.contiguous(memory_format=torch.channels_last) if faster_channels_last(network, moved) else moved
 
 

@@ -71,17 +71,19 @@ class SyncedBatchNorm(_BatchNorm):
     def _by_global_batch(self, input: Tensor) -> Tensor:
         over = [0, *range(2, input.dim())]
         shape = (1, -1, *[1] * (input.dim() - 2))
-        local = input.new_full((1,), input.numel() / input.shape[1])
-        totals = _sum_over_processes(torch.cat([input.sum(over), local]))
-        count = totals[-1].detach()
-        mean = totals[:-1] / count
-        centred = input - mean.view(shape)
-        var = _sum_over_processes(centred.square().sum(over)) / count
-        self._track(mean.detach(), var.detach(), count)
-        out: Tensor = centred * (var + self.eps).rsqrt().view(shape)
-        if self.weight is not None:
-            out = out * self.weight.view(shape) + self.bias.view(shape)
-        return out
+        with torch.autocast(input.device.type, enabled=False):  # sums and counts do not fit into 16 bits
+            x = input.to(torch.promote_types(input.dtype, torch.float32))
+            local = x.new_full((1,), x.numel() / x.shape[1])
+            totals = _sum_over_processes(torch.cat([x.sum(over), local]))
+            count = totals[-1].detach()
+            mean = totals[:-1] / count
+            centred = x - mean.view(shape)
+            var = _sum_over_processes(centred.square().sum(over)) / count
+            self._track(mean.detach(), var.detach(), count)
+            out: Tensor = centred * (var + self.eps).rsqrt().view(shape)
+            if self.weight is not None:
+                out = out * self.weight.view(shape) + self.bias.view(shape)
+            return out.to(input.dtype)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
@@ -93,8 +95,27 @@ class SyncedBatchNorm(_BatchNorm):
         self.running_var.lerp_((var * count / (count - 1)).to(self.running_var.dtype), rate)
 
 
+_PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
 def synchronise(module: nn.Module) -> nn.Module:
-    """Turn every batch normalisation inside ``module`` into a SyncedBatchNorm with the same parameters and statistics."""
+    """Turn every batch normalisation inside ``module`` into a SyncedBatchNorm with the same parameters and statistics.
+
+    Raises:
+        HeadError: one of them is of a kind that does more than normalise, such as timm's with an activation inside; then
+            nothing is changed.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, _BatchNorm) and not isinstance(part, SyncedBatchNorm) and type(part) not in _PLAIN:
+            raise HeadError(
+                f"Expected batch normalisations of PyTorch but {name} is a {type(part).__name__}, which may do more than "
+                "normalise, so it cannot be made to span processes: train without sync_bn."
+            )
+    _replace(module)
+    return module
+
+
+def _replace(module: nn.Module) -> None:
     for name, child in module.named_children():
         if isinstance(child, _BatchNorm) and not isinstance(child, SyncedBatchNorm):
             synced = SyncedBatchNorm(
@@ -105,5 +126,4 @@ def synchronise(module: nn.Module) -> nn.Module:
             synced._parameters, synced._buffers = child._parameters, child._buffers
             setattr(module, name, synced)
         else:
-            synchronise(child)
-    return module
+            _replace(child)

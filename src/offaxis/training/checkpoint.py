@@ -102,17 +102,29 @@ def load(path: Path) -> Checkpoint:
 
 
 def check_settings(saved: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
-    """Refuse to go on from a checkpoint of a training with other settings, naming each that differs."""
+    """Refuse to go on from a checkpoint of a training with other settings, naming each that differs.
+
+    What an older version did not note is not compared.
+    """
+    before, now = _flat(saved), _flat({key: wanted.get(key) for key in saved})
     differing = [
-        f"{key} was {saved.get(key)!r} and is now {wanted.get(key)!r}"
-        for key in sorted(saved.keys() | wanted.keys())
-        if saved.get(key) != wanted.get(key)
+        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
     ]
     if differing:
         raise CheckpointError(
             f"The checkpoint {path} belongs to another training: {'; '.join(differing)}. Use the same settings, or another "
             "folder."
         )
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """{"recipe": {"epochs": 3}} -> {"recipe.epochs": 3}."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
 
 
 def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:

@@ -16,24 +16,29 @@ class UsualNorm:
 
     def __init__(self, factor: float, device: torch.device) -> None:
         self.factor = factor
-        self.count = 0
+        self.count = torch.zeros((), device=device)
         self.mean = torch.zeros((), device=device)
 
     def limit(self) -> Tensor:
         """The largest norm that the next gradient may have; there is none before the first."""
-        return self.factor * self.mean if self.count else torch.full_like(self.mean, torch.inf)
+        return torch.where(self.mean > 0, self.factor * self.mean, torch.inf)
 
     def add(self, norm: Tensor) -> None:
-        """Take note of a gradient's norm before clipping."""
+        """Take note of a gradient's norm before clipping.
+
+        A norm that is no finite number does not count: in 16 bits gradients overflow now and then, and such a step is skipped.
+        """
         clipped = torch.minimum(norm.to(self.mean), self.limit())
-        self.count += 1
-        self.mean = self.mean + (clipped - self.mean) / min(self.count, self.memory)
+        counts = torch.isfinite(clipped)
+        self.count = self.count + counts
+        moved = self.mean + (clipped - self.mean) / self.count.clamp(1, self.memory)
+        self.mean = torch.where(counts, moved, self.mean)
 
     def state(self) -> list[float]:
         """What a checkpoint keeps."""
-        return [self.count, float(self.mean)]
+        return [int(self.count), float(self.mean)]
 
     def restore(self, state: list[float]) -> None:
         """Go on from a checkpoint."""
-        self.count = int(state[0])
+        self.count = torch.full_like(self.count, state[0])
         self.mean = torch.full_like(self.mean, state[1])

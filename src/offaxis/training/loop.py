@@ -11,9 +11,8 @@ from torch import Tensor
 
 from offaxis.classifier import Classifier
 from offaxis.datasets import ImageSet, Normalise
-from offaxis.errors import DataError, TrainingStopped
+from offaxis.errors import TrainingStopped
 from offaxis.heads.batch_norm import synchronise
-from offaxis.networks import description
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.checkpoint import Checkpoint
@@ -21,7 +20,8 @@ from offaxis.training.plan import Plan
 from offaxis.training.recipe import Recipe, laptop
 from offaxis.training.run import RunFolder, Trained
 from offaxis.training.signals import StopRequest
-from offaxis.training.stepper import Loss, Stepper, cross_entropy, name_of
+from offaxis.training.start import check_images, find_earlier, settings_of
+from offaxis.training.stepper import Loss, Stepper, cross_entropy
 from offaxis.training.tally import Tally
 from offaxis.training.watch import Watch
 
@@ -81,7 +81,7 @@ def train(
         TrainingStopped: Ctrl-C or SIGTERM; the state is saved where there is a folder.
     """
     recipe = recipe or laptop()
-    _check_labels(classifier, data)
+    check_images(classifier, data, validation)
     if fabric is None:
         from lightning_fabric import Fabric  # takes a second to import, which `offaxis --help` need not
 
@@ -91,50 +91,14 @@ def train(
         synchronise(classifier)
     normalise = normalise or Normalise.of(data)
     plan = Plan(len(data), recipe, seed, fabric.world_size, fabric.global_rank)
-    settings = _settings(classifier, data, plan, normalise, loss)
+    settings = settings_of(classifier, data, plan, normalise, loss, fabric, sync_bn)
     folder = None if out is None else RunFolder(Path(out))
-    found = _find(fabric, folder, settings, resume)
+    found = find_earlier(fabric, folder, settings, resume)
     training = _Training(classifier, data, plan, normalise, validation, loss, fabric, folder, settings, log_every)
     training.after_epoch = after_epoch
     with torch.random.fork_rng():
         history = training.run(found, title, quiet)
     return Trained(classifier.eval(), normalise, data.classes, tuple(history), folder.path if folder else None)
-
-
-def _check_labels(classifier: Classifier, data: ImageSet) -> None:
-    if data.labels is None:
-        raise DataError(f"Expected labelled images to train on but {data.name} has no labels.")
-    least, most = int(data.labels.min()), int(data.labels.max())
-    if least < 0 or most >= classifier.num_classes:
-        raise DataError(
-            f"Expected labels from 0 to {classifier.num_classes - 1}, as the network has {classifier.num_classes} classes, but "
-            f"{data.name} has labels from {least} to {most}. Make the network with num_classes={most + 1}."
-        )
-
-
-def _settings(classifier: Classifier, data: ImageSet, plan: Plan, normalise: Normalise, loss: Loss) -> dict[str, Any]:
-    """What the outcome depends on, as JSON can hold it."""
-    return {
-        "network": description(classifier),
-        "parameters": sum(p.numel() for p in classifier.parameters()),
-        "classes": list(data.classes),
-        "data": {"name": data.name, "images": len(data), "fingerprint": data.fingerprint},
-        "normalise": {"mean": list(normalise.mean), "std": list(normalise.std)},
-        "recipe": plan.recipe.to_json(),
-        "loss": name_of(loss),
-        "seed": plan.seed,
-    }
-
-
-def _find(fabric: "Fabric", folder: RunFolder | None, settings: dict[str, Any], resume: bool) -> Checkpoint | None:
-    """Where an earlier run stopped. Every process looks, so that all refuse together; then one of them writes."""
-    if folder is None:
-        return None
-    found = folder.find(settings, resume)
-    fabric.barrier()
-    if fabric.is_global_zero:
-        folder.begin(settings, found)
-    return found
 
 
 class _Training:
@@ -243,7 +207,7 @@ class _Training:
         for indices in torch.arange(len(images)).split(512):
             batch = self.stepper.prepare(images.batch(indices).to(self.fabric.device))
             with self.fabric.autocast():
-                predicted = self.classifier(batch).argmax(1)
+                predicted = self.classifier(self.fabric.strategy.precision.convert_input(batch)).argmax(1)
             hits += int((predicted.cpu() == images.labels[indices]).sum())
         self.classifier.train()
         return hits / len(images)

@@ -58,7 +58,7 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"Expected a folder for the run but {self.path} is a file. Name another folder.")
         if not self.about.exists():
-            if self.path.is_dir() and any(self.path.iterdir()):
+            if self.path.is_dir() and any(not _temporary(file) for file in self.path.iterdir()):
                 raise RunError(
                     f"Expected a run or an empty folder but {self.path} holds other files. Name another folder."
                 )
@@ -69,6 +69,11 @@ class RunFolder:
                 "name another folder."
             )
         checkpoints.check_settings(read_about(self.path)["settings"], settings, self.about)
+        if not self.checkpoint.exists() and self.model.exists():
+            raise RunError(
+                f"The run in {self.path} is finished and its checkpoint is gone, so there is nothing to go on from: load_run "
+                "reads the trained network. Name another folder to train anew."
+            )
         if not self.checkpoint.exists():
             return None
         found = checkpoints.load(self.checkpoint)
@@ -77,6 +82,8 @@ class RunFolder:
 
     def begin(self, settings: dict[str, Any], found: Checkpoint | None) -> None:
         """Write what the run is started with, or forget what was logged after the step that it goes on from."""
+        for left in filter(_temporary, self.path.glob(".*")):  # of a process that was killed while it wrote
+            left.unlink(missing_ok=True)
         if self.about.exists():
             kept = [json.dumps(r) + "\n" for r in self.records() if found and r["step"] <= found.step]
             write_text(self.log_file, "".join(kept))
@@ -116,6 +123,10 @@ class RunFolder:
             checkpoints.write_tensors(weights, temporary, {"format": "offaxis-model-1"})
 
 
+def _temporary(path: Path) -> bool:
+    return path.name.startswith(".") and path.suffix == ".part"
+
+
 def read_about(folder: Path) -> dict[str, Any]:
     """What run.json says.
 
@@ -150,7 +161,10 @@ def load_run(folder: str | Path, into: Classifier | None = None) -> Trained:
     run = RunFolder(Path(folder))
     settings = read_about(run.path)["settings"]
     if not run.model.exists():
-        raise RunError(f"The run in {run.path} is not finished. Go on with it: offaxis train --resume --out {run.path}")
+        raise RunError(
+            f"The run in {run.path} is not finished. Go on with it: offaxis train --resume --out {run.path} and the same "
+            "options."
+        )
     if into is None:
         if settings["network"] is None:
             raise RunError(
