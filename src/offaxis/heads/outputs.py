@@ -12,7 +12,7 @@ class Outputs(NamedTuple):
         features: (N, d), what the head was given (with ``hidden``, what its extra layer made of that).
         logits: (N, C), ready for cross-entropy.
         cosine: (N, C) in [-1, 1], the cosine between features and class axes; None where the head has none.
-        scale: (N,), positive where it is predicted, what the cosine (or the linear logit) was multiplied by; None when unscaled.
+        scale: (N,), positive where predicted, what the cosine (or the linear logit) was multiplied by; None when unscaled.
         layers: pooled features (N, d_l) of inner layers by name; None unless they were asked for.
     """
 
