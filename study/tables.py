@@ -97,10 +97,13 @@ def one_seed(id_name: str) -> Table:
 def longer(id_name: str) -> Table:
     """Mean AUROC of every score on both networks of the first seed, after the usual training and after a longer one."""
     short, long = (
-        {(s.method, s.network): s.groups["all"].mean for s in summarise(of(id_name, runs, REPORTED[id_name]))
-         if s.method != "odin"}
+        {
+            (s.method, " ".join(s.network.split()[:2])): s.groups["all"].mean
+            for s in summarise(of(id_name, runs, REPORTED[id_name]))
+            if s.state != "tuned"
+        }
         for runs in (main_runs(id_name, 0), longer_runs())
-    )  # fmt: skip
+    )
     rows: list[list[Entry]] = [
         [
             method,
