@@ -17,7 +17,7 @@ from offaxis.protocols import at_most, open_network
 from offaxis.protocols.evidence import Batches
 from offaxis.protocols.subject import Subject
 from study.sets import DEVELOPMENT
-from study.steps import SEEDS, chain_for, main_runs
+from study.steps import SEEDS, chain_for, longer_runs, main_runs
 
 IMAGES, FITTED = 1000, 10_000
 
@@ -123,6 +123,9 @@ def main() -> None:
             for name, score in trials(fitted, labels, weight).items():
                 values = [auroc(-score(*known).double(), -score(*other).double()) for other in unknown]
                 found.setdefault(name, []).append(values)
+        if id_name == longer_runs()[1].id:
+            subject = open_network(chain_for(id_name).runs / longer_runs()[1].name)
+            print(f"{id_name}, longer: {alignment(outputs_of(subject, train), labels, weight_of(subject))}", flush=True)
         print(f"| {id_name} | {' | '.join(strange)} | mean |\n|---|" + "---:|" * (len(strange) + 1))
         for name, rows in sorted(found.items(), key=lambda item: -float(np.mean(item[1]))):
             each = [*np.mean(rows, 0), np.mean(rows)]
