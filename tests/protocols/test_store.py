@@ -70,6 +70,19 @@ def test_a_store_that_another_process_begins_is_no_foreign_folder(tmp_path: Path
     assert Store(tmp_path).results() == [RESULT]
 
 
+def test_what_another_process_is_writing_is_not_read(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    record = NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01)
+    store.add([RESULT])
+    store.add_network(record)
+    store.add_set("d", {"images": 10}, np.arange(2), np.arange(2))
+    for name in ("results/.1-a.jsonl.x1y2.part", "results/.all.jsonl.gz.x1y2.part", "networks/.n.json", "sets/.d.json"):
+        (store.path / name).write_text('{"network": "wr')
+    assert store.results() == [RESULT]
+    assert store.networks() == [record]
+    assert list(store.sets()) == ["d"]
+
+
 def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")

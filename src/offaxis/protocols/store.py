@@ -85,7 +85,7 @@ class Store:
     def results(self) -> list[Result]:
         """All results, in the order in which they were made; each once, however often it was made."""
         found: dict[str, Result] = {}
-        for file in sorted((self.path / "results").glob("*.jsonl*")):
+        for file in self._whole("results", "*.jsonl*"):
             for values in _lines(file):
                 try:
                     result = Result.from_json(values)
@@ -106,7 +106,7 @@ class Store:
 
     def networks(self) -> list[NetworkRecord]:
         """All networks, by label and seed; each once, as it was evaluated on the most ID images."""
-        found = [NetworkRecord.from_json(_json(file)) for file in sorted((self.path / "networks").glob("*.json"))]
+        found = [NetworkRecord.from_json(_json(file)) for file in self._whole("networks", "*.json")]
         sizes = {key: about.get("images", 0) for key, about in self.sets().items()}
         found.sort(key=lambda record: sizes.get(record.id_data, 0))
         latest = {record.weights: record for record in found}
@@ -121,7 +121,7 @@ class Store:
 
     def sets(self) -> dict[str, dict[str, Any]]:
         """What is known of every set, by key: name, images, fingerprint, rule."""
-        return {file.stem: _json(file) for file in sorted((self.path / "sets").glob("*.json"))}
+        return {file.stem: _json(file) for file in self._whole("sets", "*.json")}
 
     def indices(self, key: str, part: str = "test") -> Array:
         """int64 (T,): which images of a set were tested, in the order of their scores (or "validation")."""
@@ -160,6 +160,10 @@ class Store:
         return _read(self._evidence(network, set_key, name))
 
     # -----------------------------------------------------------------------------------------------------------------------
+
+    def _whole(self, folder: str, pattern: str) -> list[Path]:
+        """The files of a folder, in order; what is being written, or was left behind, has a name that begins with a dot."""
+        return sorted(file for file in (self.path / folder).glob(pattern) if not file.name.startswith("."))
 
     def _evidence(self, network: str, set_key: str, name: str) -> Path:
         return self.path / "evidence" / network / set_key / f"{name}.npz"
