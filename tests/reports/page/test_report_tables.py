@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from offaxis.errors import DataError, EvaluationError
 from offaxis.protocols import Store
 from offaxis.protocols.compact import compact
 from offaxis.protocols.summary import summarise
-from offaxis.reports.beside_paper import beside, paper_rows
+from offaxis.reports.beside_paper import beside, numbers, paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, sets_table
 from offaxis.reports.page import write_page
 from offaxis.reports.plots import histogram
@@ -136,6 +137,9 @@ def test_the_papers_numbers_beside_ours() -> None:
     assert row[:5] == ["cosine", "wrn-10-4-half", "CIFAR-10", "SVHN", "AUROC"]
     assert [e.text for e in row[5:] if isinstance(e, Value)] == ["90.00", "99.52", "0.24", "-9.52"]
     assert beside({("wrn-10-4-half", "digits", "letters", "cosine", "auroc"): 90.0}, "one-vs-one") == []
+    for name, rows in (("densenet-22-12", 1), ("mine", 0), ("wrnet", 0)):  # a network of another kind has no relative
+        tables = beside({(name, "cifar10", "svhn", "cosine", "auroc"): 90.0}, "one-vs-one")
+        assert sum(len(table.rows) for table in tables) == rows
 
 
 def test_only_the_papers_rows_are_set_beside_it(made_up: Store) -> None:
@@ -143,3 +147,15 @@ def test_only_the_papers_rows_are_set_beside_it(made_up: Store) -> None:
     assert {(s.network, s.method) for s in chosen} == {
         ("wrn-10-1 cosine", "cosine"), ("wrn-10-1 linear", "max-softmax"), ("wrn-10-1 linear", "odin (tuned)"),
     }  # fmt: skip
+
+
+def test_variants_of_a_network_are_not_set_beside_the_paper(made_up: Store) -> None:
+    results = made_up.results()
+    plain = paper_rows(summarise(results))
+    names = {
+        "wrn-10-1 cosine": ("wrn-10-1 cosine scale=128 decayed", "wrn-10-1 linear + wrn-10-1 cosine", "mine"),
+        "wrn-10-1 linear": ("wrn-10-1 linear dropout=0.3", "wrn-10-1 linear leave-out"),
+    }
+    variants = [replace(r, network=name) for r in results for name in names[r.network]]
+    assert paper_rows(summarise([*results, *variants])) == plain
+    assert len(numbers(plain, "auroc")) == sum(len(s.rows) for s in plain)
