@@ -117,6 +117,15 @@ def test_pairs_are_compared_seed_by_seed_and_set_by_set() -> None:
         compare(one([result("a", 1.0, seed=8)]), first)
 
 
+def test_the_smaller_value_wins_where_the_metric_is_an_error() -> None:
+    other = [result(ood, value - 0.05, seed, "max-softmax") for (ood, seed), value in VALUES.items()]
+    better, worse = summarise([*FREE, *other], metric="fpr_at_tpr95")
+    assert (better.detector, better.metric) == ("cosine", "fpr_at_tpr95")
+    assert compare(better, worse).difference == pytest.approx(-0.05)
+    assert (compare(better, worse).wins, compare(worse, better).wins) == (6, 0)
+    assert compare(better, better).wins == 0
+
+
 def test_an_interval_covers_what_it_should() -> None:
     """Fifteen sets with differences from N(0.02, 0.05): the interval holds the mean in about 95 of 100 cases."""
     draw = np.random.default_rng(0)

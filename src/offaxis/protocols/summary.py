@@ -66,6 +66,7 @@ class Summary:
         groups: "all", "near", "far", "noise" -> Spread, as far as there are such sets.
         rows: OOD set -> Cell.
         cells: (seed, OOD set) -> mean value, from which pairs are compared.
+        metric: what the values are.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Summary:
     groups: Mapping[str, Spread]
     rows: Mapping[str, Cell]
     cells: Mapping[tuple[int, str], float]
+    metric: str = "auroc"
 
     @property
     def title(self) -> str:
@@ -153,7 +155,7 @@ def _summary(members: list[tuple[str, Result]], metric: str) -> Summary:
         first.id, first.network, first.detector, first.state, first.method,
         (max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members)),
         _spreads(cells, groups), {row: _cell([v for one in by_seed.values() for v in one]) for row, by_seed in values.items()},
-        cells,
+        cells, metric,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from offaxis.protocols.compact import compact
 from offaxis.protocols.summary import summarise
 from offaxis.reports.beside_paper import beside, numbers, paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, sets_table
-from offaxis.reports.page import write_page
+from offaxis.reports.page import _ranking, write_page
 from offaxis.reports.plots import histogram
 from offaxis.reports.report import parts_of, write_tables
 from offaxis.reports.strangest import Thumbnails
@@ -110,6 +110,24 @@ def test_the_page_holds_everything_and_escapes_it(page: Path) -> None:
     assert all(p["picture"] in data["pictures"] for strip in strips.values() for p in strip)
     assert not re.findall(r'(?:src|href)="(?!#|data:)', text)
     assert len(text) < 2_000_000
+
+
+def test_figures_name_the_metric_and_put_the_best_on_top(made_up: Store, tmp_path: Path) -> None:
+    parts = write_tables(made_up, tmp_path, ["fpr_at_tpr95", "auroc"])
+    write_page(made_up, parts, tmp_path / "index.html", "Errors")
+    text = (tmp_path / "index.html").read_text()
+    assert "mean FPR at TPR 95 % (%); the line goes from the best set to the worst" in text
+    assert "Less-biased FPR at TPR 95 % by assumed set" in text
+    assert "mean AUROC" not in text
+    drawing = text[text.index("Detectors by mean FPR") :]
+    order = [drawing.index(f"<!-- {s.method}, {s.network.split()[1]} -->") for s in parts[0].chapters[0].summaries]
+    assert order == sorted(order)
+
+
+def test_a_detector_that_is_alike_on_all_sets_can_be_ranked(made_up: Store) -> None:
+    for value in (0.0225, 0.045, 1.0):  # the mean of six of the first two is not quite the value
+        results = [replace(r, metrics=dict.fromkeys(r.metrics, value)) for r in made_up.results()]
+        assert _ranking(summarise(results), "x") is not None
 
 
 def test_images_that_are_not_at_hand_are_left_out_with_a_note(made_up: Store) -> None:
