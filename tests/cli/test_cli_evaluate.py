@@ -1,6 +1,7 @@
 """``offaxis evaluate`` and ``offaxis report`` as a user types them."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_evaluate_fills_a_store(store: Path) -> None:
     assert {(r.assumed, r.ood) for r in results if r.state == "tuned"} == {
         (a, b) for a in ("letters", "gaussian") for b in ("letters", "gaussian")
     }
+
+
+def test_evaluate_shows_settings_and_protocols_apart(runs: Path, tmp_path: Path) -> None:
+    shown = run(
+        "evaluate", str(runs / "cosine0"), "--ood", "letters,gaussian", "--images", "120", "--detectors",
+        "cosine,knn:k=5,knn:k=20", "--protocol", "both", "--out", str(tmp_path / "store"),
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    table = shown.output[shown.output.index("tuned on") :]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines() if "wrn-10-1-half" in line]
+    found = {(row[1], row[2]) if len(row) == 6 else (row[1], "") for row in rows}
+    expected = {("cosine", ""), ("knn (default)", ""), ("knn (default) #2", "")}
+    tuned = ("knn (tuned)", "knn (tuned) #2")
+    expected |= {(name, where) for name in tuned for where in ("the tested set", "another set")}
+    assert found == expected
+    assert {row[-1] for row in rows} == {"2"}
 
 
 def test_ensembles_and_pairs(runs: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from offaxis.errors import ArgumentError
 from offaxis.protocols import Result, less_biased, one_vs_one
 from offaxis.protocols.comparison import compare, reference_of
 from offaxis.protocols.pools import EMBEDDED, FRAME_FREE, FRAMED, sets_for
-from offaxis.protocols.summary import Summary, summarise, views_in
+from offaxis.protocols.summary import Summary, View, method_names, summarise, views_in
 
 SETS: dict[str, Group] = {"a": "near", "b": "far", "c": "noise"}
 
@@ -79,6 +79,18 @@ def test_the_two_protocols_share_results_without_an_assumed_set() -> None:
     assert len(less_biased.select([*TUNED, *FREE])) == 12 + 6
     assert views_in(FREE) == views_in(one_vs_one.select(TUNED)) == ["one-vs-one"]
     assert len(views_in(TUNED)) == 3
+
+
+def test_settings_of_one_detector_have_the_same_names_everywhere() -> None:
+    """The second setting was tuned on other sets alone: its number does not depend on the view."""
+    first = [replace(r, setup="one") for r in TUNED]
+    second = [replace(r, setup="two") for r in TUNED if r.assumed != r.ood]
+    names = method_names([*second, *first])
+    assert {kind[3]: name for kind, name in names.items()} == {"two": "odin (tuned)", "one": "odin (tuned) #2"}
+    assert [s.method for s in summarise([*second, *first])] == ["odin (tuned) #2"]
+    views: tuple[View, ...] = ("less-biased by tested set", "less-biased by assumed set")
+    for view in views:
+        assert {s.method for s in summarise([*second, *first], view)} == {"odin (tuned)", "odin (tuned) #2"}
 
 
 def test_both_less_biased_views() -> None:

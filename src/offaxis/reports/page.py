@@ -13,7 +13,7 @@ from offaxis.datasets import CATALOGUE, relation
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.protocols.result import NetworkRecord, Result
 from offaxis.protocols.store import Store
-from offaxis.protocols.summary import Summary
+from offaxis.protocols.summary import Summary, kind_of, method_names
 from offaxis.reports.contents import METRIC_TITLES, set_title, slug
 from offaxis.reports.figures import as_svg, dependency_matrix, less_biased_bars, ranking
 from offaxis.reports.plots import drawn
@@ -97,7 +97,7 @@ def _part(
             }
             for c in part.chapters
         ],
-        "methods": len({(r.network, r.method) for r in part.results}),
+        "methods": len({kind_of(r) for r in part.results}),
         "results": len(part.results),
         "plots": drawn(store, part.results),
         "strips": strips,
@@ -173,10 +173,12 @@ def _dependency(results: Sequence[Result], prefix: str) -> Markup | None:
     tuned = [r for r in results if r.assumed is not None and r.assumed != r.ood and r.detector in DEPENDENT]
     if not tuned:
         return None
+    names = method_names(results)
     gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
     for r in tuned:
         if r.network == tuned[0].network and r.assumed:
-            row = gathered.setdefault(r.detector, {}).setdefault(set_title(r.assumed), {})
+            detector = names[kind_of(r)].replace(" (tuned)", "")
+            row = gathered.setdefault(detector, {}).setdefault(set_title(r.assumed), {})
             row.setdefault(set_title(r.ood), []).append(100 * r.metrics["auroc"])
     means = {
         d: {a: {t: sum(v) / len(v) for t, v in row.items()} for a, row in rows.items()} for d, rows in gathered.items()

@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from offaxis.datasets import ImageSet
+from offaxis.datasets import ImageSet, load
 from offaxis.errors import DataError, EvaluationError
 from offaxis.protocols import Store
 from offaxis.protocols.compact import compact
 from offaxis.protocols.summary import summarise
 from offaxis.reports.beside_paper import beside, numbers, paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, sets_table
-from offaxis.reports.page import _ranking, write_page
-from offaxis.reports.plots import histogram
+from offaxis.reports.page import _dependency, _ranking, write_page
+from offaxis.reports.plots import drawn, histogram
 from offaxis.reports.report import parts_of, write_tables
-from offaxis.reports.strangest import Thumbnails
+from offaxis.reports.strangest import Thumbnails, strangest
 from offaxis.reports.tables import Table, Value, comma_separated, escape, latex, markdown, percent
 
+GROUPS = ("letters", "photographs", "gaussian")
 TABLE = Table(
     "t", "AUROC & more", ("detector", "a_b", "c"),
     [["x|y", Value(0.98765, "98.77", best=True), Value(None, "-")], ["ours", Value(1 / 3, "33.33"), "50 %"]], "A note.",
@@ -128,6 +129,21 @@ def test_a_detector_that_is_alike_on_all_sets_can_be_ranked(made_up: Store) -> N
     for value in (0.0225, 0.045, 1.0):  # the mean of six of the first two is not quite the value
         results = [replace(r, metrics=dict.fromkeys(r.metrics, value)) for r in made_up.results()]
         assert _ranking(summarise(results), "x") is not None
+
+
+def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
+    results = made_up.results()
+    both = [*results, *(replace(r, setup="other") for r in results if r.detector == "odin")]
+    expected = {(s.network, s.method) for s in summarise(both)}
+    assert {m for _, m in expected} > {"odin (tuned)", "odin (tuned) #2", "odin (default)", "odin (default) #2"}
+    plots = drawn(made_up, both)
+    assert {(p["network"], p["method"]) for p in plots} == expected
+    assert all(len(p["sets"]) == len(GROUPS) for p in plots)
+    strips = strangest(made_up, both, Thumbnails(made_up, lambda name, like: load(name, like=like)), 3)
+    assert set(strips) == {f"{n}|{m}" for n, m in expected if "(tuned)" not in m}
+    dependency = str(_dependency(both, "x"))
+    assert "odin, wrn-10-1 cosine" in dependency
+    assert "odin #2, wrn-10-1 cosine" in dependency
 
 
 def test_images_that_are_not_at_hand_are_left_out_with_a_note(made_up: Store) -> None:
