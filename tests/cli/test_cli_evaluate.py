@@ -90,6 +90,7 @@ def test_ensembles_and_pairs(runs: Path, tmp_path: Path) -> None:
     }
     assert "cosine-ensemble" in labels["wrn-10-1-half cosine x2"]
     assert labels["wrn-10-1-half linear + wrn-10-1-half cosine"] == {"cosine", "max-softmax"}
+    assert {record.settings["together"] for record in Store(out).networks()} == {"ensemble", "paired"}
 
 
 def test_a_network_of_ones_own(tmp_path: Path) -> None:
@@ -183,6 +184,7 @@ def test_report_writes_tables_and_a_page(store: Path, tmp_path: Path) -> None:
     page = (tmp_path / "report" / "index.html").read_text()
     assert page.count("data:image/png") > 4
     assert "offaxis train --id small-digits --network wrn-10-1-half --head cosine --epochs 2" in page
+    assert "--detectors cosine,max-softmax,knn:k=5,odin --protocol both" in page
     assert "http://" not in page.replace("http://www.w3.org/", "")
 
 
