@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -79,9 +80,9 @@ def open_network(path: str | Path, label: str | None = None) -> Subject:
         BundleError: the bundle is damaged.
     """
     text = str(path)
-    file, _, function = text.partition(".py")
-    if file != text:
-        return _from_file(Path(file + ".py"), function.removeprefix(":"), label)
+    python = re.fullmatch(r"(.+\.py)(?::(\w+))?", text, re.DOTALL)
+    if python is not None and not Path(text).is_dir():
+        return _from_file(Path(python[1]), python[2] or "", label)
     if (Path(text) / "bundle.json").exists() or (Path(text).is_file() and Path(text).suffix == ".oax"):
         return _from_bundle(Path(text), label)
     if Path(text).is_dir():
