@@ -65,9 +65,26 @@ def test_rates_at_a_threshold_are_counted(known: Floats, unknown: Floats, tpr: f
     accepted = sum(score <= threshold for score in unknown) / len(unknown)
     assert abs(fpr_at_tpr(known, unknown, tpr) - accepted) < 1e-12
     assert abs(accuracy_at_tpr(known, unknown, tpr) - (tpr + 1 - accepted) / 2) < 1e-12
-    threshold = np.percentile(unknown, 100 * (1 - tpr))
+    threshold = -np.percentile(-unknown, 100 * tpr)
     flagged = sum(score >= threshold for score in known) / len(known)
     assert abs(fpr_at_tpr(known, unknown, tpr, positive="ood") - flagged) < 1e-12
+
+
+def test_a_threshold_that_falls_on_tied_scores_is_theirs() -> None:
+    known, unknown = np.repeat([0.0, 1.0], [50, 50]), np.repeat([0.0, 1.0], [6, 95])
+    assert fpr_at_tpr(known, unknown, positive="ood") == 1.0  # 95 of 101 are less than 95 %: the zeros count too
+    assert fpr_at_tpr(-unknown, -known) == 1.0
+    for kind in (np.float16, np.float32):
+        assert fpr_at_tpr(known.astype(kind), unknown.astype(kind), positive="ood") == 1.0
+
+
+@given(scores, scores, st.sampled_from([0.5, 0.8, 0.95]))
+@settings(max_examples=100, deadline=None)
+def test_either_class_may_be_the_positive_one(known: Floats, unknown: Floats, tpr: float) -> None:
+    before = known.copy(), unknown.copy()
+    assert fpr_at_tpr(known, unknown, tpr, positive="ood") == fpr_at_tpr(-unknown, -known, tpr)
+    np.testing.assert_array_equal(before[0], known)
+    np.testing.assert_array_equal(before[1], unknown)
 
 
 @given(tied, tied, st.integers(0, 99))

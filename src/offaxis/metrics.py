@@ -65,9 +65,10 @@ def fpr_at_tpr(
     if not 0 < tpr < 1:
         raise ArgumentError(f"Expected `tpr` to be between 0 and 1 but got {tpr!r}.")
     if positive == "id":
-        return float(np.mean(unknown <= np.quantile(known.astype(np.float64), tpr)))
-    if positive == "ood":
-        return float(np.mean(known >= np.quantile(unknown.astype(np.float64), 1 - tpr)))
+        return float(np.mean(unknown <= np.quantile(known.astype(np.float64), tpr, overwrite_input=True)))
+    if positive == "ood":  # seen from above, since 1 - 0.95 is not quite 0.05
+        turned = np.negative(unknown, dtype=np.float64)
+        return float(np.mean(known >= -np.quantile(turned, tpr, overwrite_input=True)))
     raise ArgumentError(f'Expected `positive` to be "id" or "ood" but got {positive!r}.')
 
 

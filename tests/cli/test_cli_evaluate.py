@@ -1,6 +1,7 @@
 """``offaxis evaluate`` and ``offaxis report`` as a user types them."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,22 @@ def test_evaluate_fills_a_store(store: Path) -> None:
     }
 
 
+def test_evaluate_shows_settings_and_protocols_apart(runs: Path, tmp_path: Path) -> None:
+    shown = run(
+        "evaluate", str(runs / "cosine0"), "--ood", "letters,gaussian", "--images", "120", "--detectors",
+        "cosine,knn:k=5,knn:k=20", "--protocol", "both", "--out", str(tmp_path / "store"),
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    table = shown.output[shown.output.index("tuned on") :]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines() if "wrn-10-1-half" in line]
+    found = {(row[1], row[2]) if len(row) == 6 else (row[1], "") for row in rows}
+    expected = {("cosine", ""), ("knn (default)", ""), ("knn (default) #2", "")}
+    tuned = ("knn (tuned)", "knn (tuned) #2")
+    expected |= {(name, where) for name in tuned for where in ("the tested set", "another set")}
+    assert found == expected
+    assert {row[-1] for row in rows} == {"2"}
+
+
 def test_ensembles_and_pairs(runs: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "store")
     same = ("--ood", "letters", "--images", "60", "--no-tune", "--quiet", "--out", out)
@@ -73,6 +90,7 @@ def test_ensembles_and_pairs(runs: Path, tmp_path: Path) -> None:
     }
     assert "cosine-ensemble" in labels["wrn-10-1-half cosine x2"]
     assert labels["wrn-10-1-half linear + wrn-10-1-half cosine"] == {"cosine", "max-softmax"}
+    assert {record.settings["together"] for record in Store(out).networks()} == {"ensemble", "paired"}
 
 
 def test_a_network_of_ones_own(tmp_path: Path) -> None:
@@ -166,6 +184,7 @@ def test_report_writes_tables_and_a_page(store: Path, tmp_path: Path) -> None:
     page = (tmp_path / "report" / "index.html").read_text()
     assert page.count("data:image/png") > 4
     assert "offaxis train --id small-digits --network wrn-10-1-half --head cosine --epochs 2" in page
+    assert "--detectors cosine,max-softmax,knn:k=5,odin --protocol both" in page
     assert "http://" not in page.replace("http://www.w3.org/", "")
 
 

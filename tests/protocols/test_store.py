@@ -1,7 +1,10 @@
 """The results store: whole files, several writers, damage that is told."""
 
+import io
 import json
 import multiprocessing
+import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +73,19 @@ def test_a_store_that_another_process_begins_is_no_foreign_folder(tmp_path: Path
     assert Store(tmp_path).results() == [RESULT]
 
 
+def test_what_another_process_is_writing_is_not_read(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    record = NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01)
+    store.add([RESULT])
+    store.add_network(record)
+    store.add_set("d", {"images": 10}, np.arange(2), np.arange(2))
+    for name in ("results/.1-a.jsonl.x1y2.part", "results/.all.jsonl.gz.x1y2.part", "networks/.n.json", "sets/.d.json"):
+        (store.path / name).write_text('{"network": "wr')
+    assert store.results() == [RESULT]
+    assert store.networks() == [record]
+    assert list(store.sets()) == ["d"]
+
+
 def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
@@ -85,7 +101,7 @@ def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="Line 1 of"):
         store.results()
     file.write_text(json.dumps({"network": "x"}))
-    with pytest.raises(StoreError, match="whole results"):
+    with pytest.raises(StoreError, match="whole records"):
         store.results()
     (store.path / "scores").mkdir()
     (store.path / "scores" / "a.npz").write_bytes(b"PK nonsense")
@@ -103,6 +119,41 @@ def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
     (store.path / "store.json").write_text("{")
     with pytest.raises(StoreError, match="damaged"):
         Store(store.path)
+
+
+def _compressed_wrongly(file: Path) -> None:
+    np.savez_compressed(file, scores=np.random.default_rng(0).normal(size=20_000))
+    damaged = bytearray(file.read_bytes())
+    damaged[200:400] = b"\xff" * 200
+    file.write_bytes(damaged)
+
+
+def _with_half_a_header(file: Path) -> None:
+    whole = io.BytesIO()
+    np.save(whole, np.arange(3.0))
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("scores.npy", whole.getvalue().replace(b"(3,)", b"(3, "))
+
+
+@pytest.mark.parametrize("damage", [_compressed_wrongly, _with_half_a_header])
+def test_damaged_arrays_are_told_by_their_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    (tmp_path / "store" / "scores").mkdir(parents=True)
+    (tmp_path / "store" / "store.json").write_text(json.dumps({"format": "offaxis-results", "version": 1}))
+    damage(tmp_path / "store" / "scores" / "a.npz")
+    with pytest.raises(StoreError, match=r"a\.npz is missing or damaged"):
+        Store(tmp_path / "store").scores("scores/a.npz#scores")
+
+
+@pytest.mark.parametrize("values", [{"label": "a"}, ["label"], None])
+def test_records_that_are_not_whole_are_told_by_their_file(tmp_path: Path, values: Any) -> None:
+    store = Store(tmp_path / "store")
+    store.add([RESULT])
+    store.add_network(NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01))
+    [network], [result] = (list((store.path / name).iterdir()) for name in ("networks", "results"))
+    for file, read in ((network, store.networks), (result, store.results)):
+        file.write_text(json.dumps(values))
+        with pytest.raises(StoreError, match=f"{file.name} does not hold whole records"):
+            read()
 
 
 def test_a_result_of_a_newer_version_is_read_without_what_it_adds() -> None:

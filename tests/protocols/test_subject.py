@@ -8,7 +8,7 @@ import torch
 from offaxis.datasets.embedded import small_digits
 from offaxis.detectors import LeaveOutEnsemble, MarginEntropyLoss
 from offaxis.detectors.leave_out_ensemble import folds
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, EvaluationError, RunError
 from offaxis.networks import wide_resnet
 from offaxis.protocols import leave_out_ensemble, open_network
 from offaxis.training import Recipe, train
@@ -40,3 +40,14 @@ def test_they_must_come_in_the_order_of_what_they_leave_out(members: list[Path])
         leave_out_ensemble([found[0], found[2], found[1]])
     with pytest.raises(ArgumentError, match="--leave-out 0/2"):
         leave_out_ensemble(found[:2])
+
+
+def test_a_folder_is_no_python_file_whatever_its_name(tmp_path: Path) -> None:
+    for name in ("my.python.exps/run", "notes.py.old/run", "run.py"):
+        (tmp_path / name).mkdir(parents=True)
+        with pytest.raises(RunError, match="run"):  # it is read as a training run, and is none
+            open_network(tmp_path / name)
+    with pytest.raises(EvaluationError, match=r"mine\.py is not there"):
+        open_network(tmp_path / "my.python.exps" / "mine.py:network")
+    with pytest.raises(EvaluationError, match="which is not there"):
+        open_network(tmp_path / "mine.pyc")

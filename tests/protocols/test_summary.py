@@ -10,7 +10,7 @@ from offaxis.errors import ArgumentError
 from offaxis.protocols import Result, less_biased, one_vs_one
 from offaxis.protocols.comparison import compare, reference_of
 from offaxis.protocols.pools import EMBEDDED, FRAME_FREE, FRAMED, sets_for
-from offaxis.protocols.summary import Summary, summarise, views_in
+from offaxis.protocols.summary import Summary, View, method_names, summarise, views_in
 
 SETS: dict[str, Group] = {"a": "near", "b": "far", "c": "noise"}
 
@@ -81,6 +81,18 @@ def test_the_two_protocols_share_results_without_an_assumed_set() -> None:
     assert len(views_in(TUNED)) == 3
 
 
+def test_settings_of_one_detector_have_the_same_names_everywhere() -> None:
+    """The second setting was tuned on other sets alone: its number does not depend on the view."""
+    first = [replace(r, setup="one") for r in TUNED]
+    second = [replace(r, setup="two") for r in TUNED if r.assumed != r.ood]
+    names = method_names([*second, *first])
+    assert {kind[3]: name for kind, name in names.items()} == {"two": "odin (tuned)", "one": "odin (tuned) #2"}
+    assert [s.method for s in summarise([*second, *first])] == ["odin (tuned) #2"]
+    views: tuple[View, ...] = ("less-biased by tested set", "less-biased by assumed set")
+    for view in views:
+        assert {s.method for s in summarise([*second, *first], view)} == {"odin (tuned)", "odin (tuned) #2"}
+
+
 def test_both_less_biased_views() -> None:
     tested = one(TUNED, "less-biased by tested set")
     values = [0.5 + 0.1 * i + 0.001 * seed for i in (1, 2) for seed in (0, 1)]  # assumed b and c, tested a
@@ -115,6 +127,15 @@ def test_pairs_are_compared_seed_by_seed_and_set_by_set() -> None:
     assert reference_of([second]) is second
     with pytest.raises(ArgumentError, match="in common"):
         compare(one([result("a", 1.0, seed=8)]), first)
+
+
+def test_the_smaller_value_wins_where_the_metric_is_an_error() -> None:
+    other = [result(ood, value - 0.05, seed, "max-softmax") for (ood, seed), value in VALUES.items()]
+    better, worse = summarise([*FREE, *other], metric="fpr_at_tpr95")
+    assert (better.detector, better.metric) == ("cosine", "fpr_at_tpr95")
+    assert compare(better, worse).difference == pytest.approx(-0.05)
+    assert (compare(better, worse).wins, compare(worse, better).wins) == (6, 0)
+    assert compare(better, better).wins == 0
 
 
 def test_an_interval_covers_what_it_should() -> None:

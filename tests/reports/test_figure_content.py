@@ -97,6 +97,8 @@ def test_the_ranking_is_ordered_and_drawn_to_scale() -> None:
     assert list(axes.get_lines()[2].get_xdata()) == [70.0, 85.0]  # type: ignore[arg-type]
     assert legend_names(figure) == ["none", "tuned"]
     assert axes.get_xlim()[1] < 101
+    errors = figures.ranking({"b": (20.0, 15.0, 30.0), "a": (1.0, 0.0, 2.0)}, higher_is_better=False)
+    assert [label.get_text() for label in errors.axes[0].get_yticklabels()] == ["a", "b"]
 
 
 def test_bars_are_as_high_as_the_means() -> None:

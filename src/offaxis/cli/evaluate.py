@@ -30,6 +30,7 @@ from offaxis.protocols import (
     paired,
     sets_for,
 )
+from offaxis.protocols.summary import summarise
 
 PROTOCOLS: dict[str, tuple[Literal["one-vs-one", "less-biased"], ...]] = {
     "one-vs-one": ("one-vs-one",),
@@ -141,18 +142,19 @@ def _words(text: str) -> list[str]:
 
 
 def _show(results: list[Result], store: Store) -> None:
-    """The mean AUROC of every detector, and where the rest is."""
-    means: dict[tuple[str, str], list[float]] = {}
-    for result in results:
-        means.setdefault((result.network, result.method), []).append(100 * result.metrics["auroc"])
+    """The mean AUROC of every detector, and where the rest is; the protocols apart, as far as they differ."""
+    found = [("the tested set", s) for s in summarise(results)]
+    found += [("another set", s) for s in summarise(results, "less-biased by tested set") if s.state == "tuned"]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("network", "detector"):
+    for column in ("network", "detector", "tuned on"):
         table.add_column(column)
     for column in ("AUROC %", "least", "tests"):
         table.add_column(column, justify="right")
-    ranked = sorted(means.items(), key=lambda item: -sum(item[1]) / len(item[1]))
-    for (network, method), values in ranked[:SHOWN]:
-        table.add_row(network, method, f"{sum(values) / len(values):.2f}", f"{min(values):.2f}", str(len(values)))
+    ranked = sorted(found, key=lambda item: -item[1].groups["all"].mean)
+    for where, s in ranked[:SHOWN]:
+        numbers = [f"{100 * value:.2f}" for value in (s.groups["all"].mean, min(s.cells.values()))]
+        tests = str(sum(cell.count for cell in s.rows.values()))
+        table.add_row(s.network, s.method, where if s.state == "tuned" else "", *numbers, tests)
     console = Console(stderr=True)
     console.print(table)
     more = f"{len(ranked) - SHOWN} more rows, tables" if len(ranked) > SHOWN else "Tables"

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offaxis.errors import ArgumentError
+from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.protocols.summary import Summary, complete
 
 
@@ -20,7 +21,7 @@ class Comparison:
         difference: mean of first minus second over all shared seeds and sets.
         low: lower end of its interval; None where there is one pair alone.
         high: upper end.
-        wins: pairs in which the first has the larger value.
+        wins: pairs in which the first is better: its value is larger, or smaller where the metric is an error.
         pairs: how many there are.
         seeds: shared seeds.
         sets: shared sets.
@@ -70,9 +71,8 @@ def compare(first: Summary, second: Summary, level: float = 0.95, resamples: int
         of_seeds, of_sets = _draws(seeds, sets, resamples, seed)
         means = ((of_seeds @ matrix) * of_sets).sum(1)
         low, high = (float(v) for v in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
-    return Comparison(
-        first.title, second.title, float(matrix.mean()), low, high, int((matrix > 0).sum()), matrix.size, seeds, sets
-    )
+    wins = int(((matrix if HIGHER_IS_BETTER[first.metric] else -matrix) > 0).sum())
+    return Comparison(first.title, second.title, float(matrix.mean()), low, high, wins, matrix.size, seeds, sets)
 
 
 @lru_cache(maxsize=16)  # all pairs of a table are drawn alike

@@ -23,7 +23,7 @@ class NetworkRecord:
         ece: expected calibration error, in [0, 1], 0 is best.
         aurc: area under the risk-coverage curve, in [0, 1], 0 is best.
         origin: the folder or file that it came from, by name.
-        settings: how it was trained, as far as that is known.
+        settings: how it was trained, as far as that is known; of several as one also ``together``, as --as calls it.
     """
 
     label: str

@@ -17,13 +17,14 @@ any number of machines that share the folder, can write at once, and whatever st
 import gzip
 import json
 import time
+import tokenize
 import uuid
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,9 @@ from offaxis.protocols.result import NetworkRecord, Result
 FORMAT = "offaxis-results"
 VERSION = 1
 Array = NDArray[Any]
+Made = TypeVar("Made")
+_UNREADABLE = (zlib.error, tokenize.TokenError, SyntaxError, NotImplementedError, RuntimeError)
+"""What numpy and zipfile raise besides their own errors where bits of an array's file are wrong."""
 
 
 class Store:
@@ -85,14 +89,9 @@ class Store:
     def results(self) -> list[Result]:
         """All results, in the order in which they were made; each once, however often it was made."""
         found: dict[str, Result] = {}
-        for file in sorted((self.path / "results").glob("*.jsonl*")):
+        for file in self._whole("results", "*.jsonl*"):
             for values in _lines(file):
-                try:
-                    result = Result.from_json(values)
-                except (TypeError, KeyError) as error:
-                    raise StoreError(
-                        f"{file} does not hold whole results ({error}): remove it and evaluate again."
-                    ) from error
+                result = _made(Result.from_json, values, file)
                 found.setdefault(result.key, result)
         return list(found.values())
 
@@ -106,7 +105,7 @@ class Store:
 
     def networks(self) -> list[NetworkRecord]:
         """All networks, by label and seed; each once, as it was evaluated on the most ID images."""
-        found = [NetworkRecord.from_json(_json(file)) for file in sorted((self.path / "networks").glob("*.json"))]
+        found = [_made(NetworkRecord.from_json, _json(file), file) for file in self._whole("networks", "*.json")]
         sizes = {key: about.get("images", 0) for key, about in self.sets().items()}
         found.sort(key=lambda record: sizes.get(record.id_data, 0))
         latest = {record.weights: record for record in found}
@@ -121,7 +120,7 @@ class Store:
 
     def sets(self) -> dict[str, dict[str, Any]]:
         """What is known of every set, by key: name, images, fingerprint, rule."""
-        return {file.stem: _json(file) for file in sorted((self.path / "sets").glob("*.json"))}
+        return {file.stem: _json(file) for file in self._whole("sets", "*.json")}
 
     def indices(self, key: str, part: str = "test") -> Array:
         """int64 (T,): which images of a set were tested, in the order of their scores (or "validation")."""
@@ -161,6 +160,10 @@ class Store:
 
     # -----------------------------------------------------------------------------------------------------------------------
 
+    def _whole(self, folder: str, pattern: str) -> list[Path]:
+        """The files of a folder, in order; what is being written, or was left behind, has a name that begins with a dot."""
+        return sorted(file for file in (self.path / folder).glob(pattern) if not file.name.startswith("."))
+
     def _evidence(self, network: str, set_key: str, name: str) -> Path:
         return self.path / "evidence" / network / set_key / f"{name}.npz"
 
@@ -194,6 +197,13 @@ def smallest(scores: Array) -> Array:
     return scores
 
 
+def _made(make: Callable[[dict[str, Any]], Made], values: Any, file: Path) -> Made:
+    try:
+        return make(values)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise StoreError(f"{file} does not hold whole records ({error}): remove it and evaluate again.") from error
+
+
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
@@ -211,9 +221,11 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(f"{file} is damaged ({error}): remove it and evaluate again.") from None
+    if not isinstance(values, dict):
+        raise StoreError(f"{file} does not hold whole records ({values!r:.40}): remove it and evaluate again.")
     return values
 
 
@@ -226,7 +238,7 @@ def _read(file: Path) -> dict[str, Array]:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, *_UNREADABLE) as error:
         raise StoreError(
             f"{file} is missing or damaged ({error}): remove it if it is there and evaluate again."
         ) from None

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,7 +34,7 @@ class Subject:
         seed: of its training.
         origin: the folder or file that it came from, by name.
         id: the set that it was trained on, where that is known.
-        settings: how it was trained, where that is known.
+        settings: how it was trained, where that is known; of several as one the settings of one, and how they go together.
     """
 
     network: AnyNetwork
@@ -79,9 +80,9 @@ def open_network(path: str | Path, label: str | None = None) -> Subject:
         BundleError: the bundle is damaged.
     """
     text = str(path)
-    file, _, function = text.partition(".py")
-    if file != text:
-        return _from_file(Path(file + ".py"), function.removeprefix(":"), label)
+    python = re.fullmatch(r"(.+\.py)(?::(\w+))?", text, re.DOTALL)
+    if python is not None and not Path(text).is_dir():
+        return _from_file(Path(python[1]), python[2] or "", label)
     if (Path(text) / "bundle.json").exists() or (Path(text).is_file() and Path(text).suffix == ".oax"):
         return _from_bundle(Path(text), label)
     if Path(text).is_dir():
@@ -108,8 +109,9 @@ def ensemble(members: Sequence[Subject], label: str | None = None) -> Subject:
     _check_same(members, "an ensemble")
     made = label or f"{first.label} x{len(members)}"
     return Subject(
-        Ensemble(networks).eval(), first.normalise, made, first.seed, _origins(members), first.id, first.settings
-    )
+        Ensemble(networks).eval(), first.normalise, made, first.seed, _origins(members), first.id,
+        {**first.settings, "together": "ensemble"},
+    )  # fmt: skip
 
 
 def leave_out_ensemble(members: Sequence[Subject], label: str | None = None) -> Subject:
@@ -123,7 +125,8 @@ def leave_out_ensemble(members: Sequence[Subject], label: str | None = None) -> 
     check_dealt([(member.origin, member.settings.get("loss")) for member in members], dealt)
     team = LeaveOutEnsemble(networks, dealt).eval()
     made = label or f"{first.label.removesuffix(_LEFT_OUT)}{_LEFT_OUT} x{len(members)}"
-    return Subject(team, first.normalise, made, first.seed, _origins(members), first.id, first.settings)
+    settings = {**first.settings, "together": "leave-out"}
+    return Subject(team, first.normalise, made, first.seed, _origins(members), first.id, settings)
 
 
 _LEFT_OUT = " leave-out"
@@ -138,8 +141,9 @@ def paired(members: Sequence[Subject], label: str | None = None) -> Subject:
     first, second = members
     made = label or f"{first.label} + {second.label}"
     return Subject(
-        Paired(*networks).eval(), second.normalise, made, second.seed, _origins(members), second.id, second.settings
-    )
+        Paired(*networks).eval(), second.normalise, made, second.seed, _origins(members), second.id,
+        {**second.settings, "together": "paired"},
+    )  # fmt: skip
 
 
 def run_label(settings: dict[str, Any]) -> str:

@@ -16,6 +16,8 @@ from offaxis.protocols.result import Result
 View = Literal["one-vs-one", "less-biased by tested set", "less-biased by assumed set"]
 VIEWS: tuple[View, ...] = ("one-vs-one", "less-biased by tested set", "less-biased by assumed set")
 GROUPS = ("all", "near", "far", "noise")
+Kind = tuple[str, str, str, str, str]
+"""What results of a row have in common: ID set, network, detector, its arguments, where its hyperparameters come from."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,12 @@ class Summary:
         network: the network's label.
         detector: the detector's name.
         state: where its hyperparameters come from.
-        method: both as tables show them.
+        method: both as tables show them, with a number where several settings of a detector would be called the same.
         passes: the most forward and backward passes that scoring an image takes.
         groups: "all", "near", "far", "noise" -> Spread, as far as there are such sets.
         rows: OOD set -> Cell.
         cells: (seed, OOD set) -> mean value, from which pairs are compared.
+        metric: what the values are.
     """
 
     id: str
@@ -77,6 +80,7 @@ class Summary:
     groups: Mapping[str, Spread]
     rows: Mapping[str, Cell]
     cells: Mapping[tuple[int, str], float]
+    metric: str = "auroc"
 
     @property
     def title(self) -> str:
@@ -92,14 +96,31 @@ def summarise(results: Iterable[Result], view: View = "one-vs-one", metric: str 
         view: the protocol, and for less-biased which set names a row.
         metric: a name that ``all_metrics`` gives.
     """
-    gathered: dict[tuple[str, str, str, str], list[tuple[str, Result]]] = {}
-    for row, result in rows_of(largest(results), view):
-        gathered.setdefault((result.id, result.network, result.detector + result.setup, result.state), []).append(
-            (row, result)
-        )
-    found = [_summary(members, metric) for members in gathered.values()]
+    known = largest(results)
+    names = method_names(known)
+    gathered: dict[Kind, list[tuple[str, Result]]] = {}
+    for row, result in rows_of(known, view):
+        gathered.setdefault(kind_of(result), []).append((row, result))
+    found = [_summary(members, names[kind], metric) for kind, members in gathered.items()]
     sign = -1 if HIGHER_IS_BETTER[metric] else 1
-    return sorted(_distinct(found), key=lambda s: (s.id, sign * s.groups["all"].mean))
+    return sorted(found, key=lambda s: (s.id, sign * s.groups["all"].mean))
+
+
+def kind_of(result: Result) -> Kind:
+    """The row that a result belongs to."""
+    return result.id, result.network, result.detector, result.setup, result.state
+
+
+def method_names(results: Iterable[Result]) -> dict[Kind, str]:
+    """What every table and figure calls a row: its method; of several that differ by their arguments, the later numbered."""
+    names: dict[Kind, str] = {}
+    seen: dict[tuple[str, str, str], int] = {}
+    for r in results:
+        if kind_of(r) not in names:
+            place = (r.id, r.network, r.method)
+            seen[place] = seen.get(place, 0) + 1
+            names[kind_of(r)] = r.method if seen[place] == 1 else f"{r.method} #{seen[place]}"
+    return names
 
 
 def largest(results: Iterable[Result]) -> list[Result]:
@@ -138,7 +159,7 @@ def spread(values: NDArray[np.float64]) -> Spread:
     )
 
 
-def _summary(members: list[tuple[str, Result]], metric: str) -> Summary:
+def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Summary:
     first = members[0][1]
     values: dict[str, dict[int, list[float]]] = {}
     groups: dict[str, Group] = {}
@@ -150,10 +171,10 @@ def _summary(members: list[tuple[str, Result]], metric: str) -> Summary:
     values = {row: values[row] for row in order}
     cells = {(seed, row): float(np.mean(v)) for row, by_seed in values.items() for seed, v in by_seed.items()}
     return Summary(
-        first.id, first.network, first.detector, first.state, first.method,
+        first.id, first.network, first.detector, first.state, method,
         (max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members)),
         _spreads(cells, groups), {row: _cell([v for one in by_seed.values() for v in one]) for row, by_seed in values.items()},
-        cells,
+        cells, metric,
     )  # fmt: skip
 
 
@@ -186,14 +207,3 @@ def complete(cells: Mapping[tuple[int, str], float], rows: Iterable[str]) -> NDA
     seeds = sorted({seed for seed, _ in cells})
     kept = [row for row in rows if all((seed, row) in cells for seed in seeds)]
     return np.array([[cells[seed, row] for row in kept] for seed in seeds], np.float64).reshape(len(seeds), len(kept))
-
-
-def _distinct(summaries: list[Summary]) -> list[Summary]:
-    """Detectors that were given with different arguments get a number, so that tables can tell them apart."""
-    seen: dict[tuple[str, str, str], int] = {}
-    found = []
-    for s in summaries:
-        key = (s.id, s.network, s.method)
-        seen[key] = seen.get(key, 0) + 1
-        found.append(s if seen[key] == 1 else Summary(**{**s.__dict__, "method": f"{s.method} #{seen[key]}"}))
-    return found

@@ -14,13 +14,20 @@ PAPERS_METRICS = {"accuracy_at_tpr95": "accuracy_at_tpr", "auroc": "auroc", "aup
 _TITLES = {papers: METRIC_TITLES[metric] for metric, papers in PAPERS_METRICS.items()}
 
 
+_RELATIVES = {"wrn": "wrn-28-10", "densenet": "densenet-100-12"}
+"""How our networks' names begin -> the paper's network of that kind."""
+
+
 def paper_rows(summaries: Sequence[Summary]) -> list[Summary]:
-    """The paper's methods: the baseline on a standard network, ODIN and Mahalanobis tuned there, the cosine on its own."""
+    """The paper's methods: the baseline on a standard network, ODIN and Mahalanobis tuned there, the cosine on its own.
+
+    Only networks as they are count, "wrn-10-4 linear" and "wrn-10-4 cosine": a variant is another network than the paper's.
+    """
     found = []
     for s in summaries:
-        standard = "linear" in s.network.split()
+        head = s.network.split()[1:]
         baseline = s.detector == "max-softmax" or (s.detector in ("odin", "mahalanobis") and s.state == "tuned")
-        if s.detector == "cosine" or (standard and baseline):
+        if (head == ["cosine"] and s.detector == "cosine") or (head == ["linear"] and baseline):
             found.append(s)
     return found
 
@@ -34,10 +41,12 @@ def numbers(summaries: Sequence[Summary], metric: str) -> dict[Key, float]:
 
 
 def beside(ours: Mapping[Key, float], name: str, id_name: str = "") -> list[Table]:
-    """A table of differences to a table of the paper; none where they share no cell."""
+    """A table of differences to a table of the paper; none where they share no cell or no kind of network."""
     found = []
     for network in dict.fromkeys(key[0] for key in ours):
-        theirs = "wrn-28-10" if network.startswith("wrn") else "densenet-100-12"
+        theirs = _RELATIVES.get(network.split("-")[0])
+        if theirs is None:
+            continue
         found += compare({key: value for key, value in ours.items() if key[0] == network}, name, theirs)
     if not found:
         return []

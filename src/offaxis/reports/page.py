@@ -10,9 +10,10 @@ from markupsafe import Markup
 
 from offaxis.atomic import write_text
 from offaxis.datasets import CATALOGUE, relation
+from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.protocols.result import NetworkRecord, Result
 from offaxis.protocols.store import Store
-from offaxis.protocols.summary import Summary
+from offaxis.protocols.summary import Summary, kind_of, method_names
 from offaxis.reports.contents import METRIC_TITLES, set_title, slug
 from offaxis.reports.figures import as_svg, dependency_matrix, less_biased_bars, ranking
 from offaxis.reports.plots import drawn
@@ -96,7 +97,7 @@ def _part(
             }
             for c in part.chapters
         ],
-        "methods": len({(r.network, r.method) for r in part.results}),
+        "methods": len({kind_of(r) for r in part.results}),
         "results": len(part.results),
         "plots": drawn(store, part.results),
         "strips": strips,
@@ -139,9 +140,13 @@ def _ranking(summaries: Sequence[Summary], prefix: str) -> Markup | None:
     for s in best:
         values = [100 * cell.mean for cell in s.rows.values()]
         name = ", ".join(word for word in (s.method, short[s.network]) if word)
-        means[name], states[name] = (100 * s.groups["all"].mean, min(values), max(values)), s.state
-    figure = ranking(means, states, "mean AUROC (%); the line goes from the worst set to the best")
-    return Markup(as_svg(figure, "Detectors by mean AUROC", f"{prefix}-"))
+        mean = 100 * s.groups["all"].mean  # of equal values it may be a last bit away from them
+        means[name], states[name] = (mean, min(mean, *values), max(mean, *values)), s.state
+    title, higher = METRIC_TITLES[best[0].metric], HIGHER_IS_BETTER[best[0].metric]
+    ends = "worst set to the best" if higher else "best set to the worst"
+    label = f"mean {title} (%); the line goes from the {ends}"
+    figure = ranking(means, states, label, higher_is_better=higher)
+    return Markup(as_svg(figure, f"Detectors by mean {title}", f"{prefix}-"))
 
 
 def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
@@ -158,8 +163,9 @@ def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
         }
         for s in (*free, *tuned)
     }
-    figure = less_biased_bars({"mean over all other sets, by the set that was assumed": panel})
-    return Markup(as_svg(figure, "Less-biased AUROC by assumed set", f"{prefix}-"))
+    title = METRIC_TITLES[free[0].metric]
+    figure = less_biased_bars({"mean over all other sets, by the set that was assumed": panel}, f"{title} (%)")
+    return Markup(as_svg(figure, f"Less-biased {title} by assumed set", f"{prefix}-"))
 
 
 def _dependency(results: Sequence[Result], prefix: str) -> Markup | None:
@@ -167,10 +173,12 @@ def _dependency(results: Sequence[Result], prefix: str) -> Markup | None:
     tuned = [r for r in results if r.assumed is not None and r.assumed != r.ood and r.detector in DEPENDENT]
     if not tuned:
         return None
+    names = method_names(results)
     gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
     for r in tuned:
         if r.network == tuned[0].network and r.assumed:
-            row = gathered.setdefault(r.detector, {}).setdefault(set_title(r.assumed), {})
+            detector = names[kind_of(r)].replace(" (tuned)", "")
+            row = gathered.setdefault(detector, {}).setdefault(set_title(r.assumed), {})
             row.setdefault(set_title(r.ood), []).append(100 * r.metrics["auroc"])
     means = {
         d: {a: {t: sum(v) / len(v) for t, v in row.items()} for a, row in rows.items()} for d, rows in gathered.items()

@@ -10,6 +10,7 @@ from offaxis.metrics import roc_curve
 from offaxis.protocols import one_vs_one
 from offaxis.protocols.result import Result
 from offaxis.protocols.store import Store
+from offaxis.protocols.summary import Kind, kind_of, method_names
 from offaxis.reports.contents import set_title
 
 BINS = 36
@@ -50,13 +51,16 @@ def drawn(store: Store, results: Iterable[Result]) -> list[dict[str, Any]]:
 
     Tuned detectors are shown as tuned on the tested set itself.
     """
-    chosen = one_vs_one.select(results)
+    known = list(results)
+    names = method_names(known)
+    chosen = one_vs_one.select(known)
     first = {label: min(r.seed for r in chosen if r.network == label) for label in {r.network for r in chosen}}
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found: dict[Kind, dict[str, Any]] = {}
     for r in chosen:
         if r.seed != first[r.network]:
             continue
-        entry = found.setdefault((r.network, r.method), {"network": r.network, "method": r.method, "sets": []})
+        kind = kind_of(r)
+        entry = found.setdefault(kind, {"network": r.network, "method": names[kind], "sets": []})
         id_scores, ood_scores = (store.scores(reference) for reference in r.scores)
         entry["sets"].append(
             {

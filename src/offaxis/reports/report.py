@@ -31,7 +31,7 @@ class Chapter:
 
     Attributes:
         view: which.
-        summaries: by AUROC, the best first.
+        summaries: by the metric that ranks, the best first.
         ranking: of all detectors on all networks; None where another view has the same one.
         sets: a table for each metric that is shown.
         differences: to the reference, where there is something to compare that another view has not.

@@ -14,6 +14,7 @@ from offaxis.errors import OffaxisError
 from offaxis.protocols.parts import at_most
 from offaxis.protocols.result import Result
 from offaxis.protocols.store import Store
+from offaxis.protocols.summary import Kind, kind_of, method_names
 from offaxis.reports.contents import set_title
 
 Loader = Callable[[str, ImageSet | None], ImageSet]
@@ -72,13 +73,17 @@ def strangest(
 
     Only what was not tuned is shown, on the first seed of each network, so that scores of all sets can be compared.
     """
-    plain = [r for r in results if r.assumed is None]
+    known = list(results)
+    names = method_names(known)
+    plain = [r for r in known if r.assumed is None]
     first = {label: min(r.seed for r in plain if r.network == label) for label in {r.network for r in plain}}
-    members: dict[tuple[str, str], list[Result]] = {}
+    members: dict[Kind, list[Result]] = {}
     for r in plain:
         if r.seed == first[r.network]:
-            members.setdefault((r.network, r.method), []).append(r)
-    return {f"{n}|{m}": _strips(store, found, thumbnails, count) for (n, m), found in members.items()}
+            members.setdefault(kind_of(r), []).append(r)
+    return {
+        f"{found[0].network}|{names[kind]}": _strips(store, found, thumbnails, count) for kind, found in members.items()
+    }
 
 
 def _strips(

@@ -4,23 +4,25 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from offaxis.datasets import ImageSet
+from offaxis.datasets import ImageSet, load
 from offaxis.errors import DataError, EvaluationError
 from offaxis.protocols import Store
 from offaxis.protocols.compact import compact
 from offaxis.protocols.summary import summarise
-from offaxis.reports.beside_paper import beside, paper_rows
+from offaxis.reports.beside_paper import beside, numbers, paper_rows
 from offaxis.reports.contents import networks_table, pairs_table, ranking_table, sets_table
-from offaxis.reports.page import write_page
-from offaxis.reports.plots import histogram
+from offaxis.reports.page import _dependency, _ranking, write_page
+from offaxis.reports.plots import drawn, histogram
 from offaxis.reports.report import parts_of, write_tables
-from offaxis.reports.strangest import Thumbnails
+from offaxis.reports.strangest import Thumbnails, strangest
 from offaxis.reports.tables import Table, Value, comma_separated, escape, latex, markdown, percent
 
+GROUPS = ("letters", "photographs", "gaussian")
 TABLE = Table(
     "t", "AUROC & more", ("detector", "a_b", "c"),
     [["x|y", Value(0.98765, "98.77", best=True), Value(None, "-")], ["ours", Value(1 / 3, "33.33"), "50 %"]], "A note.",
@@ -111,6 +113,39 @@ def test_the_page_holds_everything_and_escapes_it(page: Path) -> None:
     assert len(text) < 2_000_000
 
 
+def test_figures_name_the_metric_and_put_the_best_on_top(made_up: Store, tmp_path: Path) -> None:
+    parts = write_tables(made_up, tmp_path, ["fpr_at_tpr95", "auroc"])
+    write_page(made_up, parts, tmp_path / "index.html", "Errors")
+    text = (tmp_path / "index.html").read_text()
+    assert "mean FPR at TPR 95 % (%); the line goes from the best set to the worst" in text
+    assert "Less-biased FPR at TPR 95 % by assumed set" in text
+    assert "mean AUROC" not in text
+    drawing = text[text.index("Detectors by mean FPR") :]
+    order = [drawing.index(f"<!-- {s.method}, {s.network.split()[1]} -->") for s in parts[0].chapters[0].summaries]
+    assert order == sorted(order)
+
+
+def test_a_detector_that_is_alike_on_all_sets_can_be_ranked(made_up: Store) -> None:
+    for value in (0.0225, 0.045, 1.0):  # the mean of six of the first two is not quite the value
+        results = [replace(r, metrics=dict.fromkeys(r.metrics, value)) for r in made_up.results()]
+        assert _ranking(summarise(results), "x") is not None
+
+
+def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
+    results = made_up.results()
+    both = [*results, *(replace(r, setup="other") for r in results if r.detector == "odin")]
+    expected = {(s.network, s.method) for s in summarise(both)}
+    assert {m for _, m in expected} > {"odin (tuned)", "odin (tuned) #2", "odin (default)", "odin (default) #2"}
+    plots = drawn(made_up, both)
+    assert {(p["network"], p["method"]) for p in plots} == expected
+    assert all(len(p["sets"]) == len(GROUPS) for p in plots)
+    strips = strangest(made_up, both, Thumbnails(made_up, lambda name, like: load(name, like=like)), 3)
+    assert set(strips) == {f"{n}|{m}" for n, m in expected if "(tuned)" not in m}
+    dependency = str(_dependency(both, "x"))
+    assert "odin, wrn-10-1 cosine" in dependency
+    assert "odin #2, wrn-10-1 cosine" in dependency
+
+
 def test_images_that_are_not_at_hand_are_left_out_with_a_note(made_up: Store) -> None:
     def missing(name: str, like: ImageSet | None) -> ImageSet:
         raise DataError("nowhere")
@@ -136,6 +171,9 @@ def test_the_papers_numbers_beside_ours() -> None:
     assert row[:5] == ["cosine", "wrn-10-4-half", "CIFAR-10", "SVHN", "AUROC"]
     assert [e.text for e in row[5:] if isinstance(e, Value)] == ["90.00", "99.52", "0.24", "-9.52"]
     assert beside({("wrn-10-4-half", "digits", "letters", "cosine", "auroc"): 90.0}, "one-vs-one") == []
+    for name, rows in (("densenet-22-12", 1), ("mine", 0), ("wrnet", 0)):  # a network of another kind has no relative
+        tables = beside({(name, "cifar10", "svhn", "cosine", "auroc"): 90.0}, "one-vs-one")
+        assert sum(len(table.rows) for table in tables) == rows
 
 
 def test_only_the_papers_rows_are_set_beside_it(made_up: Store) -> None:
@@ -143,3 +181,15 @@ def test_only_the_papers_rows_are_set_beside_it(made_up: Store) -> None:
     assert {(s.network, s.method) for s in chosen} == {
         ("wrn-10-1 cosine", "cosine"), ("wrn-10-1 linear", "max-softmax"), ("wrn-10-1 linear", "odin (tuned)"),
     }  # fmt: skip
+
+
+def test_variants_of_a_network_are_not_set_beside_the_paper(made_up: Store) -> None:
+    results = made_up.results()
+    plain = paper_rows(summarise(results))
+    names = {
+        "wrn-10-1 cosine": ("wrn-10-1 cosine scale=128 decayed", "wrn-10-1 linear + wrn-10-1 cosine", "mine"),
+        "wrn-10-1 linear": ("wrn-10-1 linear dropout=0.3", "wrn-10-1 linear leave-out"),
+    }
+    variants = [replace(r, network=name) for r in results for name in names[r.network]]
+    assert paper_rows(summarise([*results, *variants])) == plain
+    assert len(numbers(plain, "auroc")) == sum(len(s.rows) for s in plain)

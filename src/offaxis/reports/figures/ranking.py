@@ -19,6 +19,7 @@ def ranking(
     states: Mapping[str, str] | None = None,
     label: str = "mean AUROC (%)",
     most: float | None = 100.0,
+    higher_is_better: bool = True,
 ) -> Figure:
     """A dot and an interval for each detector, the best on top.
 
@@ -27,10 +28,11 @@ def ranking(
         states: detector -> a word that is shown by colour and marker, for instance how its hyperparameters were set.
         label: what the numbers are.
         most: what no number can exceed, so that the axis ends there.
+        higher_is_better: whether the largest mean is on top, else the smallest.
     """
     not_empty("the detectors", means)
     rows = {name: _checked(name, interval) for name, interval in means.items()}
-    best_first = sorted(rows, key=lambda name: -rows[name][0])
+    best_first = sorted(rows, key=lambda name: -rows[name][0] if higher_is_better else rows[name][0])
     kinds = sorted({(states or {}).get(name, "") for name in best_first})  # so that two pictures agree
     figure = blank(6.4, 0.9 + 0.27 * len(rows) + (0.3 if states else 0))
     axes = figure.subplots()
