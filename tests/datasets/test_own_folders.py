@@ -191,6 +191,13 @@ def test_damaged_images_give_pixels_or_an_error_that_names_them(data: st.DataObj
     assert "the picture" in outcome
 
 
+@pytest.mark.parametrize("size", [0, -1, (8, 0)])
+def test_images_without_pixels_are_refused(by_class: Path, size: int | tuple[int, int]) -> None:
+    for name in (by_class, "digits", "gaussian"):
+        with pytest.raises(ArgumentError, match="at least 1 pixel"):
+            load(name, size=size)
+
+
 def test_an_empty_folder_and_an_unknown_name_say_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are none"):
         load(tmp_path)

@@ -40,6 +40,11 @@ def test_the_items_are_all_tables_and_figures() -> None:
     with pytest.raises(ArgumentError, match="beauty"):
         item("beauty")
     assert isinstance(run("one-vs-one", "--scale", "huge").exception, ArgumentError)
+    for words in ((), ("--network", "wrn-10-1")):
+        refused = run("one-vs-one", "--recipe", "magic", *words).exception
+        assert isinstance(refused, ArgumentError)
+        assert "'magic'" in str(refused)
+    assert run("one-vs-one", "--epochs", "0").exit_code == 2
 
 
 @pytest.mark.parametrize("scale", list(SCALES))

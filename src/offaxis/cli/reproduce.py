@@ -37,7 +37,9 @@ def reproduce_command(
         str | None, typer.Option(help="Network in place of the scale's.", show_default="the scale's")
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="Recipe for it.", show_default="laptop")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each training.", show_default="the recipe's")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs of each training.", show_default="the recipe's", min=1)
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Where image sets are kept.", show_default="OFFAXIS_DATA")] = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
@@ -77,9 +79,12 @@ def _scale(
     from dataclasses import replace
 
     from offaxis.recipes.scale import SCALES, Trained
+    from offaxis.training import RECIPES
 
     if name not in SCALES:
         raise ArgumentError(f"Expected --scale to be paper or laptop but got {name!r}.")
+    if recipe is not None and recipe not in RECIPES:
+        raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
     size = SCALES[name]()
     networks = (Trained(network, recipe or "laptop"),) if network else size.networks
     if recipe and not network:

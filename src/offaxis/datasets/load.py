@@ -53,7 +53,7 @@ def load(
         The images: uint8 (N, c, h, w), or float32 in [0, 1] for noise.
 
     Raises:
-        ArgumentError: there is no such set.
+        ArgumentError: there is no such set, or the size is below 1.
         DataError: it is not on this machine, or a file is bad; the message says which and what to do.
     """
     if split not in ("train", "test"):
@@ -84,6 +84,8 @@ def load(
 def _wanted(like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape | None:
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
+        if min(height, width) < 1:
+            raise ArgumentError(f"Expected a size of at least 1 pixel but got {size}.")
         return (3 if like is None else like.shape[0], height, width)
     return None if like is None else like.shape
 
