@@ -106,6 +106,29 @@ def test_splits_are_folders_or_held_out_but_never_the_same_images(by_class: Path
     assert len(load(root, "test")) == 1
 
 
+def test_labels_of_the_test_images_are_those_of_training(tmp_path: Path, save: Save) -> None:
+    images = iter(_pixels(20))
+
+    def put(*names: str) -> None:
+        for name in names:
+            save(tmp_path / name, next(images))
+
+    put("train/a/0.png", "train/b/0.png", "train/c/0.png", "test/a/0.png", "test/c/0.png", "test/c/1.png")
+    (tmp_path / "train" / "notes.txt").write_text("not needed to number the classes")
+    test = load(tmp_path)
+    assert test.classes == ("a", "b", "c")
+    assert test.labels is not None
+    assert test.labels.tolist() == [0, 2, 2]
+    assert load(tmp_path, "train", skip_bad=True).classes == test.classes
+    (tmp_path / "test" / "a" / "0.png").unlink()
+    test = load(tmp_path)  # one class alone is known by its name
+    assert test.labels is not None
+    assert test.labels.tolist() == [2, 2]
+    put("test/zebra/0.png")
+    with pytest.raises(DataError, match=r"\(a, b, c\) but got zebra"):
+        load(tmp_path)
+
+
 def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Save) -> None:
     save(tmp_path / "deep" / "er" / "a.png", _pixels(1, 20, 10)[0])
     save(tmp_path / "b.jpg", _pixels(1, 7, 9)[0])

@@ -6,7 +6,7 @@ from pathlib import Path
 from offaxis.datasets.archive import is_archive, unpack
 from offaxis.datasets.catalogue import Split
 from offaxis.datasets.decode import size_of
-from offaxis.datasets.files import Files, find_images
+from offaxis.datasets.files import Files, find_classes, find_images
 from offaxis.datasets.folder import Decoding, decoded
 from offaxis.datasets.image_set import ImageSet
 from offaxis.datasets.match import Shape
@@ -46,7 +46,7 @@ def load_own(
             f"Expected a folder train in {path} but there is none: put the images to train on into {path / 'train'} and "
             f"those to test on into {path / 'test'}, or give the share to hold out for testing (holdout=0.2)."
         )
-    files = find_images(own_split or folder, how.skip_bad)
+    files = find_images(own_split or folder, how.skip_bad, _training_classes(folder) if split == "test" else ())
     native = None
     if shape is None:
         native = _common_size(files, how.skip_bad)
@@ -55,6 +55,12 @@ def load_own(
     if own_split is not None or holdout is None:
         return images
     return hold_out(images, holdout, seed)[0 if split == "train" else 1]
+
+
+def _training_classes(folder: Path) -> tuple[str, ...]:
+    """The classes by which the labels of every split are numbered; none where there is no folder for training."""
+    training = next((folder / name for name in _SPLIT_FOLDERS["train"] if (folder / name).is_dir()), None)
+    return () if training is None else find_classes(training)
 
 
 def _common_size(files: Files, skip_bad: bool) -> tuple[int, int]:
