@@ -247,6 +247,13 @@ def test_every_kind_of_image_becomes_grey_or_rgb(mode: str, expected: str) -> No
     assert np.asarray(decoded).max() == (255 if mode == "1" else 200)
 
 
+def test_values_beyond_16_bits_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "deep.tif"
+    Image.fromarray(np.array([[0, 70_000], [5, 9]], np.int32)).save(path)
+    with pytest.raises(DataError, match=r"16 bits but .*deep\.tif has values from 0 to 70000"):
+        decode(path)
+
+
 def test_large_images_are_refused_before_they_are_decoded() -> None:
     file = io.BytesIO()
     Image.new("L", (100, 100)).save(file, format="PNG")
