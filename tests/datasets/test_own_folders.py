@@ -23,6 +23,7 @@ from offaxis.datasets import own as own_module
 from offaxis.datasets.archive import Limits, unpack
 from offaxis.datasets.decode import decode
 from offaxis.datasets.folder import FolderSet
+from offaxis.datasets.own import own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
 
 Pixels = NDArray[np.uint8]
@@ -129,6 +130,23 @@ def test_labels_of_the_test_images_are_those_of_training(tmp_path: Path, save: S
         load(tmp_path)
 
 
+def test_a_split_without_a_folder_is_not_made_of_the_other(by_class: Path, tmp_path: Path) -> None:
+    root = tmp_path / "half"
+    root.mkdir()
+    by_class.rename(root / "train")
+    assert len(load(root, "train")) == 12
+    with pytest.raises(DataError, match=r"Expected a folder test in .* none, only train: .*holdout"):
+        load(root)
+    train, test = (load(root, split, holdout=0.25) for split in ("train", "test"))
+    assert (len(train), len(test)) == (9, 3)
+    assert train.classes == test.classes == ("cat", "dog", "eel")
+    (root / "train").rename(root / "valid")
+    assert len(load(root, holdout=0.25)) == 12
+    for holdout in (None, 0.25):
+        with pytest.raises(DataError, match="Expected a folder train in .* none, only valid"):
+            load(root, "train", holdout=holdout)
+
+
 def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Save) -> None:
     save(tmp_path / "deep" / "er" / "a.png", _pixels(1, 20, 10)[0])
     save(tmp_path / "b.jpg", _pixels(1, 7, 9)[0])
@@ -179,6 +197,16 @@ def test_truncated_and_wrong_sized_images_are_skipped_too(by_class: Path, save: 
         path.write_bytes(b"gone")
     with pytest.raises(DataError, match="None of the 12 files"):
         load(by_class, skip_bad=True)
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_the_size_of_most_files_is_kept(tmp_path: Path, save: Save, lazily: bool) -> None:
+    save(tmp_path / "0.png", _pixels(1, 10, 10)[0])
+    for number, image in enumerate(_pixels(9, 32, 24), 1):
+        save(tmp_path / f"{number}.png", image)
+    images = load(tmp_path, skip_bad=True, in_memory=not lazily)
+    assert (len(images), images.shape) == (9, (3, 32, 24))
+    assert [skipped.path for skipped in images.skipped] == [str(tmp_path / "0.png")]
 
 
 def test_what_systems_leave_behind_is_ignored(by_class: Path) -> None:
@@ -293,6 +321,28 @@ def test_archives_of_images_are_sets(
     cut.write_bytes(path.read_bytes()[: 700 if kind != "tar" else 1024])  # between two files, where it is a plain tar
     with pytest.raises(DataError, match=re.escape(str(cut))):
         load(cut)
+
+
+@pytest.mark.parametrize("top", ["", "photos/"])
+@pytest.mark.parametrize("macos", [False, True])
+def test_archives_keep_their_splits(
+    top: str, macos: bool, tmp_path: Path, png: Callable[[Pixels], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_module, "cache_folder", lambda: tmp_path / "cache")
+    images = [png(image) for image in _pixels(4)]
+    names = [f"{top}train/{'ab'[n // 2]}/{n}.png" for n in range(4)]
+    extra = {f"__MACOSX/{top}train/a/._0.png": b"left behind"} if macos else {}
+    path = _archive(tmp_path / "own.zip", dict(zip(names, images, strict=True)) | extra)
+    assert own_splits(path) == ("train",)
+    train = load(path, "train")
+    assert (len(train), train.classes) == (4, ("a", "b"))
+    with pytest.raises(DataError, match="Expected a folder test"):
+        load(path)
+    both = _archive(tmp_path / "both.zip", dict.fromkeys((*names, f"{top}test/b/9.png"), images[0]) | extra)
+    assert own_splits(both) == ("train", "test")
+    test = load(both)
+    assert test.labels is not None
+    assert test.labels.tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])

@@ -9,7 +9,9 @@ from offaxis.datasets.decode import SUFFIXES
 from offaxis.datasets.image_set import Skipped
 from offaxis.errors import DataError
 
-IGNORED = frozenset({"thumbs.db", "desktop.ini"})  # what systems leave behind; so do names that begin with a dot
+IGNORED = frozenset(
+    {"thumbs.db", "desktop.ini", "__macosx"}
+)  # what systems leave behind, beside names with a dot first
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ def find_classes(folder: Path) -> tuple[str, ...]:
     return () if "" in inside or len(inside) < 2 else tuple(sorted(inside))
 
 
+def ignored(name: str) -> bool:
+    """Whether a file or folder of this name is no part of a set."""
+    return name.startswith(".") or name.lower() in IGNORED
+
+
 def _walk(folder: Path) -> Iterator[Path]:
     """Every file below a folder that is not to be ignored; links are followed, but no folder is entered twice."""
     entered = set()
@@ -96,5 +103,5 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         entered.add(here.resolve())
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (here / name for name in names if not name.startswith(".") and name.lower() not in IGNORED)
+        folders[:] = [name for name in folders if not ignored(name)]
+        yield from (here / name for name in names if not ignored(name))

@@ -35,7 +35,8 @@ def load(
 
     Args:
         name: in the catalogue; or a path. A folder per class is a labelled set. Folders ``train`` and ``test`` inside
-            are its splits; where there are none, the whole folder is the test split, and ``holdout`` makes two of it.
+            are its splits; where there are none, the whole folder is the test split. Where there is no ``test``,
+            ``holdout`` makes two of the whole folder, or of ``train``.
         split: "train" or "test".
         root: where the catalogue's sets are kept; else ``OFFAXIS_DATA``, else the user's cache folder.
         like: the ID set. Size and colour are matched to it (see :mod:`offaxis.datasets.match`), and a pair that makes
@@ -44,7 +45,7 @@ def load(
         seed: of noise, of crops and of ``holdout``.
         count: how many images, for sets that are made.
         skip_bad: leave out files that are damaged or no images; they are listed in ``skipped``.
-        holdout: the share of a folder that is its test split.
+        holdout: the share of a folder that is its test split, where it has no folder for that.
         in_memory: True to decode all now, False to decode as it goes; by default whatever fits in 2 GiB is decoded.
         workers: threads that decode.
         force: take a pair that is refused.
