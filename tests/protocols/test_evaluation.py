@@ -1,5 +1,6 @@
 """Whole evaluations: nothing twice, nothing lost, and no test image reaches tuning."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -15,8 +16,9 @@ from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
 from offaxis.protocols import Result, Store, Subject, evaluate
-from offaxis.protocols.evidence import Question
-from offaxis.protocols.parts import divide
+from offaxis.protocols.candidates import fitting
+from offaxis.protocols.evidence import Batches, Question
+from offaxis.protocols.parts import at_most, divide
 
 Make = Callable[..., Subject]
 
@@ -113,6 +115,23 @@ def test_each_set_goes_through_the_network_once(
     monkeypatch.setattr(one.network, "outputs", outputs)
     run(one, world, Store(tmp_path / "store"), detectors=[Cosine(), MaxSoftmax(), Energy()])
     assert seen[0] == 2 + 150 + 100 + 120 + 80
+
+
+def test_what_a_network_gives_is_found_out_where_it_is(subject: Make) -> None:
+    network = copy.deepcopy(subject("linear").network).to("meta")  # a device that every machine has
+    able, unable = fitting([MaxSoftmax(), Energy()], network, torch.zeros(2, 1, 8, 8))
+    assert [detector.name for detector in able] == ["max-softmax", "energy"]
+    assert unable == {}
+
+
+def test_no_images_at_a_time_and_no_images_at_all_are_refused(subject: Make, world: dict[str, Any]) -> None:
+    one = subject()
+    assert one.normalise is not None
+    with pytest.raises(ArgumentError, match="at least 1 image but got a batch size of 0"):
+        Batches(world["id"], one.normalise, 0)
+    for count in (0, -5):
+        with pytest.raises(ArgumentError, match=f"at least 1 image but got {count}"):
+            at_most(world["id"], count)
 
 
 class StopError(Exception):

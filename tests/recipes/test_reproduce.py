@@ -1,6 +1,7 @@
 """``offaxis reproduce``: every item dry-runs at every scale, and really runs at a tiny one."""
 
 import csv
+import re
 import shlex
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
-from offaxis.errors import ArgumentError, EvaluationError
+from offaxis.errors import ArgumentError, EvaluationError, RunError
 from offaxis.paper import table
 from offaxis.protocols import Store
-from offaxis.recipes.chain import Chain
+from offaxis.protocols.result import digest
+from offaxis.recipes.chain import Chain, Run
 from offaxis.recipes.items import ITEMS, ablation_rows, item
 from offaxis.recipes.scale import SCALES, tiny
 
@@ -40,6 +42,11 @@ def test_the_items_are_all_tables_and_figures() -> None:
     with pytest.raises(ArgumentError, match="beauty"):
         item("beauty")
     assert isinstance(run("one-vs-one", "--scale", "huge").exception, ArgumentError)
+    for words in ((), ("--network", "wrn-10-1")):
+        refused = run("one-vs-one", "--recipe", "magic", *words).exception
+        assert isinstance(refused, ArgumentError)
+        assert "'magic'" in str(refused)
+    assert run("one-vs-one", "--epochs", "0").exit_code == 2
 
 
 @pytest.mark.parametrize("scale", list(SCALES))
@@ -111,6 +118,77 @@ def test_a_second_call_runs_no_step(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert run("one-vs-one", "--scale", "tiny", "--quiet", "--out", str(folder)).exit_code == 0
     assert "Nothing is left" in run("one-vs-one", "--scale", "tiny", "--dry-run", "--out", str(folder)).output
     assert Store(folder / "results").results() == before
+
+
+def test_networks_of_another_recipe_are_not_taken(folder: Path) -> None:
+    words = ("classification", "--scale", "tiny", "--quiet", "--out", str(folder))
+    assert run(*words).exit_code == 0
+    for more, said in (
+        (("--epochs", "2"), r"trained with epochs 2 but the one in .*seed0 was trained with epochs 1: "),
+        (("--recipe", "short"), r"trained with ramp 0\.2 but the one in .* was trained with ramp None: "),
+    ):
+        for last in ((), ("--dry-run",)):
+            refused = run(*words, *more, *last).exception
+            assert isinstance(refused, RunError)
+            assert re.search(said, str(refused))
+        assert run(*words, *more, "--list").exit_code == 0  # these commands may be for another machine
+    assert run(*words).exit_code == 0
+
+
+def test_a_mark_needs_its_networks_and_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain(tiny(), tmp_path, tmp_path / "runs")
+    one = Run(chain.scale.networks[0], "cifar10", 0, "cosine")
+    monkeypatch.setenv("OFFAXIS_DATA", str(tmp_path / "data"))
+
+    def done(ood: list[str]) -> bool:
+        return chain.evaluate([one], ood, ["cosine"]).done
+
+    named = chain.evaluate([one], ["letters", "gaussian"], ["cosine"])
+    assert named._mark.name == f"evaluate-{digest(list(named.words))}"
+    files = [tmp_path / "results" / "store.json", tmp_path / "runs" / one.name / "model.safetensors"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    assert not done(["letters", "gaussian"])
+    named.mark()
+    assert done(["letters", "gaussian"])
+    for file in files:
+        file.unlink()
+        assert not done(["letters", "gaussian"])
+        file.touch()
+    pool = chain.evaluate([one], ["paper-framed"], ["cosine"])
+    pool.mark()
+    assert done(["paper-framed"])
+    (tmp_path / "data" / "svhn").mkdir(parents=True)
+    (tmp_path / "data" / "svhn" / "test_32x32.mat").touch()
+    assert not done(["paper-framed"])  # there is a set more of that pool
+    assert chain.evaluate([one], ["paper-framed"], ["cosine"]).words == pool.words
+    assert done(["letters", "gaussian"])
+    named.forget()
+    assert not done(["letters", "gaussian"])
+
+
+def test_what_follows_from_a_network_that_is_trained_again_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("classification", "--scale", "tiny", "--seeds", "1", "--quiet", "--out", str(tmp_path))
+    assert run(*words).exit_code == 0
+    for model in tmp_path.glob("runs/*cosine*/model.safetensors"):
+        model.unlink()
+    monkeypatch.setattr("offaxis.cli.reproduce._run", lambda steps, quiet: pytest.fail("stopped"))
+    with pytest.raises(pytest.fail.Exception):
+        CliRunner().invoke(app, ["reproduce", *words], catch_exceptions=False)
+    monkeypatch.undo()
+    left = [
+        step
+        for step in item("classification").steps(Chain(tiny().but(seeds=(0,)), tmp_path, tmp_path / "runs"))
+        if not step.done
+    ]
+    assert [step.words[0] for step in left] == ["train", "evaluate"]
+    for step in left[:1]:
+        assert step.outcome is not None
+        step.outcome.touch()  # as if the next call had come as far as this
+    assert not left[1].done
 
 
 @pytest.mark.parametrize("name", FIGURES)

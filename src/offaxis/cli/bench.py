@@ -4,15 +4,14 @@ import json
 from dataclasses import asdict
 from typing import Annotated
 
-import torch
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from offaxis.cli.app import example
+from offaxis.cli.device import Device, usable
 from offaxis.detectors.cost import PAPER, Cost, measure
-from offaxis.errors import ArgumentError
 
 app = typer.Typer(name="bench", help="What things cost on this machine.", no_args_is_help=True)
 
@@ -30,14 +29,11 @@ def cost_command(
     ] = None,
     batch: Annotated[int, typer.Option(help="Images in a batch.", min=1)] = 128,
     rounds: Annotated[int, typer.Option(help="Batches that the median goes over.", min=1)] = 5,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="One object a network, as JSON lines.")] = False,
 ) -> None:
     """The paper's table of computing times: seconds per batch for Mahalanobis, ODIN and the cosine score."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ArgumentError(f"Expected a device that PyTorch can use here but got {device!r} ({error}).") from None
+    usable(device)
     waiting = Console(stderr=True)
     costs = []
     for name in network or PAPER:

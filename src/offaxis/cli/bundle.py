@@ -51,7 +51,7 @@ def bundle_command(
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Do not look for calibration images among the training images.")
     ] = False,
-    size: Annotated[int | None, typer.Option(help="Height and width of images, with --unchecked.")] = None,
+    size: Annotated[int | None, typer.Option(help="Height and width of images, with --unchecked.", min=1)] = None,
     folder: AsFolder = False,
     data: Data = None,
 ) -> None:

@@ -76,7 +76,7 @@ def inspect_command(
     data: Data = None,
     id_name: IdName = None,
     split: Annotated[str, typer.Option(help="train or test")] = "test",
-    size: Annotated[int | None, typer.Option(help="Resize to this height and width.")] = None,
+    size: Annotated[int | None, typer.Option(help="Resize to this height and width.", min=1)] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read.")] = False,
     sheet: Annotated[Path | None, typer.Option(help="Where the contact sheet goes [SET.png].")] = None,
 ) -> None:

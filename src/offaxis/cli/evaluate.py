@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from offaxis.cli.app import app, example
+from offaxis.cli.device import Device, usable
 from offaxis.datasets import ImageSet, load
 from offaxis.datasets.parts import VALIDATION_IMAGES
 from offaxis.errors import ArgumentError
@@ -76,22 +77,24 @@ def evaluate_command(
         str | None, typer.Option(help="What tables call the networks.", show_default="network and head")
     ] = None,
     images: Annotated[
-        int | None, typer.Option(help="At most so many images of each OOD and ID test set.", show_default="all")
+        int | None, typer.Option(help="At most so many images of each OOD and ID test set.", show_default="all", min=1)
     ] = None,
     fit_images: Annotated[
-        int | None, typer.Option(help="At most so many training images to fit detectors with.", show_default="all")
+        int | None,
+        typer.Option(help="At most so many training images to fit detectors with.", show_default="all", min=1),
     ] = None,
     validation: Annotated[
-        int, typer.Option(help="Images of each set that tuning may see; never more than a fifth.")
+        int, typer.Option(help="Images of each set that tuning may see; never more than a fifth.", min=0)
     ] = VALIDATION_IMAGES,
-    batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 256,
-    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
+    batch_size: Annotated[int, typer.Option(help="Images at a time.", min=1)] = 256,
+    device: Device = "cpu",
     data: Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")] = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Compare detectors on trained networks; stop it and start it again as you like."""
     if protocol not in PROTOCOLS:
         raise ArgumentError(f"Expected --protocol to be one of {', '.join(PROTOCOLS)} but got {protocol!r}.")
+    usable(device)
     console = Console(stderr=True, quiet=quiet)
 
     def note(text: str) -> None:

@@ -2,18 +2,21 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from offaxis.cli.app import app, example
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:
     from offaxis.recipes.items import Item
     from offaxis.recipes.scale import Scale
     from offaxis.recipes.step import Step
+
+OF_THE_RECIPE = ("epochs", "batch_size", "learning_rate", "weight_decay", "clip", "crop", "flip", "decay_head")
+"""Options of ``offaxis train`` that change the recipe."""
 
 
 @app.command("reproduce", epilog=example("offaxis reproduce one-vs-one --scale laptop --dry-run"))
@@ -37,7 +40,9 @@ def reproduce_command(
         str | None, typer.Option(help="Network in place of the scale's.", show_default="the scale's")
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="Recipe for it.", show_default="laptop")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each training.", show_default="the recipe's")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs of each training.", show_default="the recipe's", min=1)
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Where image sets are kept.", show_default="OFFAXIS_DATA")] = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
@@ -60,12 +65,17 @@ def reproduce_command(
     steps = list({step.words: step for step in wanted.steps(chain)}.values())
     steps.sort(key=lambda step: step.words[0] != "train")
     left = [step for step in steps if not step.done]
+    if not list_steps:
+        for step in steps:
+            _check_network(step)
     if list_steps:
         for step in steps:
             console.print(step.command, soft_wrap=True, highlight=False, markup=False)
     elif dry_run:
         _explain(console, wanted, steps, left, folder / item)
     else:
+        for step in left:
+            step.forget()  # what follows from a network that is trained now is done anew, even by a later call
         _run(left, quiet)
         for path in wanted.finish(chain, folder / item):
             console.print(str(path), highlight=False, markup=False, soft_wrap=True)
@@ -77,9 +87,12 @@ def _scale(
     from dataclasses import replace
 
     from offaxis.recipes.scale import SCALES, Trained
+    from offaxis.training import RECIPES
 
     if name not in SCALES:
         raise ArgumentError(f"Expected --scale to be paper or laptop but got {name!r}.")
+    if recipe is not None and recipe not in RECIPES:
+        raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
     size = SCALES[name]()
     networks = (Trained(network, recipe or "laptop"),) if network else size.networks
     if recipe and not network:
@@ -88,6 +101,35 @@ def _scale(
         networks = tuple(replace(t, options=(*t.options, "--epochs", str(epochs))) for t in networks)
     chosen = tuple(word.strip() for word in ids.split(",")) if ids else None
     return size.but(networks=networks, ids=chosen, seeds=tuple(range(seeds)) if seeds else None)
+
+
+def _check_network(step: "Step") -> None:
+    """Refuse a network that is there already but was trained by another recipe."""
+    from offaxis.training import RECIPES
+    from offaxis.training.run import read_about
+
+    folder = step.outcome.parent if step.outcome else None
+    if folder is None or not (step.done or (folder / "run.json").exists()):
+        return
+    program = typer.main.get_command(app)
+    assert isinstance(program, typer.core.TyperGroup)
+    said = program.commands["train"].make_context("train", list(step.words[1:])).params
+    given = {name: said[name] for name in OF_THE_RECIPE}
+    wanted = RECIPES[said["recipe"]]().but(**given).to_json()
+    left_open = {"crop", "flip"} - {
+        name for name, value in given.items() if value is not None
+    }  # they follow the images
+    trained = read_about(folder)["settings"]["recipe"]
+    differs = [name for name in wanted if name in trained and name not in left_open and wanted[name] != trained[name]]
+    if differs:
+        raise RunError(
+            f"Expected a network trained with {_named(wanted, differs)} but the one in {folder} was trained with "
+            f"{_named(trained, differs)}: name other folders (--out, --runs), or remove this one and the results that came of it."
+        )
+
+
+def _named(recipe: dict[str, Any], names: list[str]) -> str:
+    return ", ".join(f"{name} {recipe[name]}" for name in names)
 
 
 def _explain(console: Console, item: "Item", steps: "list[Step]", left: "list[Step]", folder: Path) -> None:

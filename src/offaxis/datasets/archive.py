@@ -20,6 +20,8 @@ MAX_FILES = 5_000_000
 _DAMAGE = (  # what the readers of archives raise; a RuntimeError is an encrypted one
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError
 )  # fmt: skip
+HALF = ".half-unpacked"
+"""A file of this name lies in a folder for as long as an archive is being unpacked into what was there before."""
 _FREE_BYTES, _MAX_RATIO = 2**30, 200  # a bomb is both large and very much larger than its archive
 
 
@@ -44,7 +46,8 @@ def is_archive(path: Path) -> bool:
 def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> None:
     """Unpack a tar or zip archive into a folder; nothing is written anywhere else, and nothing half.
 
-    Only plain files and folders are taken. Files that are there already are replaced once all could be unpacked.
+    Only plain files and folders are taken. Files that are there already are replaced once all could be unpacked. Folders
+    appear whole; one that was there before holds a file ``HALF`` until all has been added to it.
 
     Raises:
         DataError: it is damaged or truncated, is too large, or holds links, devices or names that lead elsewhere.
@@ -56,12 +59,23 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as temporary:
             room = Path(temporary)
             _unpack_into(archive, room, limits)
-            for file in sorted(path for path in room.rglob("*") if path.is_file()):
-                target = folder / file.relative_to(room)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file.replace(target)
+            _move(room, folder, archive)
     except OSError as error:
         raise StorageError(f"{archive} could not be unpacked into {folder} ({error.strerror or error}).") from error
+
+
+def _move(source: Path, target: Path, archive: Path) -> None:
+    """Move a file or a folder in one step; where the folder is there already, move what is in it."""
+    if not (source.is_dir() and target.is_dir()):
+        source.replace(target)
+        return
+    mark = target / HALF
+    mark.write_text(
+        f"{archive} was not unpacked to its end: unpack it again, or remove this file if nothing is missing.\n"
+    )
+    for entry in sorted(source.iterdir()):
+        _move(entry, target / entry.name, archive)
+    mark.unlink()
 
 
 def read_member(archive: Path, name: str, max_bytes: int = 2**30) -> bytes:

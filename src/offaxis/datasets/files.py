@@ -9,7 +9,9 @@ from offaxis.datasets.decode import SUFFIXES
 from offaxis.datasets.image_set import Skipped
 from offaxis.errors import DataError
 
-IGNORED = frozenset({"thumbs.db", "desktop.ini"})  # what systems leave behind; so do names that begin with a dot
+IGNORED = frozenset(
+    {"thumbs.db", "desktop.ini", "__macosx"}
+)  # what systems leave behind, beside names with a dot first
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,19 @@ class Files:
         return Files(paths, labels, self.classes, self.sorted_by_class, (*self.skipped, *skipped))
 
 
-def find_images(folder: Path, skip_bad: bool = False) -> Files:
+def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = ()) -> Files:
     """All files of a folder and the folders in it, by name; one folder a class gives labels.
 
-    Classes are the folders directly inside, where there are at least two and no image lies beside them.
+    Classes are the folders directly inside, where there are at least two (or one of a known name) and no image lies
+    beside them.
+
+    Args:
+        folder: where to look.
+        skip_bad: leave out files that are no images.
+        classes: the names of the labels in their order, where other images have set it; else the folders by name.
 
     Raises:
-        DataError: there is no image, or a file is none and ``skip_bad`` is False.
+        DataError: there is no image, a file is none and ``skip_bad`` is False, or a folder is none of ``classes``.
     """
     found = sorted(_walk(folder))
     skipped = [Skipped(str(path), "not an image file") for path in found if path.suffix.lower() not in SUFFIXES]
@@ -58,12 +66,32 @@ def find_images(folder: Path, skip_bad: bool = False) -> Files:
     if not paths:
         raise DataError(f"Expected images in {folder} but there are none ({', '.join(sorted(SUFFIXES))}).")
     tops = [path.relative_to(folder).parts for path in paths]
-    classes = tuple(sorted({parts[0] for parts in tops if len(parts) > 1}))
-    if len(classes) < 2 or any(len(parts) == 1 for parts in tops):
-        return Files(paths, sorted_by_class=bool(classes), skipped=tuple(skipped))
-    number = {name: label for label, name in enumerate(classes)}
+    inside = sorted({parts[0] for parts in tops if len(parts) > 1})
+    several = len(inside) > 1 or (bool(inside) and inside[0] in classes)
+    if not several or any(len(parts) == 1 for parts in tops):
+        return Files(paths, sorted_by_class=bool(inside), skipped=tuple(skipped))
+    known = tuple(classes or inside)
+    strange = [name for name in inside if name not in known]
+    if strange:
+        raise DataError(
+            f"Expected in {folder} only classes that there are in training ({', '.join(known[:8])}"
+            f"{', ...' if len(known) > 8 else ''}) but got {strange[0]}: take it out, or add it to the training images."
+        )
+    number = {name: label for label, name in enumerate(known)}
     labels = tuple(number[parts[0]] for parts in tops)
-    return Files(paths, labels, classes, True, tuple(skipped))
+    return Files(paths, labels, known, True, tuple(skipped))
+
+
+def find_classes(folder: Path) -> tuple[str, ...]:
+    """The classes that ``find_images`` finds in a folder, whatever else lies there; none where it finds no labels."""
+    images = (path.relative_to(folder).parts for path in _walk(folder) if path.suffix.lower() in SUFFIXES)
+    inside = {parts[0] if len(parts) > 1 else "" for parts in images}
+    return () if "" in inside or len(inside) < 2 else tuple(sorted(inside))
+
+
+def ignored(name: str) -> bool:
+    """Whether a file or folder of this name is no part of a set."""
+    return name.startswith(".") or name.lower() in IGNORED
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -75,5 +103,5 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         entered.add(here.resolve())
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (here / name for name in names if not name.startswith(".") and name.lower() not in IGNORED)
+        folders[:] = [name for name in folders if not ignored(name)]
+        yield from (here / name for name in names if not ignored(name))

@@ -35,7 +35,8 @@ def load(
 
     Args:
         name: in the catalogue; or a path. A folder per class is a labelled set. Folders ``train`` and ``test`` inside
-            are its splits; where there are none, the whole folder is the test split, and ``holdout`` makes two of it.
+            are its splits; where there are none, the whole folder is the test split. Where there is no ``test``,
+            ``holdout`` makes two of the whole folder, or of ``train``.
         split: "train" or "test".
         root: where the catalogue's sets are kept; else ``OFFAXIS_DATA``, else the user's cache folder.
         like: the ID set. Size and colour are matched to it (see :mod:`offaxis.datasets.match`), and a pair that makes
@@ -44,7 +45,7 @@ def load(
         seed: of noise, of crops and of ``holdout``.
         count: how many images, for sets that are made.
         skip_bad: leave out files that are damaged or no images; they are listed in ``skipped``.
-        holdout: the share of a folder that is its test split.
+        holdout: the share of a folder that is its test split, where it has no folder for that.
         in_memory: True to decode all now, False to decode as it goes; by default whatever fits in 2 GiB is decoded.
         workers: threads that decode.
         force: take a pair that is refused.
@@ -53,7 +54,7 @@ def load(
         The images: uint8 (N, c, h, w), or float32 in [0, 1] for noise.
 
     Raises:
-        ArgumentError: there is no such set.
+        ArgumentError: there is no such set, or the size is below 1.
         DataError: it is not on this machine, or a file is bad; the message says which and what to do.
     """
     if split not in ("train", "test"):
@@ -84,6 +85,8 @@ def load(
 def _wanted(like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape | None:
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
+        if min(height, width) < 1:
+            raise ArgumentError(f"Expected a size of at least 1 pixel but got {size}.")
         return (3 if like is None else like.shape[0], height, width)
     return None if like is None else like.shape
 

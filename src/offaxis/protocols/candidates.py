@@ -11,7 +11,7 @@ from torch import Tensor
 from offaxis.detectors import DETECTORS, NATIVE, Detector, Ensemble
 from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.made_for import arguments_for
-from offaxis.detectors.network import evaluating
+from offaxis.detectors.network import evaluating, to_device
 from offaxis.errors import ArgumentError, DetectorError, OffaxisError
 from offaxis.heads import DeConfHead, IsoMaxHead
 from offaxis.protocols.result import digest
@@ -73,10 +73,10 @@ def fitting(
     Args:
         detectors: to be looked at.
         network: the network.
-        sample: some normalised images (n, c, h, w).
+        sample: some normalised images (n, c, h, w), on any device.
     """
     with evaluating(network), torch.no_grad():
-        outputs = network.outputs(sample)
+        outputs = network.outputs(to_device(network, sample))
     able, unable = [], {}
     for detector in detectors:
         missing = [name for name in detector.uses if name != "layers" and getattr(outputs, name) is None]

@@ -14,6 +14,7 @@ from offaxis.detectors import Detector, Reads
 from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.network import evaluating
 from offaxis.detectors.passes import layers_of
+from offaxis.errors import ArgumentError
 from offaxis.heads import Outputs
 from offaxis.progress import Progress
 from offaxis.protocols.candidates import Candidate
@@ -30,6 +31,10 @@ class Batches:
     images: ImageSet
     normalise: Normalise
     size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ArgumentError(f"Expected batches of at least 1 image but got a batch size of {self.size}.")
 
     def __len__(self) -> int:
         return -(-len(self.images) // self.size)

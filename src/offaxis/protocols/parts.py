@@ -9,6 +9,7 @@ from torch import Tensor
 
 from offaxis.datasets import ImageSet, validation_parts
 from offaxis.datasets.parts import VALIDATION_IMAGES
+from offaxis.errors import ArgumentError
 from offaxis.protocols.result import digest
 
 
@@ -57,7 +58,13 @@ def divide(images: ImageSet, validation: int = VALIDATION_IMAGES) -> Divided:
 
 
 def at_most(images: ImageSet, count: int | None, seed: int = 0) -> ImageSet:
-    """The set, or a random part of it, in its own order and always the same for one seed, where it is larger."""
+    """The set, or a random part of it, in its own order and always the same for one seed, where it is larger.
+
+    Raises:
+        ArgumentError: the count is below 1.
+    """
+    if count is not None and count < 1:
+        raise ArgumentError(f"Expected a count of at least 1 image but got {count}.")
     if count is None or len(images) <= count:
         return images
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))

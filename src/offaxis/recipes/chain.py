@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offaxis.datasets import CATALOGUE, relation
-from offaxis.protocols.pools import POOLS
+from offaxis.errors import ArgumentError
+from offaxis.protocols.pools import POOLS, sets_for
 from offaxis.recipes.scale import Scale, Trained
 from offaxis.recipes.step import Step, Work
 from offaxis.training import RECIPES
@@ -72,7 +73,7 @@ class Chain:
         images = float(CATALOGUE[run.id].counts["train"] * epochs) if run.id in CATALOGUE else 0.0
         folder = self.runs / run.name
         work = Work(run.trained.network, run.id, images, images)
-        return Step((*words, "--out", str(folder)), folder / "model.safetensors", self.out / "done", work)
+        return Step((*words, "--out", str(folder)), self._network(run), self.out / "done", work)
 
     def evaluate(
         self,
@@ -83,10 +84,16 @@ class Chain:
         tune: bool = True,
         together: str = "single",
     ) -> Step:
-        """The command that evaluates one network, or several as one."""
+        """The command that evaluates one network, or several as one; done for the sets that pools stand for today."""
         first = runs[0]
-        words = ("evaluate", *(str(self.runs / run.name) for run in runs), "--id", first.id, "--ood", ",".join(ood))
-        words += ("--detectors", ",".join(detectors), "--protocol", protocol, *(() if tune else ("--no-tune",)))
+        begin = ("evaluate", *(str(self.runs / run.name) for run in runs), "--id", first.id, "--ood")
+        words: tuple[str, ...] = (
+            "--detectors",
+            ",".join(detectors),
+            "--protocol",
+            protocol,
+            *(() if tune else ("--no-tune",)),
+        )
         words += ("--as", together) if together != "single" else ()
         words += (*self.scale.evaluation, "--out", str(self.store))
         images = float(sum(min(count, self._limit) for count in _counts(first.id, ood)))
@@ -94,12 +101,27 @@ class Chain:
         forward, backward = 1 + sum(f for f, _ in costs), sum(b for _, b in costs)
         many = len(runs)
         work = Work(first.trained.network, first.id, many * images * forward, many * images * backward)
-        return Step(words, None, self.out / "done", work)
+        needs = (self.store / "store.json", *(self._network(run) for run in runs))
+        key = (*begin, ",".join(_sets_here(first.id, ood)), *words)
+        return Step((*begin, ",".join(ood), *words), None, self.out / "done", work, needs, key)
+
+    def _network(self, run: Run) -> Path:
+        return self.runs / run.name / "model.safetensors"
 
     @property
     def _limit(self) -> int:
         words = self.scale.evaluation
         return int(words[words.index("--images") + 1]) if "--images" in words else 10**9
+
+
+def _sets_here(id_name: str, ood: Sequence[str]) -> Sequence[str]:
+    """The sets as they are named, or, where there are pools among them, those that would be used on this machine."""
+    if not any(name in POOLS for name in ood):
+        return ood
+    try:
+        return sets_for(id_name, ood)[0]
+    except ArgumentError:
+        return ()
 
 
 def _counts(id_name: str, ood: Sequence[str]) -> list[int]:

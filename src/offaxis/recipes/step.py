@@ -34,12 +34,16 @@ class Step:
         outcome: the file that says that it is done; None to leave a mark of our own.
         marks: the folder for such marks.
         work: what it costs.
+        needs: files without which such a mark says nothing: what it was made from, and what came out.
+        key: what tells its mark from others; its words unless given.
     """
 
     words: tuple[str, ...]
     outcome: Path | None
     marks: Path
     work: Work
+    needs: tuple[Path, ...] = ()
+    key: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
@@ -49,13 +53,18 @@ class Step:
     @property
     def done(self) -> bool:
         """Whether it has been run to its end."""
-        return (self.outcome or self._mark).exists()
+        return all(path.exists() for path in (self.outcome or self._mark, *self.needs))
 
     def mark(self) -> None:
         """Remember that it has been run to its end."""
         if self.outcome is None:
             write_text(self._mark, self.command + "\n")
 
+    def forget(self) -> None:
+        """Remember it no longer; what came out stays."""
+        if self.outcome is None:
+            self._mark.unlink(missing_ok=True)
+
     @property
     def _mark(self) -> Path:
-        return self.marks / f"{self.words[0]}-{digest(list(self.words))}"
+        return self.marks / f"{self.words[0]}-{digest(list(self.key or self.words))}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from offaxis.datasets.archive import HALF
 from offaxis.datasets.files import Files
 from offaxis.datasets.image_set import TensorSet
 from offaxis.datasets.match import Shape
@@ -40,9 +41,14 @@ class Layout:
 def _either(folder: Path, alternatives: str) -> Path | None:
     for name in alternatives.split("|"):
         path = folder / name
-        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        if path.is_file() or (path.is_dir() and _whole(path)):
             return path
     return None
+
+
+def _whole(folder: Path) -> bool:
+    """Whether there is something in a folder, and no archive was left half unpacked into it."""
+    return not (folder / HALF).exists() and any(not entry.name.startswith(".") for entry in folder.iterdir())
 
 
 @dataclass(frozen=True)
