@@ -82,7 +82,7 @@ def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
     for run in main_runs(id_name, seed):
         subject = open_network(chain_for(id_name).runs / run.name)
         assert subject.normalise is not None
-        detectors = [d for d in make_detectors(FREE, subject) if d.name != "cosine" or run.head == "cosine"]
+        detectors = [d for d in make_detectors(FREE, subject) if "cosine" not in d.uses or run.head == "cosine"]
         fit_all(
             subject.network, Batches(at_most(load(id_name, "train"), FIT_IMAGES), subject.normalise, 256), detectors
         )

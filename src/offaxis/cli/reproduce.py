@@ -124,7 +124,8 @@ def _check_network(step: "Step") -> None:
     if differs:
         raise RunError(
             f"Expected a network trained with {_named(wanted, differs)} but the one in {folder} was trained with "
-            f"{_named(trained, differs)}: name other folders (--out, --runs), or remove this one and the results that came of it."
+            f"{_named(trained, differs)}: name other folders (--out, --runs), or remove this one and the results that came "
+            "of it."
         )
 
 
