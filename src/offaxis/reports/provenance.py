@@ -46,6 +46,9 @@ def train_command(record: NetworkRecord) -> str:
     words += [f"--recipe {base}"] if base != "laptop" else []
     words += [f"--dropout {network['dropout']:g}"] if network["dropout"] else []
     words += [f"--leave-out {left_out}"] if left_out else []
+    precision = record.settings.get("precision", "32-true")
+    words += [f"--precision {precision}"] if precision != "32-true" else []
+    words += ["--sync-bn"] if record.settings.get("sync_bn") else []
     return " ".join([*words, f"--seed {record.seed} --out {shlex.quote(record.origin)}"])
 
 

@@ -107,3 +107,10 @@ def test_trainings_keep_their_loss_recipe_and_head() -> None:
     assert train_command(replace(record(), settings=own)) == ""
     scaled = {**settings, "network": {**NETWORK, "head": {"name": "linear", "scale": "predicted"}}}
     assert " --scale predicted " in train_command(replace(record(), settings=scaled))
+
+
+def test_trainings_keep_their_arithmetic() -> None:
+    command = train_command(record(precision="bf16-mixed", sync_bn=True))
+    assert "--precision bf16-mixed --sync-bn" in command
+    assert "--precision" not in train_command(record(precision="32-true", sync_bn=False))
+    assert "--precision" not in train_command(record())  # before runs noted it
