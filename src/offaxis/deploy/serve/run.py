@@ -67,7 +67,10 @@ def is_local(host: str) -> bool:
 
 
 def _patient(limits: Limits) -> type[H11Protocol]:
-    """Uvicorn's protocol with two bounds that it lacks: on connections, and on the time a request's head may take."""
+    """Uvicorn's protocol with two bounds that it lacks: on connections, and on the time that a client may keep one waiting.
+
+    Waiting is what is done for the rest of a head, and for the rest of a body whose request is answered already.
+    """
 
     class Patient(H11Protocol):
         _hurry: asyncio.TimerHandle | None = None
@@ -80,10 +83,9 @@ def _patient(limits: Limits) -> type[H11Protocol]:
             self._await_head()
 
         def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.conn.their_state is h11.IDLE:
-                if data:
-                    self._await_head()
+            super().data_received(data)  # which stops uvicorn's own clock for connections without a request
+            if self._waits():
+                self._await_head()
             elif self._hurry is not None:
                 self._hurry.cancel()
                 self._hurry = None
@@ -93,13 +95,18 @@ def _patient(limits: Limits) -> type[H11Protocol]:
                 self._hurry.cancel()
             super().connection_lost(exc)
 
+        def _waits(self) -> bool:
+            """Whether no request is being worked on."""
+            answered = self.cycle is not None and self.cycle.response_complete
+            return answered or self.conn.their_state is h11.IDLE
+
         def _await_head(self) -> None:
             if self._hurry is None:
                 self._hurry = self.loop.call_later(limits.seconds_to_send, self._give_up)
 
         def _give_up(self) -> None:
             self._hurry = None
-            if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            if self._waits() and not self.transport.is_closing():
                 self.transport.close()
 
     return Patient

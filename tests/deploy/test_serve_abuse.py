@@ -1,0 +1,70 @@
+"""Clients that mean the service ill: connections that never end, names that cannot be written, pages of other sites."""
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+
+from offaxis import Model
+from offaxis.deploy.serve.limits import Limits
+
+from .serving import running
+
+
+def connect(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), timeout=5)
+
+
+def answer(client: socket.socket) -> bytes:
+    """One answer, whose body is JSON."""
+    read = b""
+    while not read.endswith(b"}"):
+        part = client.recv(4096)
+        assert part, "closed before the answer was whole"
+        read += part
+    return read
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.mark.parametrize("request_line", ["POST /v1/predict", "GET /healthz"])
+def test_a_body_that_drips_after_the_answer_ends_the_connection(model: Model, request_line: str) -> None:
+    head = f"{request_line} HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n".encode()
+    with running(model, Limits(seconds_to_send=0.5), token="secret") as (address, server), connect(address) as client:
+        client.sendall(head)
+        assert answer(client).startswith((b"HTTP/1.1 401", b"HTTP/1.1 200"))
+        client.sendall(b"a")  # a byte of a body that nobody reads any more
+        began = time.monotonic()
+        client.settimeout(0.2)
+        while time.monotonic() - began < 4:
+            try:
+                client.sendall(b"b")
+                if client.recv(4096) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert time.monotonic() - began < 2
+        assert eventually(lambda: not server.server_state.connections)
+
+
+def test_a_body_that_is_sent_whole_after_the_answer_leaves_the_connection_open(model: Model) -> None:
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+    with running(model, Limits(seconds_to_send=1), token="secret") as (address, _), connect(address) as client:
+        for _ in range(3):
+            client.sendall(head)
+            assert answer(client).startswith(b"HTTP/1.1 401")
+            client.sendall(b"0123456789")
+        time.sleep(0.3)
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer(client).startswith(b"HTTP/1.1 200")
