@@ -68,3 +68,16 @@ def test_a_body_that_is_sent_whole_after_the_answer_leaves_the_connection_open(m
         time.sleep(0.3)
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer(client).startswith(b"HTTP/1.1 200")
+
+
+def test_answers_that_nobody_reads_end_the_connection(model: Model) -> None:
+    with running(model, Limits(seconds_to_send=0.5)) as (address, server), socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", int(address.rsplit(":", 1)[1])))
+        client.settimeout(0.5)
+        try:
+            while True:
+                client.sendall(50 * b"GET /page.js HTTP/1.1\r\nHost: x\r\n\r\n")
+        except (TimeoutError, ConnectionError):
+            pass  # all that fits on the way is there
+        assert eventually(lambda: not server.server_state.connections)

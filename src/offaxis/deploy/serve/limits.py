@@ -12,7 +12,7 @@ class Limits:
         bodies_bytes: of all requests that are being read or decoded, together; beyond it the answer is 503.
         images: in one request.
         pixels: width x height of one image, known before it is decoded.
-        seconds_to_send: for a client to send its request.
+        seconds_to_send: for a client to send its request, and to take what it is sent.
         seconds_to_answer: from then to the answer.
         queue: images that wait for the network; beyond it the answer is 503.
         batch: images that go through the network together.

@@ -69,14 +69,16 @@ def is_local(host: str) -> bool:
 def _patient(limits: Limits) -> type[H11Protocol]:
     """Uvicorn's protocol with two bounds that it lacks: on connections, and on the time that a client may keep one waiting.
 
-    Waiting is what is done for the rest of a head, and for the rest of a body whose request is answered already.
+    It waits for the rest of a head, for the rest of a body whose request is answered already, and for answers to be read.
     """
 
     class Patient(H11Protocol):
         _hurry: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            transport.set_write_buffer_limits(high=0)  # writing pauses as soon as the client does not keep up
             if len(self.connections) > limits.connections:
                 transport.abort()
                 return
@@ -90,9 +92,19 @@ def _patient(limits: Limits) -> type[H11Protocol]:
                 self._hurry.cancel()
                 self._hurry = None
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(limits.seconds_to_send, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._unread is not None:
+                self._unread.cancel()
+
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._hurry is not None:
-                self._hurry.cancel()
+            for timer in (self._hurry, self._unread):
+                if timer is not None:
+                    timer.cancel()
             super().connection_lost(exc)
 
         def _waits(self) -> bool:
