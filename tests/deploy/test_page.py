@@ -10,6 +10,7 @@ import pytest
 
 from offaxis import Model
 from offaxis.datasets import load, match
+from offaxis.deploy.serve.limits import Limits
 
 from .conftest import World, write_images
 from .serving import png, running
@@ -168,6 +169,15 @@ def test_the_page_asks_for_the_token(browser: Any, model: Model, world: World) -
         wait(browser, lambda: "classes" in text(browser, "about"))
         drop(browser, [("x.png", png(world.test, 0))])
         wait(browser, lambda: "1 of 1 judged" in text(browser, "progress"))
+        browser.get_log("browser")
+
+
+def test_the_page_sends_no_more_than_the_service_takes(browser: Any, model: Model, world: World) -> None:
+    with running(model, Limits(images=4)) as (address, _):
+        browser.get(address)
+        wait(browser, lambda: "classes" in text(browser, "about"))
+        drop(browser, [(f"{i}.png", png(world.test, i)) for i in range(5)])
+        wait(browser, lambda: text(browser, "progress") == "5 of 5 judged")
         browser.get_log("browser")
 
 

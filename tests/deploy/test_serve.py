@@ -23,9 +23,12 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 import httpx
+from typer.testing import CliRunner
 
 from offaxis import Model
+from offaxis.cli import app
 from offaxis.deploy.serve.limits import Limits
+from offaxis.errors import ArgumentError
 
 from .conftest import World
 from .serving import free_port, png, running
@@ -179,6 +182,24 @@ def test_limits_on_bytes_pixels_and_count(model: Model, world: World) -> None:
         assert post(address, png(world.test, 0)).status_code == 200
 
 
+def test_limits_that_contradict_each_other_are_refused(bundle: Path) -> None:
+    with pytest.raises(ArgumentError, match="32 images may come in a request and only 16 may wait"):
+        Limits(queue=16)
+    with pytest.raises(ArgumentError, match="a request may have 101 bytes and all together 100"):
+        Limits(body_bytes=101, bodies_bytes=100)
+    said = CliRunner().invoke(app, ["serve", str(bundle), "--queue", "16"])
+    assert isinstance(said.exception, ArgumentError)
+
+
+def test_bodies_of_every_size_that_is_allowed_have_room(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Limits] = []
+    monkeypatch.setattr("offaxis.deploy.serve.run.make_server", lambda *given: made.append(given[4]))
+    monkeypatch.setattr("offaxis.deploy.serve.run.serve", lambda _: None)
+    for megabytes in ("16", "300"):
+        assert CliRunner().invoke(app, ["serve", str(bundle), "--max-body", megabytes]).exit_code == 0
+    assert [limits.bodies_bytes // 2**20 for limits in made] == [256, 300]
+
+
 def test_requests_are_batched_and_a_full_queue_says_503(model: Model, world: World) -> None:
     """A slow network: what comes meanwhile is judged together; what does not fit is told to come again."""
     sizes: list[int] = []
@@ -191,7 +212,7 @@ def test_requests_are_batched_and_a_full_queue_says_503(model: Model, world: Wor
             return super().judge(pixels)
 
     slow = Slow(**{name: getattr(model, name) for name in model.__dataclass_fields__})
-    with running(slow, Limits(queue=6, batch=8)) as (address, _), ThreadPoolExecutor(12) as pool:
+    with running(slow, Limits(images=6, queue=6, batch=8)) as (address, _), ThreadPoolExecutor(12) as pool:
         first = pool.submit(post, address, png(world.test, 0))
         while not sizes:
             time.sleep(0.01)

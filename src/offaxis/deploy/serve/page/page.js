@@ -2,7 +2,7 @@
 // The page of `offaxis serve`: images in, what the service says of them out. No frameworks, nothing from elsewhere.
 
 const KEPT = 200;          // images in the strip
-const AT_A_TIME = 8;       // images in one request
+const AT_A_TIME = 8;       // images in one request, or fewer where the service takes fewer
 const at = (id) => document.getElementById(id);
 const svg = (name, attributes) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -48,8 +48,9 @@ const kind = (record) => record.error ? "bad" : { "in-distribution": "in", "out-
 async function judge(files) {
   if (!model) { waiting.push(...files); return; }
   let done = 0, bad = 0;
-  for (let first = 0; first < files.length; first += AT_A_TIME) {
-    const part = files.slice(first, first + AT_A_TIME);
+  const step = Math.min(AT_A_TIME, model.limits.images);
+  for (let first = 0; first < files.length; first += step) {
+    const part = files.slice(first, first + step);
     say(`Judging ${done + 1} of ${files.length} …`);
     const records = await send(part);
     records.forEach((record, i) => {
