@@ -8,11 +8,13 @@ import pytest
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
+import httpx
 
 from offaxis import Model
 from offaxis.deploy.serve.limits import Limits
 
-from .serving import running
+from .conftest import World
+from .serving import png, running
 
 
 def connect(address: str) -> socket.socket:
@@ -81,3 +83,17 @@ def test_answers_that_nobody_reads_end_the_connection(model: Model) -> None:
         except (TimeoutError, ConnectionError):
             pass  # all that fits on the way is there
         assert eventually(lambda: not server.server_state.connections)
+
+
+@pytest.mark.parametrize(("charset", "name"), [("utf-7", b"+2AA-"), ("unicode_escape", rb"\\ud800")])
+def test_a_name_with_half_a_character_is_answered(model: Model, world: World, charset: str, name: bytes) -> None:
+    head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="' + name + b'"\r\n\r\n'
+    kind = f"multipart/form-data; boundary=x; charset={charset}"
+    with running(model) as (address, _):
+        said = httpx.post(
+            f"{address}/v1/predict",
+            content=head + png(world.test, 0) + b"\r\n--x--\r\n",
+            headers={"content-type": kind},
+        )
+        assert said.status_code == 200
+        assert said.json()["predictions"][0]["name"] == "?"
