@@ -97,3 +97,29 @@ def test_a_name_with_half_a_character_is_answered(model: Model, world: World, ch
         )
         assert said.status_code == 200
         assert said.json()["predictions"][0]["name"] == "?"
+
+
+def test_pages_of_other_sites_change_nothing(model: Model, world: World) -> None:
+    with running(model) as (address, _):
+        foreign: list[dict[str, str]] = [
+            {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"},
+            {"Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"},  # another service of this machine
+            {"Origin": "https://elsewhere.example"},
+            {"Origin": "null"},
+        ]
+        own: list[dict[str, str]] = [
+            {"Origin": address, "Sec-Fetch-Site": "same-origin"},
+            {"Origin": "https://proxy.example", "Sec-Fetch-Site": "same-origin"},  # a proxy that changes the Host
+            {"Origin": address},
+            {},
+        ]
+        assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0)).status_code == 200
+        for headers in foreign:
+            refused = httpx.post(f"{address}/v1/drift/reset", headers=headers)
+            assert refused.status_code == 403
+            assert "page of another site" in refused.json()["error"]
+            assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0), headers=headers).status_code == 403
+            assert httpx.get(f"{address}/healthz", headers=headers).status_code == 200
+        assert httpx.get(f"{address}/v1/drift").json()["images"] == 1
+        for headers in own:
+            assert httpx.post(f"{address}/v1/drift/reset", headers=headers).status_code == 200
