@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ from typer.testing import CliRunner
 
 from offaxis import Model
 from offaxis.cli import app
+from offaxis.conformal import flag_rate
 from offaxis.deploy.serve.limits import Limits
+from offaxis.deploy.serve.service import Service
 from offaxis.errors import ArgumentError
 
 from .conftest import World
@@ -95,6 +97,21 @@ def test_the_model_speaks_of_itself(address: str, model: Model) -> None:
     assert httpx.get(f"{address}/healthz").json() == {"status": "ok"}
     assert httpx.get(f"{address}/nothing").status_code == 404
     assert httpx.get(f"{address}/v1/predict").status_code == 405
+
+
+def test_the_model_speaks_of_each_class_where_verdicts_are_per_class(address: str, model: Model) -> None:
+    about = httpx.get(f"{address}/v1/model").json()
+    assert about["class_thresholds"] is about["calibration"]["class_flag_rates"] is None
+    assert about["calibration"]["flag_rate"] == asdict(model.calibration.flag_rate())
+
+    calibration = replace(model.calibration, per_class=True, alpha=0.04)  # for some classes there are too few images
+    about = Service(replace(model, calibration=calibration)).about()
+    assert about["threshold"] is about["calibration"]["flag_rate"] is None
+    assert about["class_thresholds"] == calibration.class_thresholds()
+    rates = about["calibration"]["class_flag_rates"]
+    for enough, count, found in zip(calibration.enough(), calibration.class_counts(), rates, strict=True):
+        assert found == (asdict(flag_rate(count, 0.04)) if enough else None)
+    assert 0 < rates.count(None) == len(about["classes_without_verdict"]) < 10
 
 
 def test_metrics_count(address: str, world: World) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offaxis.calibration import Calibration
 from offaxis.classifier import Classifier
+from offaxis.conformal import flag_rate
 from offaxis.deploy.model import Model
 from offaxis.deploy.serve.batcher import Batcher
 from offaxis.deploy.serve.body import Budget
@@ -104,15 +106,10 @@ class Service:
             "detector": model.detector.name,
             "alpha": calibration.alpha,
             "per_class": calibration.per_class,
-            "threshold": calibration.threshold(),
-            "classes_without_verdict": [
-                name for name, enough in zip(model.classes, calibration.enough(), strict=True) if not enough
-            ]
-            if calibration.per_class
-            else [],
+            **_thresholds(model),
             "calibration": {
                 "images": len(calibration.scores),
-                "flag_rate": asdict(calibration.flag_rate()),
+                **_flag_rates(calibration),
                 "histogram": {
                     "of": "score" if calibration.cosine is None else "cosine",
                     "counts": counts.tolist(),
@@ -136,6 +133,27 @@ class Service:
         self.watch.reset()
         self.trace.clear()
         self.metrics.drifted(self.watch.state())
+
+
+def _thresholds(model: Model) -> dict[str, Any]:
+    """The threshold that verdicts go by: one for all, or one for each class (None where its images are too few)."""
+    calibration = model.calibration
+    if not calibration.per_class:
+        return {"threshold": calibration.threshold(), "class_thresholds": None, "classes_without_verdict": []}
+    thresholds = calibration.class_thresholds()
+    without = [name for name, found in zip(model.classes, thresholds, strict=True) if found is None]
+    return {"threshold": None, "class_thresholds": thresholds, "classes_without_verdict": without}
+
+
+def _flag_rates(calibration: Calibration) -> dict[str, Any]:
+    """What share of new ID images is flagged in the long run: over all, or within each class that has verdicts."""
+    if not calibration.per_class:
+        return {"flag_rate": asdict(calibration.flag_rate()), "class_flag_rates": None}
+    rates = [
+        asdict(flag_rate(count, calibration.alpha)) if enough else None
+        for count, enough in zip(calibration.class_counts(), calibration.enough(), strict=True)
+    ]
+    return {"flag_rate": None, "class_flag_rates": rates}
 
 
 __all__ = ["Refusal", "Service"]

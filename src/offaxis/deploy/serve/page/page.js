@@ -177,8 +177,9 @@ function histogram(record) {
     y: 105 - 90 * count / most, height: 90 * count / most,
   })));
   chart.append(svg("line", { class: "base", x1: 10, x2: wide - 10, y1: 105, y2: 105 }));
-  const single = ["cosine", "cosine-ensemble"].includes(model.detector) && of === "cosine" && !model.per_class;
-  if (single || of === "score") {
+  // one threshold for all classes, on the axis that is drawn
+  const single = !model.per_class && (of === "score" || ["cosine", "cosine-ensemble"].includes(model.detector));
+  if (single) {
     const limit = of === "cosine" ? -model.threshold : model.threshold;
     chart.append(svg("line", { class: "limit", x1: x(limit), x2: x(limit), y1: 10, y2: 105 }));
   }
@@ -188,7 +189,7 @@ function histogram(record) {
   chart.append(label);
   const images = model.calibration.images;
   at("where-caption").textContent = `Its ${of} among those of ${images} familiar images` +
-    (single || of === "score" ? " (dashed: the threshold)" : "");
+    (single ? " (dashed: the threshold)" : "");
   chart.setAttribute("aria-label", `${of} ${value.toFixed(3)}; those of ${images} familiar images lie between ` +
     `${edges[0].toFixed(3)} and ${edges[edges.length - 1].toFixed(3)}`);
 }
