@@ -197,6 +197,17 @@ def test_a_threshold_is_drawn_where_there_is_one_for_all(
         browser.get_log("browser")
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_service_that_goes_away_is_told(browser: Any, model: Model, world: World, count: int) -> None:
+    with running(model) as (address, _):
+        browser.get(address)
+        wait(browser, lambda: "Nothing seen yet" in text(browser, "drift"))
+    drop(browser, [(f"{i}.png", png(world.test, i)) for i in range(count)])
+    wait(browser, lambda: text(browser, "progress") == "The service cannot be reached.")
+    assert "cannot be reached" in text(browser, "drift")
+    browser.get_log("browser")
+
+
 def test_nothing_comes_from_elsewhere(page: Any) -> None:
     loaded = page.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
     assert loaded

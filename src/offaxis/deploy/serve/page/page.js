@@ -3,6 +3,7 @@
 
 const KEPT = 200;          // images in the strip
 const AT_A_TIME = 8;       // images in one request, or fewer where the service takes fewer
+const GONE = "The service cannot be reached.";
 const at = (id) => document.getElementById(id);
 const svg = (name, attributes) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -34,7 +35,7 @@ async function start() {
     waiting = [];
     if (queue.length) await judge(queue);
     await drift();
-  } catch { say("The service cannot be reached.", true); }
+  } catch { say(GONE, true); }
 }
 
 function say(text, wrong = false) {
@@ -62,7 +63,8 @@ async function judge(files) {
   }
   await drift();
   const last = seen[seen.length - 1];
-  if (bad && files.length === 1) say(last.record.error, true);
+  if (bad === files.length && last.record.error === GONE) say(GONE, true);
+  else if (bad && files.length === 1) say(last.record.error, true);
   else say(`${done - bad} of ${files.length} judged` + (bad ? `, ${bad} could not be` : ""), bad > 0);
 }
 
@@ -84,7 +86,7 @@ async function send(files, patience = 5) {
     if (said.predictions) return said.predictions;
     return files.map((file) => ({ name: file.name, error: said.error ?? "The service did not answer." }));
   } catch {
-    return files.map((file) => ({ name: file.name, error: "The service cannot be reached." }));
+    return files.map((file) => ({ name: file.name, error: GONE }));
   }
 }
 
@@ -212,10 +214,17 @@ function nearest(record, byCosine) {
 }
 
 async function drift() {
-  const answer = await ask("/v1/drift");
-  if (!answer.ok) return;
-  const state = await answer.json();
   const words = at("drift");
+  let state;
+  try {
+    const answer = await ask("/v1/drift");
+    if (!answer.ok) return;
+    state = await answer.json();
+  } catch {
+    words.className = "";
+    words.textContent = "The service cannot be reached, so nothing new is known of the stream.";
+    return;
+  }
   words.className = state.alarm ? "out" : "";
   const odds = 1 / state.level;
   words.textContent = state.alarm
