@@ -14,11 +14,13 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
@@ -28,8 +30,10 @@ from typer.testing import CliRunner
 from offaxis import Model
 from offaxis.cli import app
 from offaxis.conformal import flag_rate
+from offaxis.datasets import TensorSet
 from offaxis.deploy.serve.limits import Limits
 from offaxis.deploy.serve.service import Service
+from offaxis.detectors import Energy
 from offaxis.errors import ArgumentError
 
 from .conftest import World
@@ -257,6 +261,49 @@ def test_a_network_that_fails_tells_no_details(model: Model, world: World, caplo
         assert answer.status_code == 500
         assert "secret" not in answer.text
         assert "somebody" not in answer.text
+
+
+def overflowing(network: Any) -> Any:
+    """The network with a scale that no float can hold."""
+    changed = deepcopy(network)
+    changed.head.scale.norm.bias.data.fill_(1000.0)
+    return changed
+
+
+def test_a_scale_that_overflows_leaves_the_class_to_the_cosine(model: Model, world: World) -> None:
+    broken = replace(model, network=overflowing(model.network))
+    expected = model.predict(world.test.batch(torch.arange(8)))
+    for said, before in zip(broken.predict(world.test.batch(torch.arange(8))), expected, strict=True):
+        assert said == replace(before, probability=1.0)
+    with running(broken) as (address, _):
+        answer = post(address, png(world.test, 0))
+        assert answer.status_code == 200
+        assert answer.json()["predictions"][0]["class"] == expected[0].class_name
+
+
+def test_an_image_that_cannot_be_judged_costs_the_others_nothing(model: Model, world: World) -> None:
+    """A detector that reads the logits, and one image among others for which they are infinite."""
+    white = torch.full((1, *world.test.shape), 255, dtype=torch.uint8)
+    by_energy = Model.calibrated(
+        model.network, world.calibration, detector=Energy(), preprocessing=model.preprocessing, classes=model.classes
+    )
+
+    class Sometimes(Model):
+        def judge(self, pixels: Any) -> Any:
+            strange = (pixels == white).flatten(1).all(1).any()
+            return (replace(by_energy, network=overflowing(self.network)) if strange else by_energy).judge(pixels)
+
+    sometimes = Sometimes(**{name: getattr(by_energy, name) for name in by_energy.__dataclass_fields__})
+    files = [("f", (f"{i}.png", png(world.test, i))) for i in range(4)]
+    files.insert(2, ("f", ("white.png", png(TensorSet("white", white), 0))))
+    with running(sometimes) as (address, _):
+        answer = httpx.post(f"{address}/v1/predict", files=files)
+        assert answer.status_code == 200
+        said = answer.json()["predictions"]
+        assert "no finite numbers" in said.pop(2)["error"]
+        expected = by_energy.predict(world.test.batch(torch.arange(4)))
+        assert [record["class"] for record in said] == [p.class_name for p in expected]
+        assert httpx.get(f"{address}/v1/drift").json()["images"] == 4
 
 
 def test_slow_and_vanishing_clients_hold_up_nobody(model: Model, world: World) -> None:
