@@ -3,6 +3,7 @@
 import base64
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from offaxis import Model
 from offaxis.datasets import load, match
+from offaxis.deploy.serve.limits import Limits
 
 from .conftest import World, write_images
 from .serving import png, running
@@ -169,6 +171,41 @@ def test_the_page_asks_for_the_token(browser: Any, model: Model, world: World) -
         drop(browser, [("x.png", png(world.test, 0))])
         wait(browser, lambda: "1 of 1 judged" in text(browser, "progress"))
         browser.get_log("browser")
+
+
+def test_the_page_sends_no_more_than_the_service_takes(browser: Any, model: Model, world: World) -> None:
+    with running(model, Limits(images=4)) as (address, _):
+        browser.get(address)
+        wait(browser, lambda: "classes" in text(browser, "about"))
+        drop(browser, [(f"{i}.png", png(world.test, i)) for i in range(5)])
+        wait(browser, lambda: text(browser, "progress") == "5 of 5 judged")
+        browser.get_log("browser")
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_a_threshold_is_drawn_where_there_is_one_for_all(
+    browser: Any, world: World, leave_out: Model, per_class: bool
+) -> None:
+    calibration = replace(leave_out.calibration, per_class=per_class, alpha=0.1)  # of scores: it has no cosine
+    with running(replace(leave_out, calibration=calibration)) as (address, _):
+        browser.get(address)
+        wait(browser, lambda: "classes" in text(browser, "about"))
+        drop(browser, [("x.png", png(world.test, 0))])
+        wait(browser, lambda: text(browser, "progress") == "1 of 1 judged")
+        assert ("dashed" in text(browser, "where-caption")) == (not per_class)
+        assert len(browser.find_elements("css selector", "#histogram .limit")) == (0 if per_class else 1)
+        browser.get_log("browser")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_service_that_goes_away_is_told(browser: Any, model: Model, world: World, count: int) -> None:
+    with running(model) as (address, _):
+        browser.get(address)
+        wait(browser, lambda: "Nothing seen yet" in text(browser, "drift"))
+    drop(browser, [(f"{i}.png", png(world.test, i)) for i in range(count)])
+    wait(browser, lambda: text(browser, "progress") == "The service cannot be reached.")
+    assert "cannot be reached" in text(browser, "drift")
+    browser.get_log("browser")
 
 
 def test_nothing_comes_from_elsewhere(page: Any) -> None:

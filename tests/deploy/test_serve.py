@@ -14,18 +14,27 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 import httpx
+from typer.testing import CliRunner
 
 from offaxis import Model
+from offaxis.cli import app
+from offaxis.conformal import flag_rate
+from offaxis.datasets import TensorSet
 from offaxis.deploy.serve.limits import Limits
+from offaxis.deploy.serve.service import Service
+from offaxis.detectors import Energy
+from offaxis.errors import ArgumentError
 
 from .conftest import World
 from .serving import free_port, png, running
@@ -92,6 +101,21 @@ def test_the_model_speaks_of_itself(address: str, model: Model) -> None:
     assert httpx.get(f"{address}/healthz").json() == {"status": "ok"}
     assert httpx.get(f"{address}/nothing").status_code == 404
     assert httpx.get(f"{address}/v1/predict").status_code == 405
+
+
+def test_the_model_speaks_of_each_class_where_verdicts_are_per_class(address: str, model: Model) -> None:
+    about = httpx.get(f"{address}/v1/model").json()
+    assert about["class_thresholds"] is about["calibration"]["class_flag_rates"] is None
+    assert about["calibration"]["flag_rate"] == asdict(model.calibration.flag_rate())
+
+    calibration = replace(model.calibration, per_class=True, alpha=0.04)  # for some classes there are too few images
+    about = Service(replace(model, calibration=calibration)).about()
+    assert about["threshold"] is about["calibration"]["flag_rate"] is None
+    assert about["class_thresholds"] == calibration.class_thresholds()
+    rates = about["calibration"]["class_flag_rates"]
+    for enough, count, found in zip(calibration.enough(), calibration.class_counts(), rates, strict=True):
+        assert found == (asdict(flag_rate(count, 0.04)) if enough else None)
+    assert 0 < rates.count(None) == len(about["classes_without_verdict"]) < 10
 
 
 def test_metrics_count(address: str, world: World) -> None:
@@ -179,6 +203,24 @@ def test_limits_on_bytes_pixels_and_count(model: Model, world: World) -> None:
         assert post(address, png(world.test, 0)).status_code == 200
 
 
+def test_limits_that_contradict_each_other_are_refused(bundle: Path) -> None:
+    with pytest.raises(ArgumentError, match="32 images may come in a request and only 16 may wait"):
+        Limits(queue=16)
+    with pytest.raises(ArgumentError, match="a request may have 101 bytes and all together 100"):
+        Limits(body_bytes=101, bodies_bytes=100)
+    said = CliRunner().invoke(app, ["serve", str(bundle), "--queue", "16"])
+    assert isinstance(said.exception, ArgumentError)
+
+
+def test_bodies_of_every_size_that_is_allowed_have_room(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Limits] = []
+    monkeypatch.setattr("offaxis.deploy.serve.run.make_server", lambda *given: made.append(given[4]))
+    monkeypatch.setattr("offaxis.deploy.serve.run.serve", lambda _: None)
+    for megabytes in ("16", "300"):
+        assert CliRunner().invoke(app, ["serve", str(bundle), "--max-body", megabytes]).exit_code == 0
+    assert [limits.bodies_bytes // 2**20 for limits in made] == [256, 300]
+
+
 def test_requests_are_batched_and_a_full_queue_says_503(model: Model, world: World) -> None:
     """A slow network: what comes meanwhile is judged together; what does not fit is told to come again."""
     sizes: list[int] = []
@@ -191,7 +233,7 @@ def test_requests_are_batched_and_a_full_queue_says_503(model: Model, world: Wor
             return super().judge(pixels)
 
     slow = Slow(**{name: getattr(model, name) for name in model.__dataclass_fields__})
-    with running(slow, Limits(queue=6, batch=8)) as (address, _), ThreadPoolExecutor(12) as pool:
+    with running(slow, Limits(images=6, queue=6, batch=8)) as (address, _), ThreadPoolExecutor(12) as pool:
         first = pool.submit(post, address, png(world.test, 0))
         while not sizes:
             time.sleep(0.01)
@@ -219,6 +261,49 @@ def test_a_network_that_fails_tells_no_details(model: Model, world: World, caplo
         assert answer.status_code == 500
         assert "secret" not in answer.text
         assert "somebody" not in answer.text
+
+
+def overflowing(network: Any) -> Any:
+    """The network with a scale that no float can hold."""
+    changed = deepcopy(network)
+    changed.head.scale.norm.bias.data.fill_(1000.0)
+    return changed
+
+
+def test_a_scale_that_overflows_leaves_the_class_to_the_cosine(model: Model, world: World) -> None:
+    broken = replace(model, network=overflowing(model.network))
+    expected = model.predict(world.test.batch(torch.arange(8)))
+    for said, before in zip(broken.predict(world.test.batch(torch.arange(8))), expected, strict=True):
+        assert said == replace(before, probability=1.0)
+    with running(broken) as (address, _):
+        answer = post(address, png(world.test, 0))
+        assert answer.status_code == 200
+        assert answer.json()["predictions"][0]["class"] == expected[0].class_name
+
+
+def test_an_image_that_cannot_be_judged_costs_the_others_nothing(model: Model, world: World) -> None:
+    """A detector that reads the logits, and one image among others for which they are infinite."""
+    white = torch.full((1, *world.test.shape), 255, dtype=torch.uint8)
+    by_energy = Model.calibrated(
+        model.network, world.calibration, detector=Energy(), preprocessing=model.preprocessing, classes=model.classes
+    )
+
+    class Sometimes(Model):
+        def judge(self, pixels: Any) -> Any:
+            strange = (pixels == white).flatten(1).all(1).any()
+            return (replace(by_energy, network=overflowing(self.network)) if strange else by_energy).judge(pixels)
+
+    sometimes = Sometimes(**{name: getattr(by_energy, name) for name in by_energy.__dataclass_fields__})
+    files = [("f", (f"{i}.png", png(world.test, i))) for i in range(4)]
+    files.insert(2, ("f", ("white.png", png(TensorSet("white", white), 0))))
+    with running(sometimes) as (address, _):
+        answer = httpx.post(f"{address}/v1/predict", files=files)
+        assert answer.status_code == 200
+        said = answer.json()["predictions"]
+        assert "no finite numbers" in said.pop(2)["error"]
+        expected = by_energy.predict(world.test.batch(torch.arange(4)))
+        assert [record["class"] for record in said] == [p.class_name for p in expected]
+        assert httpx.get(f"{address}/v1/drift").json()["images"] == 4
 
 
 def test_slow_and_vanishing_clients_hold_up_nobody(model: Model, world: World) -> None:

@@ -41,9 +41,16 @@ def serve_command(
         raise MissingPackageError(
             f"The service needs more packages ({error}): pip install 'offaxis[serve]'."
         ) from error
+    limits = Limits(
+        body_bytes=max_body * 2**20,
+        bodies_bytes=max(max_body * 2**20, Limits.bodies_bytes),
+        images=max_images,
+        pixels=max_pixels,
+        queue=queue,
+        batch=batch,
+    )
     model = read(bundle, made_by(network))
     secret = _token(token_file, token)
-    limits = Limits(body_bytes=max_body * 2**20, images=max_images, pixels=max_pixels, queue=queue, batch=batch)
     server = make_server(model, host, port, secret, limits, level)
     console = Console(stderr=True)
     if secret is None and not is_local(host):

@@ -17,10 +17,12 @@ from offaxis.deploy.prediction import Prediction, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing
 from offaxis.deploy.together import Together, together
 from offaxis.detectors import Detector, Reads
+from offaxis.detectors.checks import check_finite
 from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.made_for import usual_detector
 from offaxis.detectors.network import evaluating, to_device
 from offaxis.errors import ArgumentError
+from offaxis.heads import Outputs
 from offaxis.training import Trained
 from offaxis.version import __version__
 
@@ -146,7 +148,11 @@ class Model:
         return [p for pixels in self.preprocessing.batch(images) for p in self.judge(pixels)]
 
     def judge(self, pixels: Tensor) -> list[Prediction]:
-        """Pixels uint8 (N, c, h, w) of the network's size -> N predictions."""
+        """Pixels uint8 (N, c, h, w) of the network's size -> N predictions.
+
+        Raises:
+            BadOutputsError: the network gives NaN or infinity for an image.
+        """
         if not len(pixels):
             return []
         images = to_device(self.network, self.preprocessing.normalise(pixels))
@@ -156,8 +162,9 @@ class Model:
             scores = self.detector.score_images(self.network, images)
         else:
             scores = self.detector.score(outputs)
-        probability, predicted = outputs.logits.float().softmax(1).max(1)
-        closeness = outputs.logits.softmax(1) if outputs.cosine is None else outputs.cosine
+        probabilities = class_probabilities(outputs)
+        probability, predicted = probabilities.max(1)
+        closeness = probabilities if outputs.cosine is None else outputs.cosine
         nearest = closeness.topk(min(NEAREST, closeness.shape[1]), dim=1)
         return list(
             self._predictions(
@@ -200,6 +207,23 @@ class Model:
         from offaxis.deploy.bundle import save  # the bundle knows the model, so the model asks for it late
 
         save(self, path, folder=folder, builder=builder)
+
+
+def class_probabilities(outputs: Outputs) -> Tensor:
+    """Outputs of N images -> probabilities (N, C), all of them finite.
+
+    A predicted scale can be too large for its type, which makes logits infinite and their softmax NaN. The class with the
+    largest cosine then has all of the probability, as it has in the limit of a growing scale.
+
+    Raises:
+        BadOutputsError: there is no cosine to go by, or it is not finite either.
+    """
+    found = outputs.logits.float().softmax(1)
+    lost = found.isnan().any(1)
+    if outputs.cosine is not None and lost.any():
+        found[lost] = (outputs.cosine[lost].float() * torch.finfo(torch.float32).max).softmax(1)
+    check_finite("What the network says of the classes", found)
+    return found
 
 
 def pack_hashes(hashes: Sequence[bytes]) -> Tensor:

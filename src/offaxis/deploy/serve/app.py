@@ -74,7 +74,12 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/model")
     async def model() -> dict[str, Any]:
-        """Classes, preprocessing, detector, level, calibration and provenance."""
+        """Classes, preprocessing, detector, level, calibration and provenance.
+
+        Where verdicts are per class (`per_class`), `threshold` and `calibration.flag_rate` are null; `class_thresholds` and
+        `calibration.class_flag_rates` have an entry for each class, null where its calibration images are too few. Where
+        they are not, it is the other way round.
+        """
         return service.about()
 
     @app.get("/v1/drift")

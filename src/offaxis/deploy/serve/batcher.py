@@ -14,8 +14,10 @@ from offaxis.deploy.prediction import Prediction
 from offaxis.deploy.serve.limits import Limits
 from offaxis.deploy.serve.refusals import busy
 
-Judge = Callable[[Tensor], list[Prediction]]
-Waiting = tuple[NDArray[np.uint8], asyncio.Future[Prediction]]
+Said = Prediction | str
+"""What is said of an image, or why nothing can be."""
+Judge = Callable[[Tensor], list[Said]]
+Waiting = tuple[NDArray[np.uint8], asyncio.Future[Said]]
 
 
 class Batcher:
@@ -45,8 +47,8 @@ class Batcher:
             await self._task
         self._thread.shutdown()
 
-    async def predict(self, images: Sequence[NDArray[np.uint8]]) -> list[Prediction]:
-        """Predictions for the images (c, h, w) of one request, all or none.
+    async def predict(self, images: Sequence[NDArray[np.uint8]]) -> list[Said]:
+        """What is said of the images (c, h, w) of one request, all or none.
 
         Raises:
             Refusal: the queue cannot hold them (503).

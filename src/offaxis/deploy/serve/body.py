@@ -88,9 +88,14 @@ async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[st
         raise Refusal(400, "The multipart body is damaged.") from error
     try:
         files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
-        return [((file.filename or "image")[:200], await file.read()) for file in files]
+        return [(_name(file), await file.read()) for file in files]
     finally:
         await form.close()
+
+
+def _name(file: UploadFile) -> str:
+    """What the client calls a file, as text that an answer can hold: some encodings give halves of characters."""
+    return (file.filename or "image")[:200].encode("utf-8", "replace").decode()
 
 
 def _too_long(limits: Limits) -> Refusal:

@@ -29,7 +29,7 @@ class Metrics:
         )
         self.verdicts = client.Counter("offaxis_verdicts", "Images by verdict.", ["verdict"], **made)
         self.p_values = client.Histogram("offaxis_p_value", "P-values of the images.", buckets=P_VALUES, **made)
-        self.bad = client.Counter("offaxis_bad_images", "Images that could not be read.", **made)
+        self.bad = client.Counter("offaxis_bad_images", "Images that could not be read or judged.", **made)
         self.queue = client.Gauge("offaxis_queue_images", "Images that wait for the network.", **made)
         self.wealth = client.Gauge("offaxis_drift_log10_wealth", "log10 of the stream watch's martingale.", **made)
         self.alarm = client.Gauge(

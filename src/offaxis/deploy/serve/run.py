@@ -67,31 +67,50 @@ def is_local(host: str) -> bool:
 
 
 def _patient(limits: Limits) -> type[H11Protocol]:
-    """Uvicorn's protocol with two bounds that it lacks: on connections, and on the time a request's head may take."""
+    """Uvicorn's protocol with two bounds that it lacks: on connections, and on the time that a client may keep one waiting.
+
+    It waits for the rest of a head, for the rest of a body whose request is answered already, and for answers to be read.
+    """
 
     class Patient(H11Protocol):
         _hurry: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            transport.set_write_buffer_limits(high=0)  # writing pauses as soon as the client does not keep up
             if len(self.connections) > limits.connections:
                 transport.abort()
                 return
             self._await_head()
 
         def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.conn.their_state is h11.IDLE:
-                if data:
-                    self._await_head()
+            super().data_received(data)  # which stops uvicorn's own clock for connections without a request
+            if self._waits():
+                self._await_head()
             elif self._hurry is not None:
                 self._hurry.cancel()
                 self._hurry = None
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(limits.seconds_to_send, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._unread is not None:
+                self._unread.cancel()
+
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._hurry is not None:
-                self._hurry.cancel()
+            for timer in (self._hurry, self._unread):
+                if timer is not None:
+                    timer.cancel()
             super().connection_lost(exc)
+
+        def _waits(self) -> bool:
+            """Whether no request is being worked on."""
+            answered = self.cycle is not None and self.cycle.response_complete
+            return answered or self.conn.their_state is h11.IDLE
 
         def _await_head(self) -> None:
             if self._hurry is None:
@@ -99,7 +118,7 @@ def _patient(limits: Limits) -> type[H11Protocol]:
 
         def _give_up(self) -> None:
             self._hurry = None
-            if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            if self._waits() and not self.transport.is_closing():
                 self.transport.close()
 
     return Patient

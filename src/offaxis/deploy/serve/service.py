@@ -10,20 +10,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from offaxis.calibration import Calibration
 from offaxis.classifier import Classifier
+from offaxis.conformal import flag_rate
 from offaxis.deploy.model import Model
-from offaxis.deploy.serve.batcher import Batcher
+from offaxis.deploy.serve.batcher import Batcher, Said
 from offaxis.deploy.serve.body import Budget
 from offaxis.deploy.serve.limits import Limits
 from offaxis.deploy.serve.metrics import Metrics
 from offaxis.deploy.serve.refusals import Refusal, busy
 from offaxis.deploy.watch import Watch
-from offaxis.errors import DataError
+from offaxis.errors import BadOutputsError, CalibrationError, DataError
 from offaxis.version import __version__
 
 TRACE = 400  # points of the drift line
 BINS = 40
+UNJUDGED = "Expected an image that the network can judge but for this one it gives no finite numbers."
 
 
 class Service:
@@ -33,7 +37,7 @@ class Service:
         self.model, self.limits = model, limits or Limits()
         self.metrics = Metrics()
         self.budget = Budget(self.limits)
-        self.batcher = Batcher(model.judge, self.limits)
+        self.batcher = Batcher(self._judge, self.limits)
         self.watch = Watch(model.calibration.scores, level)
         self.trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
         self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decoder")
@@ -49,20 +53,20 @@ class Service:
             async with asyncio.timeout(self.limits.seconds_to_answer):
                 decoded = await self._decode(images)
                 good = [pixels for pixels in decoded if not isinstance(pixels, str)]
-                predictions = await self.batcher.predict(good) if good else []
+                judged = await self.batcher.predict(good) if good else []
         except TimeoutError:
             raise busy(self.limits.retry_after) from None
-        left = iter(predictions)
+        left = iter(judged)
         records: list[dict[str, Any]] = []
         for (name, _), pixels in zip(images, decoded, strict=True):
-            if isinstance(pixels, str):
+            said = pixels if isinstance(pixels, str) else next(left)
+            if isinstance(said, str):
                 self.metrics.bad.inc()
-                records.append({"name": name, "error": pixels})
+                records.append({"name": name, "error": said})
                 continue
-            prediction = next(left)
-            self.metrics.saw(prediction)
-            online = self.watch.add(prediction.score)
-            records.append({"name": name, **prediction.to_json(), "online_p_value": online})
+            self.metrics.saw(said)
+            online = self.watch.add(said.score)
+            records.append({"name": name, **said.to_json(), "online_p_value": online})
         drift = self.watch.state()
         self.trace.append((drift.images, drift.log10_wealth))
         self.metrics.drifted(drift)
@@ -87,6 +91,15 @@ class Service:
         except DataError as error:
             return str(error)
 
+    def _judge(self, pixels: Tensor) -> list[Said]:
+        """What is said of each image (N, c, h, w); one that the network cannot judge costs the others nothing."""
+        try:
+            return list(self.model.judge(pixels))
+        except (BadOutputsError, CalibrationError):
+            if len(pixels) == 1:
+                return [UNJUDGED]
+            return [said for half in pixels.chunk(2) for said in self._judge(half)]
+
     def close(self) -> None:
         """Let the threads go."""
         self._decoders.shutdown(wait=False, cancel_futures=True)
@@ -104,15 +117,10 @@ class Service:
             "detector": model.detector.name,
             "alpha": calibration.alpha,
             "per_class": calibration.per_class,
-            "threshold": calibration.threshold(),
-            "classes_without_verdict": [
-                name for name, enough in zip(model.classes, calibration.enough(), strict=True) if not enough
-            ]
-            if calibration.per_class
-            else [],
+            **_thresholds(model),
             "calibration": {
                 "images": len(calibration.scores),
-                "flag_rate": asdict(calibration.flag_rate()),
+                **_flag_rates(calibration),
                 "histogram": {
                     "of": "score" if calibration.cosine is None else "cosine",
                     "counts": counts.tolist(),
@@ -136,6 +144,27 @@ class Service:
         self.watch.reset()
         self.trace.clear()
         self.metrics.drifted(self.watch.state())
+
+
+def _thresholds(model: Model) -> dict[str, Any]:
+    """The threshold that verdicts go by: one for all, or one for each class (None where its images are too few)."""
+    calibration = model.calibration
+    if not calibration.per_class:
+        return {"threshold": calibration.threshold(), "class_thresholds": None, "classes_without_verdict": []}
+    thresholds = calibration.class_thresholds()
+    without = [name for name, found in zip(model.classes, thresholds, strict=True) if found is None]
+    return {"threshold": None, "class_thresholds": thresholds, "classes_without_verdict": without}
+
+
+def _flag_rates(calibration: Calibration) -> dict[str, Any]:
+    """What share of new ID images is flagged in the long run: over all, or within each class that has verdicts."""
+    if not calibration.per_class:
+        return {"flag_rate": asdict(calibration.flag_rate()), "class_flag_rates": None}
+    rates = [
+        asdict(flag_rate(count, calibration.alpha)) if enough else None
+        for count, enough in zip(calibration.class_counts(), calibration.enough(), strict=True)
+    ]
+    return {"flag_rate": None, "class_flag_rates": rates}
 
 
 __all__ = ["Refusal", "Service"]

@@ -2,7 +2,8 @@
 // The page of `offaxis serve`: images in, what the service says of them out. No frameworks, nothing from elsewhere.
 
 const KEPT = 200;          // images in the strip
-const AT_A_TIME = 8;       // images in one request
+const AT_A_TIME = 8;       // images in one request, or fewer where the service takes fewer
+const GONE = "The service cannot be reached.";
 const at = (id) => document.getElementById(id);
 const svg = (name, attributes) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -34,7 +35,7 @@ async function start() {
     waiting = [];
     if (queue.length) await judge(queue);
     await drift();
-  } catch { say("The service cannot be reached.", true); }
+  } catch { say(GONE, true); }
 }
 
 function say(text, wrong = false) {
@@ -48,8 +49,9 @@ const kind = (record) => record.error ? "bad" : { "in-distribution": "in", "out-
 async function judge(files) {
   if (!model) { waiting.push(...files); return; }
   let done = 0, bad = 0;
-  for (let first = 0; first < files.length; first += AT_A_TIME) {
-    const part = files.slice(first, first + AT_A_TIME);
+  const step = Math.min(AT_A_TIME, model.limits.images);
+  for (let first = 0; first < files.length; first += step) {
+    const part = files.slice(first, first + step);
     say(`Judging ${done + 1} of ${files.length} …`);
     const records = await send(part);
     records.forEach((record, i) => {
@@ -61,7 +63,8 @@ async function judge(files) {
   }
   await drift();
   const last = seen[seen.length - 1];
-  if (bad && files.length === 1) say(last.record.error, true);
+  if (bad === files.length && last.record.error === GONE) say(GONE, true);
+  else if (bad && files.length === 1) say(last.record.error, true);
   else say(`${done - bad} of ${files.length} judged` + (bad ? `, ${bad} could not be` : ""), bad > 0);
 }
 
@@ -83,7 +86,7 @@ async function send(files, patience = 5) {
     if (said.predictions) return said.predictions;
     return files.map((file) => ({ name: file.name, error: said.error ?? "The service did not answer." }));
   } catch {
-    return files.map((file) => ({ name: file.name, error: "The service cannot be reached." }));
+    return files.map((file) => ({ name: file.name, error: GONE }));
   }
 }
 
@@ -176,8 +179,9 @@ function histogram(record) {
     y: 105 - 90 * count / most, height: 90 * count / most,
   })));
   chart.append(svg("line", { class: "base", x1: 10, x2: wide - 10, y1: 105, y2: 105 }));
-  const single = ["cosine", "cosine-ensemble"].includes(model.detector) && of === "cosine" && !model.per_class;
-  if (single || of === "score") {
+  // one threshold for all classes, on the axis that is drawn
+  const single = !model.per_class && (of === "score" || ["cosine", "cosine-ensemble"].includes(model.detector));
+  if (single) {
     const limit = of === "cosine" ? -model.threshold : model.threshold;
     chart.append(svg("line", { class: "limit", x1: x(limit), x2: x(limit), y1: 10, y2: 105 }));
   }
@@ -187,7 +191,7 @@ function histogram(record) {
   chart.append(label);
   const images = model.calibration.images;
   at("where-caption").textContent = `Its ${of} among those of ${images} familiar images` +
-    (single || of === "score" ? " (dashed: the threshold)" : "");
+    (single ? " (dashed: the threshold)" : "");
   chart.setAttribute("aria-label", `${of} ${value.toFixed(3)}; those of ${images} familiar images lie between ` +
     `${edges[0].toFixed(3)} and ${edges[edges.length - 1].toFixed(3)}`);
 }
@@ -210,10 +214,17 @@ function nearest(record, byCosine) {
 }
 
 async function drift() {
-  const answer = await ask("/v1/drift");
-  if (!answer.ok) return;
-  const state = await answer.json();
   const words = at("drift");
+  let state;
+  try {
+    const answer = await ask("/v1/drift");
+    if (!answer.ok) return;
+    state = await answer.json();
+  } catch {
+    words.className = "";
+    words.textContent = "The service cannot be reached, so nothing new is known of the stream.";
+    return;
+  }
   words.className = state.alarm ? "out" : "";
   const odds = 1 / state.level;
   words.textContent = state.alarm
