@@ -1,6 +1,7 @@
 """offaxis score: every source, every format, bad files, interruptions."""
 
 import csv
+import errno
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -20,8 +21,10 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import Model
 from offaxis.cli import app
+from offaxis.deploy import container
 from offaxis.deploy.score import Options, score
-from offaxis.errors import ArgumentError, DataError
+from offaxis.deploy.score.rows import Journal
+from offaxis.errors import ArgumentError, DataError, StorageError
 
 from .conftest import World, write_images
 
@@ -162,6 +165,94 @@ def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Pat
     assert names == sorted(names)
     assert len(names) == 800
     assert "800 images judged" in done.stderr
+
+
+def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    folder, odd = tmp_path / "odd", os.fsdecode(b"caf\xe9.png")
+    folder.mkdir()
+    (folder / odd).write_bytes(pictures[0].read_bytes())
+    with tarfile.open(folder / "pack.tar", "w") as tar:
+        tar.add(pictures[0], odd)
+    with tarfile.open(folder / "refused.tar", "w") as tar:
+        link = tarfile.TarInfo(odd)
+        link.type, link.linkname = tarfile.SYMTYPE, "elsewhere"
+        tar.addfile(link)
+    names = [f"{folder}/caf\\xe9.png", f"{folder}/pack.tar::caf\\xe9.png", f"{folder}/refused.tar"]
+    for kind in ("jsonl", "csv"):
+        out = tmp_path / f"out.{kind}"
+        score(bundle, offaxis.load(bundle), [str(folder)], Options(str(out), quiet=True))
+        assert "xe9.png" in out.read_text(encoding="utf-8")
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert [row["path"] for row in rows] == names
+    assert rows[0]["score"] == rows[1]["score"]
+    assert "is a link" in rows[2]["error"]
+    # a journal that holds the row already: the file is known again by the same text
+    journal = tmp_path / "again.jsonl.journal"
+    header = json.dumps({"format": "offaxis-score-1", "bundle": container.read(bundle)[0]["sha256"]})
+    journal.write_text(f"{header}\n{json.dumps({**rows[0], 'score': 7.0})}\n")
+    assert scored(bundle, [str(folder)], tmp_path / "again.jsonl", resume=True)[0]["score"] == 7.0
+
+
+def test_a_list_of_names_that_are_not_utf8_is_taken(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9.png")
+    odd.write_bytes(pictures[0].read_bytes())
+    done = run(app, ["score", str(bundle), "-", "--quiet"], input=os.fsencode(odd) + b"\n")
+    assert done.exit_code == 0, done.output
+    assert f"{tmp_path}/caf\\xe9.png," in done.stdout
+    assert "1 images judged" in done.stderr
+
+
+class FullDisk(io.RawIOBase):
+    """A file on a disk without room."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def on_full_disk() -> IO[str]:
+    return io.TextIOWrapper(io.BufferedWriter(FullDisk()), encoding="utf-8")
+
+
+@pytest.mark.parametrize("rows", [1, 100])  # a few are held back until the flush, many are written before it
+def test_a_full_disk_is_told_in_a_sentence(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    real, names = Journal.begin, [f"{tmp_path}/{number:0100}.png" for number in range(rows)]
+
+    def begin(self: Journal, *options: Any) -> None:
+        real(self, *options)
+        self.close()
+        self._file = on_full_disk()
+
+    monkeypatch.setattr(Journal, "begin", begin)
+    with pytest.raises(StorageError, match="No space left .*: free some space and resume"):
+        scored(bundle, names, tmp_path / "out.jsonl", batch=rows)
+    monkeypatch.setattr(sys, "stdout", on_full_disk())
+    with pytest.raises(StorageError, match="Standard output cannot be written"):
+        score(bundle, offaxis.load(bundle), names, Options("-", batch=rows, quiet=True))
+    assert sys.stdout.closed
+
+
+@pytest.mark.parametrize("kept", [0, 20])
+def test_a_run_killed_in_its_first_batch_goes_on(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    out, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+
+    def judge(self: Model, pixels: torch.Tensor) -> Any:
+        header = journal.read_text()
+        assert header.endswith("\n")  # it is with the system before the first batch
+        journal.write_text(header[:kept])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Model, "judge", judge)
+        scored(bundle, [str(pictures[0])], out)
+    assert journal.stat().st_size == kept
+    assert len(scored(bundle, [str(pictures[0])], out, resume=True)) == 1
 
 
 def test_standard_input_and_output(bundle: Path, pictures: list[Path]) -> None:

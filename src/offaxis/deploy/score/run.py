@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +15,9 @@ from offaxis.deploy.model import Model
 from offaxis.deploy.score.engine import score_units
 from offaxis.deploy.score.ray_engine import score_with_ray
 from offaxis.deploy.score.rows import Journal, Row, RowWriter, format_of, write_rows
-from offaxis.deploy.score.sources import Unit, units
+from offaxis.deploy.score.sources import Unit, readable, units
 from offaxis.deploy.score.summary import summarise, write_strangest
+from offaxis.errors import StorageError
 from offaxis.progress import Counter
 
 Engine = Literal["threads", "ray"]
@@ -92,8 +94,15 @@ def _to_standard_output(
     def written() -> Iterator[Row]:
         for rows in _rows(bundle, model, _unseen(paths, seen, set()), options):
             fresh = [row for row in rows if _note(seen, row["path"])]
-            writer.add(fresh)
-            sys.stdout.flush()
+            try:
+                writer.add(fresh)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise  # whoever reads has seen enough
+            except OSError as error:
+                with suppress(OSError):
+                    sys.stdout.close()  # else it is flushed once more at the end, and fails again
+                raise StorageError(f"Standard output cannot be written ({error.strerror}): free some space.") from error
             yield from fresh
 
     return summarise(written(), model, options.strangest)
@@ -125,7 +134,7 @@ def _note(seen: set[bytes], path: str) -> bool:
 
 def _key(path: str) -> bytes:
     """Sixteen bytes for a path: millions of them fit in memory."""
-    return hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+    return hashlib.blake2b(readable(path).encode(), digest_size=16).digest()
 
 
 def _identity(bundle: Path) -> str:

@@ -62,6 +62,11 @@ def units(paths: Iterable[str], batch: int) -> Iterator[Unit]:
         yield Unit(tuple(waiting))
 
 
+def readable(name: str) -> str:
+    """A name as text that every file can hold: bytes of it that are not UTF-8 are written out, ``caf\\xe9.png``."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def batches(unit: Unit, batch: int) -> Iterator[tuple[Item, ...]]:
     """The items of a unit, ``batch`` at a time."""
     return parts(_inside(unit.paths[0]) if unit.archive else map(_item, unit.paths), batch)
