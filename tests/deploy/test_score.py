@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import offaxis
@@ -24,6 +25,7 @@ from offaxis.cli import app
 from offaxis.deploy import container
 from offaxis.deploy.score import Options, score
 from offaxis.deploy.score.rows import Journal
+from offaxis.deploy.score.summary import write_strangest
 from offaxis.errors import ArgumentError, DataError, StorageError
 
 from .conftest import World, write_images
@@ -185,6 +187,8 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
     rows = rows_of(tmp_path / "out.jsonl")
     assert [row["path"] for row in rows] == names
     assert rows[0]["score"] == rows[1]["score"]
+    with Image.open(tmp_path / "out.strangest.png") as page:
+        assert page.width > 1.5 * page.height  # both images are on it
     assert "is a link" in rows[2]["error"]
     # a journal that holds the row already: the file is known again by the same text
     journal = tmp_path / "again.jsonl.journal"
@@ -248,21 +252,69 @@ def test_a_run_killed_in_its_first_batch_goes_on(
         journal.write_text(header[:kept])
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Model, "judge", judge)
-        scored(bundle, [str(pictures[0])], out)
+        with pytest.raises(KeyboardInterrupt):
+            scored(bundle, [str(pictures[0])], out)
     assert journal.stat().st_size == kept
     assert len(scored(bundle, [str(pictures[0])], out, resume=True)) == 1
 
 
+def test_links_to_folders_are_not_followed(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "one.png").write_bytes(pictures[0].read_bytes())
+    (folder / "link").symlink_to(folder / "inner")
+    (folder / "round").symlink_to(folder)
+    rows = scored(bundle, [str(folder)], tmp_path / "out.jsonl")
+    assert [row["path"] for row in rows] == [f"{folder}/{name}" for name in ("inner/one.png", "link", "round")]
+    assert [row["error"] is None for row in rows] == [True, False, False]
+    assert "link to a folder" in rows[1]["error"]
+    named = scored(bundle, [str(folder / "link")], tmp_path / "named.jsonl")  # it was asked for
+    assert [row["path"] for row in named] == [f"{folder}/link/one.png"]
+
+
+def with_a_link_at_its_end(archive: Path, pictures: list[Path]) -> None:
+    with tarfile.open(archive, "w") as tar:
+        for path in pictures:
+            tar.add(path, f"odd::{path.name}")
+        link = tarfile.TarInfo("link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "elsewhere"
+        tar.addfile(link)
+
+
+def test_archives_that_are_refused_late_are_summarised_all_the_same(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("a::b")
+    folder.mkdir()
+    with_a_link_at_its_end(folder / "late.tar", pictures[:3])
+    with zipfile.ZipFile(folder / "whole.zip", "w") as pack:
+        pack.write(pictures[3], "one.png")
+    rows = scored(bundle, [f"./{folder}"], tmp_path / "out.jsonl")
+    assert [row["error"] is None for row in rows] == [True, True, True, False, True]
+    assert "is a link" in rows[3]["error"]
+    assert not (tmp_path / "out.jsonl.journal").exists()
+    summary = json.loads((tmp_path / "out.summary.json").read_text())
+    assert len(summary["strangest"]) == 4
+    model = offaxis.load(bundle)
+    for fewer in ([summary["strangest"][0]], summary["strangest"]):
+        assert write_strangest({"strangest": fewer}, model, tmp_path / f"{len(fewer)}.png")
+    with Image.open(tmp_path / "1.png") as one, Image.open(tmp_path / "4.png") as four:
+        assert four.width > 1.5 * one.width  # two columns: none of the four is missing
+        assert four.height > 1.5 * one.height
+
+
 def test_standard_input_and_output(bundle: Path, pictures: list[Path]) -> None:
-    listed = "\n".join(map(str, pictures[:3])) + "\n/nowhere/x.png\n"
+    listed = "\n".join(map(str, pictures[:3])) + f"\n/nowhere/x.png\n/{'x' * 300}.png\n"
     done = run(app, ["score", str(bundle), "-", "--quiet"], input=listed)
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["path"] for row in rows] == listed.split()
     assert rows[3]["error"] == "there is no such file"
-    assert "3 images judged, 1 files" in done.stderr
+    assert "File name too long" in rows[4]["error"]
+    assert "3 images judged, 2 files" in done.stderr
 
 
 def test_what_cannot_be_is_told_before_work_begins(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:

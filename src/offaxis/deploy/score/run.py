@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from offaxis.atomic import write_text
+from offaxis.datasets.archive import is_archive
 from offaxis.deploy import container
 from offaxis.deploy.model import Model
 from offaxis.deploy.score.engine import score_units
 from offaxis.deploy.score.ray_engine import score_with_ray
 from offaxis.deploy.score.rows import Journal, Row, RowWriter, format_of, write_rows
-from offaxis.deploy.score.sources import Unit, readable, units
+from offaxis.deploy.score.sources import Unit, files, readable, units
 from offaxis.deploy.score.summary import summarise, write_strangest
 from offaxis.errors import StorageError
 from offaxis.progress import Counter
@@ -108,8 +109,8 @@ def _to_standard_output(
     return summarise(written(), model, options.strangest)
 
 
-def _rows(bundle: Path, model: Model, paths: Iterable[str], options: Options) -> Iterator[list[Row]]:
-    work: Iterator[Unit] = units(paths, options.batch)
+def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: Options) -> Iterator[list[Row]]:
+    work: Iterator[Unit] = units(unseen, options.batch)
     if options.engine == "ray":
         return score_with_ray(bundle, work, options.batch, options.workers)
     return score_units(model, work, options.batch, options.workers)
@@ -117,10 +118,9 @@ def _rows(bundle: Path, model: Model, paths: Iterable[str], options: Options) ->
 
 def _unseen(paths: Iterable[str], seen: set[bytes], own: set[Path]) -> Iterator[str]:
     """The files behind the paths, without those that have their row already and those that we write ourselves."""
-    for unit in units(paths, 1):
-        for path in unit.paths:
-            if (unit.archive or _key(path) not in seen) and Path(path).absolute() not in own:
-                yield path
+    for path in files(paths):
+        if (is_archive(Path(path)) or _key(path) not in seen) and Path(path).absolute() not in own:
+            yield path
 
 
 def _note(seen: set[bytes], path: str) -> bool:
