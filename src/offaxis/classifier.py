@@ -16,6 +16,9 @@ class Classifier(nn.Module):
     ``forward`` gives logits, so every training loop and ``cross_entropy`` just works; ``outputs`` gives all that a
     detector may read, from the same single forward pass.
 
+    Attributes:
+        builder: how a bundle makes the backbone again, where it came from one; see offaxis.deploy.third_party.
+
     Args:
         backbone: images -> features (N, d), or anything ``feature_tensor`` can read them from.
         head: features -> Outputs.
@@ -35,6 +38,7 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         self.origin = origin
+        self.builder: dict[str, Any] | None = None
         self.backbone = backbone
         self.head = head
         self.layers = tuple(layers)

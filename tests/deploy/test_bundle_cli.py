@@ -3,15 +3,19 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import offaxis
+from offaxis import Classifier, Preprocessing
 from offaxis.cli import app
 from offaxis.datasets import load
 from offaxis.errors import ArgumentError, DataError, OverlapError
+from offaxis.heads import make_head
 
 from .conftest import World, write_images
 
@@ -45,6 +49,27 @@ def test_fitted_detectors_pairs_and_folders(world: World, tmp_path: Path) -> Non
     assert isinstance(model.network, offaxis.Paired)
     assert model.detector.name == "knn"
     assert model.calibration.per_class
+
+
+def make_own_network() -> Classifier:
+    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), make_head("cosine", 16, 10))
+
+
+def test_the_bundle_of_a_network_of_ones_own_is_calibrated_anew(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "own.oax"
+    preprocessing = Preprocessing((1, 8, 8), world.trained.normalise)
+    offaxis.Model.calibrated(make_own_network().eval(), world.calibration, preprocessing=preprocessing).save(bundle)
+    write_images(tmp_path / "pictures", world.test, 60)
+    module = ModuleType("a_module_of_ones_own")
+    monkeypatch.setattr(module, "make", make_own_network, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    command = ["calibrate", str(bundle), str(tmp_path / "pictures")]
+    assert "--network" in str(run(app, command).exception)
+    done = run(app, [*command, "--network", "a_module_of_ones_own:make"])
+    assert done.exit_code == 0, done.output
+    assert len(offaxis.load(bundle, network=make_own_network()).calibration.scores) == 60
 
 
 def test_what_cannot_be_is_told(world: World, tmp_path: Path) -> None:

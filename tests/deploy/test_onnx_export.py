@@ -156,5 +156,9 @@ def test_attached_networks_are_bundled_and_exported(name: str, tmp_path: Path) -
     model.save(tmp_path / "x.oax", builder=builder)
     again = offaxis.load(tmp_path / "x.oax")
     assert again.predict(images) == model.predict(images)
+    again.recalibrated(images, alpha=0.1).save(tmp_path / "y.oax")  # what offaxis calibrate does
+    assert [p.score for p in offaxis.load(tmp_path / "y.oax").predict(images)] == [
+        p.score for p in model.predict(images)
+    ]
     export(again, tmp_path / "x.onnx")
     check_same(tmp_path / "x.onnx", again, images.images[:9])

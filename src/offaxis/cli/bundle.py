@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from offaxis.cli.app import app, example
+from offaxis.cli.score import Network
 from offaxis.errors import ArgumentError
 
 Alpha = Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")]
@@ -79,13 +80,15 @@ def calibrate_command(
     out: Annotated[Path | None, typer.Option(help="Write another bundle.", show_default="BUNDLE itself")] = None,
     alpha: Annotated[float | None, typer.Option(help="Another level.", show_default="as it was")] = None,
     per_class: Annotated[bool | None, typer.Option(help="Verdicts per class.", show_default="as it was")] = None,
+    network: Network = None,
     data: Data = None,
 ) -> None:
     """Calibrate a bundle anew, on other ID images or for another level; nothing is trained."""
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import read
+    from offaxis.deploy.own_network import made_by
 
-    model = read(bundle)
+    model = read(bundle, made_by(network))
     model = model.recalibrated(images_like(images, model.preprocessing.shape, data), alpha, per_class)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
