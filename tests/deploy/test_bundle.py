@@ -111,6 +111,21 @@ def test_images_may_come_as_anything(bundle: Path, pictures: list[Path]) -> None
         loaded.predict(b"no image")
 
 
+def test_a_pillow_image_is_read_as_its_file_is(bundle: Path, tmp_path: Path) -> None:
+    preprocessing = offaxis.load(bundle).preprocessing
+    deep = Image.fromarray((np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8))
+    palette = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).convert("P")
+    for number, image in enumerate((deep, palette)):
+        image.save(tmp_path / f"{number}.png")
+        assert np.array_equal(preprocessing.pixels(image), preprocessing.pixels(tmp_path / f"{number}.png"))
+    assert np.array_equal(preprocessing.pixels(deep)[0].ravel(), np.arange(64) * 1000 // 256)
+    floating = Image.fromarray(np.full((8, 8), 0.5, np.float32))
+    floating.save(tmp_path / "f.tiff")
+    for source in (floating, tmp_path / "f.tiff"):
+        with pytest.raises(DataError, match="floating-point"):
+            preprocessing.pixels(source)
+
+
 def test_a_folder_is_a_bundle_too(model: Model, tmp_path: Path, world: World) -> None:
     model.save(tmp_path / "x", folder=True)
     model.save(tmp_path / "x", folder=True)  # a bundle may be replaced
