@@ -170,7 +170,9 @@ def pooled(out: Any, channels_last: bool = False) -> Tensor:
     return tensor.flatten(1, -2).mean(1) if tensor.dim() > 2 else tensor
 
 
-_FORMATS = {"SwinTransformer": "NHWC"}
+def has_channels_last(backbone: nn.Module) -> bool:
+    """Whether a network's maps are (N, h, w, c), as Swin's are: timm says so, torchvision does not."""
+    return getattr(backbone, "output_fmt", "") == "NHWC" or type(backbone).__name__ == "SwinTransformer"
 
 
 class _Recorder:
@@ -186,8 +188,7 @@ class _Recorder:
                 f"are {', '.join(known)}; named_modules() of the backbone lists all."
             )
         self.modules = {n: modules[n] for n in names}
-        # Swin's maps are (N, h, w, c): timm says so, torchvision does not.
-        self.channels_last = "NHWC" in (getattr(backbone, "output_fmt", ""), _FORMATS.get(type(backbone).__name__))
+        self.channels_last = has_channels_last(backbone)
         self.pooled: dict[str, Tensor] = {}
         self.handles: list[torch.utils.hooks.RemovableHandle] = []
 
