@@ -99,13 +99,24 @@ def _report(model: "object", path: Path) -> None:
 
     assert isinstance(model, Model)
     calibration = model.calibration
-    rate = calibration.flag_rate()
-    lines = [
-        f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above "
-        f"{calibration.threshold():.4g} (alpha {calibration.alpha:g}).",
-        f"In the long run it flags {rate.mean:.2%} of ID images; nine of ten calibration sets of this size give "
-        f"{rate.low:.2%} to {rate.high:.2%}.",
-    ]
+    about = f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above"
+    level = f"(alpha {calibration.alpha:g})"
+    if calibration.per_class:
+        used = [value for value in calibration.class_thresholds() if value is not None]
+        rates = [rate for rate in calibration.class_flag_rates() if rate is not None]
+        lines = [
+            f"{about} {min(used):.4g} to {max(used):.4g}, by predicted class {level}.",
+            f"In the long run it flags {min(r.mean for r in rates):.2%} to {max(r.mean for r in rates):.2%} of the ID images "
+            "of a class; nine of ten calibration sets of these sizes give "
+            f"{min(r.low for r in rates):.2%} to {max(r.high for r in rates):.2%}.",
+        ]
+    else:
+        rate = calibration.flag_rate()
+        lines = [
+            f"{about} {calibration.threshold():.4g} {level}.",
+            f"In the long run it flags {rate.mean:.2%} of ID images; nine of ten calibration sets of this size give "
+            f"{rate.low:.2%} to {rate.high:.2%}.",
+        ]
     few = [name for name, enough in zip(model.classes, calibration.enough(), strict=True) if not enough]
     if few and calibration.per_class:
         lines.append(
