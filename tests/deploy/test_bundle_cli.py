@@ -1,7 +1,9 @@
 """offaxis bundle and offaxis calibrate, as a user types them."""
 
+import math
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +15,11 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import Classifier, Preprocessing
 from offaxis.cli import app
+from offaxis.conformal import flag_rate
 from offaxis.datasets import load
+from offaxis.deploy.assemble import Wanted, assemble
+from offaxis.detectors import KNN
+from offaxis.detectors.network import Batches
 from offaxis.errors import ArgumentError, DataError, OverlapError
 from offaxis.heads import make_head
 
@@ -70,6 +76,41 @@ def test_the_bundle_of_a_network_of_ones_own_is_calibrated_anew(
     done = run(app, [*command, "--network", "a_module_of_ones_own:make"])
     assert done.exit_code == 0, done.output
     assert len(offaxis.load(bundle, network=make_own_network()).calibration.scores) == 60
+
+
+def test_fitting_holds_one_batch_of_training_images(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[int] = []
+
+    def fit(self: KNN, network: object, batches: Batches) -> KNN:
+        for _ in range(2):  # some detectors look twice
+            seen = [weakref.ref(images) for images, _ in batches]
+            alive.append(sum(image() is not None for image in seen))
+            assert len(seen) == math.ceil(len(world.train) / 256)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KNN, "fit", fit)
+    assert world.trained.folder is not None
+    with pytest.raises(KeyboardInterrupt):
+        assemble(Wanted((world.trained.folder,), "small-digits", detector="knn"))
+    assert max(alive) <= 1
+
+
+def test_per_class_reports_what_is_in_use(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "x.oax"
+    options = ["--calibrate", "small-digits", "--per-class", "--alpha", "0.1", "--out", str(out)]
+    done = run(app, ["bundle", str(world.trained.folder), *options])
+    assert done.exit_code == 0, done.output
+    calibration = offaxis.load(out).calibration
+    used = [value for value in calibration.class_thresholds() if value is not None]
+    assert f"flagged above {min(used):.4g} to {max(used):.4g}, by predicted class" in done.stderr
+    rates = [
+        flag_rate(n, 0.1) for n, enough in zip(calibration.class_counts(), calibration.enough(), strict=True) if enough
+    ]
+    assert (
+        f"{min(r.mean for r in rates):.2%} to {max(r.mean for r in rates):.2%} of the ID images of a class"
+        in done.stderr
+    )
+    assert f"{min(r.low for r in rates):.2%} to {max(r.high for r in rates):.2%}." in done.stderr
 
 
 def test_what_cannot_be_is_told(world: World, tmp_path: Path) -> None:
