@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offaxis import attach
+from offaxis.detectors.early_exit import features_until
 from offaxis.errors import AttachError
 from offaxis.heads import CosineHead
 
@@ -145,3 +146,15 @@ def test_freeze_keeps_a_pretrained_backbone_as_it_is() -> None:
     nn.functional.cross_entropy(classifier(torch.rand(4, 3, 64, 64)), torch.tensor([0, 1, 2, 0])).backward()
     optimizer.step()
     assert all(torch.equal(before[k], v) for k, v in classifier.backbone.state_dict().items())
+
+
+def test_a_layer_is_pooled_alike_where_the_pass_stops_early() -> None:
+    """Mahalanobis with a perturbation reads layers one by one; torchvision's Swin does not say that channels come last."""
+    swin = make_torchvision("swin_t")
+    classifier = attach(swin).eval()
+    images = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        whole = classifier.outputs(images, ["features.1", "features.7"]).layers
+        assert whole is not None
+        for name, expected in whole.items():
+            assert torch.equal(features_until(classifier.backbone, images, name), expected)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from offaxis import Calibration, calibrate, networks
-from offaxis.conformal import allowed, flag_rate, p_values, smallest_count, threshold
+from offaxis.conformal import allowed, check_count, flag_rate, p_values, smallest_count, threshold
 from offaxis.datasets import Normalise, TensorSet, image_hashes
 from offaxis.detectors import ODIN, Energy
 from offaxis.errors import ArgumentError, CalibrationError, OverlapError, TooFewImagesError
@@ -33,6 +33,18 @@ def test_too_few_images_are_refused_with_the_number_needed() -> None:
     with pytest.raises(TooFewImagesError, match=r"at least 19 calibration images for alpha = 0.05 but got 18.*1/19"):
         Calibration.of(np.arange(18.0), zeros(18), 10, 0.05)
     Calibration.of(np.arange(19.0), zeros(19), 10, 0.05)
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 18, 19, 98, 1233])
+def test_the_level_that_is_advised_is_taken(count: int) -> None:
+    with pytest.raises(TooFewImagesError) as refused:
+        check_count(count, 0.0001)
+    check_count(count, float(str(refused.value).split()[-1].removesuffix(".")))
+
+
+def test_no_level_is_advised_without_images() -> None:
+    with pytest.raises(TooFewImagesError, match=r"at least 19 calibration images for alpha = 0.05 but got none\.$"):
+        check_count(0, 0.05)
 
 
 @given(

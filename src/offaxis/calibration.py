@@ -122,6 +122,13 @@ class Calibration:
         """What share of new ID images this many calibration images flag in the long run, and how sure that is."""
         return conformal.flag_rate(len(self.scores), self.alpha)
 
+    def class_flag_rates(self) -> list[conformal.FlagRate | None]:
+        """The same for each predicted class with its own calibration images; None where they are too few."""
+        return [
+            conformal.flag_rate(count, self.alpha) if enough else None
+            for count, enough in zip(self.class_counts(), self.enough(), strict=True)
+        ]
+
 
 def calibrate(
     network: Network,

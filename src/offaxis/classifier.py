@@ -16,6 +16,9 @@ class Classifier(nn.Module):
     ``forward`` gives logits, so every training loop and ``cross_entropy`` just works; ``outputs`` gives all that a
     detector may read, from the same single forward pass.
 
+    Attributes:
+        builder: how a bundle makes the backbone again, where it came from one; see offaxis.deploy.third_party.
+
     Args:
         backbone: images -> features (N, d), or anything ``feature_tensor`` can read them from.
         head: features -> Outputs.
@@ -35,6 +38,7 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         self.origin = origin
+        self.builder: dict[str, Any] | None = None
         self.backbone = backbone
         self.head = head
         self.layers = tuple(layers)
@@ -166,7 +170,9 @@ def pooled(out: Any, channels_last: bool = False) -> Tensor:
     return tensor.flatten(1, -2).mean(1) if tensor.dim() > 2 else tensor
 
 
-_FORMATS = {"SwinTransformer": "NHWC"}
+def has_channels_last(backbone: nn.Module) -> bool:
+    """Whether a network's maps are (N, h, w, c), as Swin's are: timm says so, torchvision does not."""
+    return getattr(backbone, "output_fmt", "") == "NHWC" or type(backbone).__name__ == "SwinTransformer"
 
 
 class _Recorder:
@@ -182,8 +188,7 @@ class _Recorder:
                 f"are {', '.join(known)}; named_modules() of the backbone lists all."
             )
         self.modules = {n: modules[n] for n in names}
-        # Swin's maps are (N, h, w, c): timm says so, torchvision does not.
-        self.channels_last = "NHWC" in (getattr(backbone, "output_fmt", ""), _FORMATS.get(type(backbone).__name__))
+        self.channels_last = has_channels_last(backbone)
         self.pooled: dict[str, Tensor] = {}
         self.handles: list[torch.utils.hooks.RemovableHandle] = []
 

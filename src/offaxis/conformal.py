@@ -7,6 +7,7 @@ for every alpha and n (Vovk, Gammerman, Shafer 2005). Ties count against a flag,
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -39,11 +40,16 @@ def smallest_count(alpha: float) -> int:
 def check_count(count: int, alpha: float, whose: str = "") -> None:
     """Raise TooFewImagesError unless ``count`` calibration images are enough for level alpha."""
     least = smallest_count(alpha)
+    if count < least and not count:
+        raise TooFewImagesError(
+            f"Expected at least {least} calibration images{whose} for alpha = {alpha:g} but got none."
+        )
     if count < least:
+        enough = Context(prec=3, rounding=ROUND_CEILING).divide(Decimal(1), Decimal(count + 1))
         raise TooFewImagesError(
             f"Expected at least {least} calibration images{whose} for alpha = {alpha:g} but got {count}. The smallest p-value "
             f"that {count} images can give is 1/{count + 1} = {1 / (count + 1):.3g}, so nothing could ever be flagged. Add "
-            f"images, or take an alpha of at least {1 / (count + 1):.3g}."
+            f"images, or take an alpha of at least {enough}."
         )
 
 

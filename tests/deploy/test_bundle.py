@@ -1,5 +1,6 @@
 """Bundles: the same answer elsewhere, and a clear word about every other file."""
 
+import errno
 import pickle
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import offaxis
 from offaxis import Classifier, Model, Paired, Preprocessing, Verdict, networks
 from offaxis.conformal import allowed, p_values
 from offaxis.datasets import TensorSet
-from offaxis.deploy import container
+from offaxis.deploy import container, third_party
 from offaxis.deploy.preprocessing import ImageLike
 from offaxis.errors import BundleError, DataError, OffaxisError, OverlapError, StorageError, TooFewImagesError
 from offaxis.heads import make_head
@@ -110,6 +111,21 @@ def test_images_may_come_as_anything(bundle: Path, pictures: list[Path]) -> None
         loaded.predict(b"no image")
 
 
+def test_a_pillow_image_is_read_as_its_file_is(bundle: Path, tmp_path: Path) -> None:
+    preprocessing = offaxis.load(bundle).preprocessing
+    deep = Image.fromarray((np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8))
+    palette = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).convert("P")
+    for number, image in enumerate((deep, palette)):
+        image.save(tmp_path / f"{number}.png")
+        assert np.array_equal(preprocessing.pixels(image), preprocessing.pixels(tmp_path / f"{number}.png"))
+    assert np.array_equal(preprocessing.pixels(deep)[0].ravel(), np.arange(64) * 1000 // 256)
+    floating = Image.fromarray(np.full((8, 8), 0.5, np.float32))
+    floating.save(tmp_path / "f.tiff")
+    for source in (floating, tmp_path / "f.tiff"):
+        with pytest.raises(DataError, match="floating-point"):
+            preprocessing.pixels(source)
+
+
 def test_a_folder_is_a_bundle_too(model: Model, tmp_path: Path, world: World) -> None:
     model.save(tmp_path / "x", folder=True)
     model.save(tmp_path / "x", folder=True)  # a bundle may be replaced
@@ -120,6 +136,23 @@ def test_a_folder_is_a_bundle_too(model: Model, tmp_path: Path, world: World) ->
         model.save(tmp_path / "mine", folder=True)
     with pytest.raises(StorageError, match="is a folder"):
         model.save(tmp_path / "mine")
+
+
+def test_a_folder_that_cannot_be_replaced_stays(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.save(tmp_path / "x", folder=True)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()}
+    real = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(StorageError, match="Input/output error"):
+        model.save(tmp_path / "x", folder=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_the_same_model_gives_the_same_bytes(model: Model, bundle: Path, tmp_path: Path) -> None:
@@ -212,6 +245,8 @@ def test_other_files_get_a_clear_word(bundle: Path, tmp_path: Path) -> None:
     [
         ({"version": 99}, True, "reads up to 1: install a newer one"),
         ({"format": "other"}, True, "written by something else"),
+        ({"files": []}, True, "does not say how long"),
+        ({"files": {"network.safetensors": {"bytes": float("inf")}}}, True, "does not say how long"),
         ({"classes": ["a"]}, False, "has been changed"),
         ({"classes": ["a"]}, True, "class|classes"),
         ({"network": {"kind": "surprise"}}, True, "kind 'surprise'"),
@@ -227,6 +262,26 @@ def test_manifests_that_lie_are_refused(
 ) -> None:
     with pytest.raises(OffaxisError, match=match):
         offaxis.load(rewritten(bundle, tmp_path / "x.oax", change, sign))
+
+
+@pytest.mark.thirdparty
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("name", "arguments", "match"),
+    [
+        ("TimmWrapperForImageClassification", {"architecture": "resnet18"}, "library 'timm'"),
+        ("ViTForImageClassification", {"backbone": "microsoft/resnet-50"}, "has backbone"),
+        ("ViTForImageClassification", {"backbone_kwargs": {"checkpoint_path": "x.pth"}}, "has backbone_kwargs"),
+        ("ViTForImageClassification", {"use_pretrained_backbone": True}, "has use_pretrained_backbone"),
+        ("ViTForImageClassification", {"auto_map": {"AutoModel": "x--y.Z"}}, "has auto_map"),
+        ("ViTForImageClassification", {"attn_implementation": "some/kernels"}, "has attn_implementation"),
+        ("ViTForImageClassification", {"_attn_implementation": {"": "some/kernels"}}, "has _attn_implementation"),
+        ("ShieldGemma2ForImageClassification", {"vision_config": {"model_args": {"checkpoint_path": "x"}}}, "model_args"),
+    ],
+)  # fmt: skip
+def test_configurations_that_reach_elsewhere_are_refused(name: str, arguments: dict[str, object], match: str) -> None:
+    with pytest.raises(BundleError, match=match):
+        third_party.make({"library": "transformers", "name": name, "arguments": arguments})
 
 
 def test_compressed_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:

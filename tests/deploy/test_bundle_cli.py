@@ -1,17 +1,27 @@
 """offaxis bundle and offaxis calibrate, as a user types them."""
 
+import math
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import offaxis
+from offaxis import Classifier, Preprocessing
 from offaxis.cli import app
+from offaxis.conformal import flag_rate
 from offaxis.datasets import load
+from offaxis.deploy.assemble import Wanted, assemble
+from offaxis.detectors import KNN
+from offaxis.detectors.network import Batches
 from offaxis.errors import ArgumentError, DataError, OverlapError
+from offaxis.heads import make_head
 
 from .conftest import World, write_images
 
@@ -45,6 +55,62 @@ def test_fitted_detectors_pairs_and_folders(world: World, tmp_path: Path) -> Non
     assert isinstance(model.network, offaxis.Paired)
     assert model.detector.name == "knn"
     assert model.calibration.per_class
+
+
+def make_own_network() -> Classifier:
+    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), make_head("cosine", 16, 10))
+
+
+def test_the_bundle_of_a_network_of_ones_own_is_calibrated_anew(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "own.oax"
+    preprocessing = Preprocessing((1, 8, 8), world.trained.normalise)
+    offaxis.Model.calibrated(make_own_network().eval(), world.calibration, preprocessing=preprocessing).save(bundle)
+    write_images(tmp_path / "pictures", world.test, 60)
+    module = ModuleType("a_module_of_ones_own")
+    monkeypatch.setattr(module, "make", make_own_network, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    command = ["calibrate", str(bundle), str(tmp_path / "pictures")]
+    assert "--network" in str(run(app, command).exception)
+    done = run(app, [*command, "--network", "a_module_of_ones_own:make"])
+    assert done.exit_code == 0, done.output
+    assert len(offaxis.load(bundle, network=make_own_network()).calibration.scores) == 60
+
+
+def test_fitting_holds_one_batch_of_training_images(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[int] = []
+
+    def fit(self: KNN, network: object, batches: Batches) -> KNN:
+        for _ in range(2):  # some detectors look twice
+            seen = [weakref.ref(images) for images, _ in batches]
+            alive.append(sum(image() is not None for image in seen))
+            assert len(seen) == math.ceil(len(world.train) / 256)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KNN, "fit", fit)
+    assert world.trained.folder is not None
+    with pytest.raises(KeyboardInterrupt):
+        assemble(Wanted((world.trained.folder,), "small-digits", detector="knn"))
+    assert max(alive) <= 1
+
+
+def test_per_class_reports_what_is_in_use(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "x.oax"
+    options = ["--calibrate", "small-digits", "--per-class", "--alpha", "0.1", "--out", str(out)]
+    done = run(app, ["bundle", str(world.trained.folder), *options])
+    assert done.exit_code == 0, done.output
+    calibration = offaxis.load(out).calibration
+    used = [value for value in calibration.class_thresholds() if value is not None]
+    assert f"flagged above {min(used):.4g} to {max(used):.4g}, by predicted class" in done.stderr
+    rates = [
+        flag_rate(n, 0.1) for n, enough in zip(calibration.class_counts(), calibration.enough(), strict=True) if enough
+    ]
+    assert (
+        f"{min(r.mean for r in rates):.2%} to {max(r.mean for r in rates):.2%} of the ID images of a class"
+        in done.stderr
+    )
+    assert f"{min(r.low for r in rates):.2%} to {max(r.high for r in rates):.2%}." in done.stderr
 
 
 def test_what_cannot_be_is_told(world: World, tmp_path: Path) -> None:

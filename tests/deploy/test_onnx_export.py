@@ -1,6 +1,8 @@
 """ONNX graphs: the same scores and verdicts in onnxruntime, for every detector that can be exported."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import Model, Paired, Preprocessing, attach, networks
+from offaxis import Calibration, Model, Paired, Preprocessing, Verdict, attach, networks
 from offaxis.cli import app
 from offaxis.datasets import Normalise, TensorSet
-from offaxis.deploy.onnx_export import TOLERANCE, check_exportable, export, names
+from offaxis.deploy.onnx_export import TOLERANCE, Graph, _difference, check_exportable, export, names
 from offaxis.detectors import NATIVE, Reads
 from offaxis.errors import ExportError
 
@@ -59,10 +61,47 @@ def test_verdicts_per_class_are_in_the_graph(world: World, tmp_path: Path) -> No
     model = Model.calibrated(world.trained, world.calibration, per_class=True, alpha=0.05)
     export(model, tmp_path / "x.onnx")
     pixels = world.test.batch(torch.arange(100))
+    about = runtime.InferenceSession(str(tmp_path / "x.onnx")).get_modelmeta().custom_metadata_map
+    assert json.loads(about["class_thresholds"]) == model.calibration.class_thresholds()
+    assert "threshold" not in about  # there is no one score that is flagged above
     found = answers(tmp_path / "x.onnx", model, pixels)["class_p_value"]
     expected = [np.nan if p.class_p_value is None else p.class_p_value for p in model.judge(pixels)]
     assert np.isnan(found).tolist() == np.isnan(expected).tolist()
     assert np.nanmax(np.abs(found - expected)) < 0.1
+
+
+def test_an_image_on_the_border_is_flagged_by_whoever_compares_in_double(
+    model: Model, world: World, tmp_path: Path
+) -> None:
+    pixels = world.test.batch(torch.arange(1))
+    score = model.judge(pixels)[0].score
+    known = np.array([score + 0.1] * 4 + [score - 0.1] * 95)  # four images and itself of a hundred are so strange
+    calibration = Calibration.of(known, np.zeros(99, np.int64), 10, 0.05, cosine=-known)
+    model = replace(model, calibration=calibration)
+    assert model.judge(pixels)[0].verdict is Verdict.OUT
+    export(model, tmp_path / "x.onnx")
+    assert float(answers(tmp_path / "x.onnx", model, pixels)["p_value"][0]) <= 0.05
+
+
+class Spoilt:
+    """A session of onnxruntime in which one output is not what PyTorch gives."""
+
+    def __init__(self, graph: Graph, name: str, spoil: Callable[[Any], Any]) -> None:
+        self.graph, self.name, self.spoil = graph, name, spoil
+
+    def run(self, wanted: list[str], given: dict[str, Any]) -> list[Any]:
+        with torch.no_grad():
+            outputs = [out.numpy() for out in self.graph(torch.from_numpy(given["pixels"]))]
+        return [self.spoil(out) if name == self.name else out for name, out in zip(wanted, outputs, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["logits", "cosine", "score", "p_value", "class_p_value"])
+def test_a_graph_that_answers_otherwise_is_noticed(world: World, name: str) -> None:
+    model = Model.calibrated(world.trained, world.calibration, per_class=True, alpha=0.1)
+    graph = Graph(model).eval()
+    assert _difference(model, graph, Spoilt(graph, "", lambda out: out)) == 0
+    assert np.isnan(_difference(model, graph, Spoilt(graph, name, lambda out: out * np.nan)))
+    assert _difference(model, graph, Spoilt(graph, name, lambda out: out + 0.9)) > TOLERANCE
 
 
 QUICK = ("odin", "mahalanobis", "knn")  # an export takes seconds: the others are in the slow tier
@@ -156,5 +195,9 @@ def test_attached_networks_are_bundled_and_exported(name: str, tmp_path: Path) -
     model.save(tmp_path / "x.oax", builder=builder)
     again = offaxis.load(tmp_path / "x.oax")
     assert again.predict(images) == model.predict(images)
+    again.recalibrated(images, alpha=0.1).save(tmp_path / "y.oax")  # what offaxis calibrate does
+    assert [p.score for p in offaxis.load(tmp_path / "y.oax").predict(images)] == [
+        p.score for p in model.predict(images)
+    ]
     export(again, tmp_path / "x.onnx")
     check_same(tmp_path / "x.onnx", again, images.images[:9])

@@ -1,6 +1,7 @@
 """offaxis score: every source, every format, bad files, interruptions."""
 
 import csv
+import errno
 import io
 import json
 import os
@@ -11,17 +12,21 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import offaxis
 from offaxis import Model
 from offaxis.cli import app
+from offaxis.deploy import container
 from offaxis.deploy.score import Options, score
-from offaxis.errors import ArgumentError, DataError
+from offaxis.deploy.score.rows import Journal
+from offaxis.deploy.score.summary import write_strangest
+from offaxis.errors import ArgumentError, DataError, StorageError
 
 from .conftest import World, write_images
 
@@ -164,14 +169,152 @@ def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Pat
     assert "800 images judged" in done.stderr
 
 
+def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    folder, odd = tmp_path / "odd", os.fsdecode(b"caf\xe9.png")
+    folder.mkdir()
+    (folder / odd).write_bytes(pictures[0].read_bytes())
+    with tarfile.open(folder / "pack.tar", "w") as tar:
+        tar.add(pictures[0], odd)
+    with tarfile.open(folder / "refused.tar", "w") as tar:
+        link = tarfile.TarInfo(odd)
+        link.type, link.linkname = tarfile.SYMTYPE, "elsewhere"
+        tar.addfile(link)
+    names = [f"{folder}/caf\\xe9.png", f"{folder}/pack.tar::caf\\xe9.png", f"{folder}/refused.tar"]
+    for kind in ("jsonl", "csv"):
+        out = tmp_path / f"out.{kind}"
+        score(bundle, offaxis.load(bundle), [str(folder)], Options(str(out), quiet=True))
+        assert "xe9.png" in out.read_text(encoding="utf-8")
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert [row["path"] for row in rows] == names
+    assert rows[0]["score"] == rows[1]["score"]
+    with Image.open(tmp_path / "out.strangest.png") as page:
+        assert page.width > 1.5 * page.height  # both images are on it
+    assert "is a link" in rows[2]["error"]
+    # a journal that holds the row already: the file is known again by the same text
+    journal = tmp_path / "again.jsonl.journal"
+    header = json.dumps({"format": "offaxis-score-1", "bundle": container.read(bundle)[0]["sha256"]})
+    journal.write_text(f"{header}\n{json.dumps({**rows[0], 'score': 7.0})}\n")
+    assert scored(bundle, [str(folder)], tmp_path / "again.jsonl", resume=True)[0]["score"] == 7.0
+
+
+def test_a_list_of_names_that_are_not_utf8_is_taken(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9.png")
+    odd.write_bytes(pictures[0].read_bytes())
+    done = run(app, ["score", str(bundle), "-", "--quiet"], input=os.fsencode(odd) + b"\n")
+    assert done.exit_code == 0, done.output
+    assert f"{tmp_path}/caf\\xe9.png," in done.stdout
+    assert "1 images judged" in done.stderr
+
+
+class FullDisk(io.RawIOBase):
+    """A file on a disk without room."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def on_full_disk() -> IO[str]:
+    return io.TextIOWrapper(io.BufferedWriter(FullDisk()), encoding="utf-8")
+
+
+@pytest.mark.parametrize("rows", [1, 100])  # a few are held back until the flush, many are written before it
+def test_a_full_disk_is_told_in_a_sentence(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    real, names = Journal.begin, [f"{tmp_path}/{number:0100}.png" for number in range(rows)]
+
+    def begin(self: Journal, *options: Any) -> None:
+        real(self, *options)
+        self.close()
+        self._file = on_full_disk()
+
+    monkeypatch.setattr(Journal, "begin", begin)
+    with pytest.raises(StorageError, match="No space left .*: free some space and resume"):
+        scored(bundle, names, tmp_path / "out.jsonl", batch=rows)
+    monkeypatch.setattr(sys, "stdout", on_full_disk())
+    with pytest.raises(StorageError, match="Standard output cannot be written"):
+        score(bundle, offaxis.load(bundle), names, Options("-", batch=rows, quiet=True))
+    assert sys.stdout.closed
+
+
+@pytest.mark.parametrize("kept", [0, 20])
+def test_a_run_killed_in_its_first_batch_goes_on(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    out, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+
+    def judge(self: Model, pixels: torch.Tensor) -> Any:
+        header = journal.read_text()
+        assert header.endswith("\n")  # it is with the system before the first batch
+        journal.write_text(header[:kept])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Model, "judge", judge)
+        with pytest.raises(KeyboardInterrupt):
+            scored(bundle, [str(pictures[0])], out)
+    assert journal.stat().st_size == kept
+    assert len(scored(bundle, [str(pictures[0])], out, resume=True)) == 1
+
+
+def test_links_to_folders_are_not_followed(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "one.png").write_bytes(pictures[0].read_bytes())
+    (folder / "link").symlink_to(folder / "inner")
+    (folder / "round").symlink_to(folder)
+    rows = scored(bundle, [str(folder)], tmp_path / "out.jsonl")
+    assert [row["path"] for row in rows] == [f"{folder}/{name}" for name in ("inner/one.png", "link", "round")]
+    assert [row["error"] is None for row in rows] == [True, False, False]
+    assert "link to a folder" in rows[1]["error"]
+    named = scored(bundle, [str(folder / "link")], tmp_path / "named.jsonl")  # it was asked for
+    assert [row["path"] for row in named] == [f"{folder}/link/one.png"]
+
+
+def with_a_link_at_its_end(archive: Path, pictures: list[Path]) -> None:
+    with tarfile.open(archive, "w") as tar:
+        for path in pictures:
+            tar.add(path, f"odd::{path.name}")
+        link = tarfile.TarInfo("link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "elsewhere"
+        tar.addfile(link)
+
+
+def test_archives_that_are_refused_late_are_summarised_all_the_same(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("a::b")
+    folder.mkdir()
+    with_a_link_at_its_end(folder / "late.tar", pictures[:3])
+    with zipfile.ZipFile(folder / "whole.zip", "w") as pack:
+        pack.write(pictures[3], "one.png")
+    rows = scored(bundle, [f"./{folder}"], tmp_path / "out.jsonl")
+    assert [row["error"] is None for row in rows] == [True, True, True, False, True]
+    assert "is a link" in rows[3]["error"]
+    assert not (tmp_path / "out.jsonl.journal").exists()
+    summary = json.loads((tmp_path / "out.summary.json").read_text())
+    assert len(summary["strangest"]) == 4
+    model = offaxis.load(bundle)
+    for fewer in ([summary["strangest"][0]], summary["strangest"]):
+        assert write_strangest({"strangest": fewer}, model, tmp_path / f"{len(fewer)}.png")
+    with Image.open(tmp_path / "1.png") as one, Image.open(tmp_path / "4.png") as four:
+        assert four.width > 1.5 * one.width  # two columns: none of the four is missing
+        assert four.height > 1.5 * one.height
+
+
 def test_standard_input_and_output(bundle: Path, pictures: list[Path]) -> None:
-    listed = "\n".join(map(str, pictures[:3])) + "\n/nowhere/x.png\n"
+    listed = "\n".join(map(str, pictures[:3])) + f"\n/nowhere/x.png\n/{'x' * 300}.png\n"
     done = run(app, ["score", str(bundle), "-", "--quiet"], input=listed)
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["path"] for row in rows] == listed.split()
     assert rows[3]["error"] == "there is no such file"
-    assert "3 images judged, 1 files" in done.stderr
+    assert "File name too long" in rows[4]["error"]
+    assert "3 images judged, 2 files" in done.stderr
 
 
 def test_what_cannot_be_is_told_before_work_begins(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from offaxis.cli.app import app, example
+from offaxis.cli.score import Network
 from offaxis.errors import ArgumentError
 
 Alpha = Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")]
@@ -79,13 +80,15 @@ def calibrate_command(
     out: Annotated[Path | None, typer.Option(help="Write another bundle.", show_default="BUNDLE itself")] = None,
     alpha: Annotated[float | None, typer.Option(help="Another level.", show_default="as it was")] = None,
     per_class: Annotated[bool | None, typer.Option(help="Verdicts per class.", show_default="as it was")] = None,
+    network: Network = None,
     data: Data = None,
 ) -> None:
     """Calibrate a bundle anew, on other ID images or for another level; nothing is trained."""
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import read
+    from offaxis.deploy.own_network import made_by
 
-    model = read(bundle)
+    model = read(bundle, made_by(network))
     model = model.recalibrated(images_like(images, model.preprocessing.shape, data), alpha, per_class)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
@@ -96,13 +99,24 @@ def _report(model: "object", path: Path) -> None:
 
     assert isinstance(model, Model)
     calibration = model.calibration
-    rate = calibration.flag_rate()
-    lines = [
-        f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above "
-        f"{calibration.threshold():.4g} (alpha {calibration.alpha:g}).",
-        f"In the long run it flags {rate.mean:.2%} of ID images; nine of ten calibration sets of this size give "
-        f"{rate.low:.2%} to {rate.high:.2%}.",
-    ]
+    about = f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above"
+    level = f"(alpha {calibration.alpha:g})"
+    if calibration.per_class:
+        used = [value for value in calibration.class_thresholds() if value is not None]
+        rates = [rate for rate in calibration.class_flag_rates() if rate is not None]
+        lines = [
+            f"{about} {min(used):.4g} to {max(used):.4g}, by predicted class {level}.",
+            f"In the long run it flags {min(r.mean for r in rates):.2%} to {max(r.mean for r in rates):.2%} of the ID images "
+            "of a class; nine of ten calibration sets of these sizes give "
+            f"{min(r.low for r in rates):.2%} to {max(r.high for r in rates):.2%}.",
+        ]
+    else:
+        rate = calibration.flag_rate()
+        lines = [
+            f"{about} {calibration.threshold():.4g} {level}.",
+            f"In the long run it flags {rate.mean:.2%} of ID images; nine of ten calibration sets of this size give "
+            f"{rate.low:.2%} to {rate.high:.2%}.",
+        ]
     few = [name for name, enough in zip(model.classes, calibration.enough(), strict=True) if not enough]
     if few and calibration.per_class:
         lines.append(

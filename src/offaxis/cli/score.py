@@ -1,5 +1,6 @@
 """``offaxis score``: a verdict for each of many images."""
 
+import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,4 +73,6 @@ def _lines() -> Iterator[str]:
         raise ArgumentError(
             "Expected paths, or a list of them on standard input: find photos -name '*.jpg' | offaxis score x.oax -"
         )
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # names of files need not be UTF-8
     return (name for line in sys.stdin if (name := line.rstrip("\r\n")))

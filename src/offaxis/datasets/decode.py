@@ -34,7 +34,7 @@ def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_
     image = _open(source, called, max_pixels)
     try:
         image.load()
-        return _eight_bits(image, called)
+        return eight_bits(image, called)
     except DataError:
         raise
     except Exception as error:  # decoders raise whatever they stumble over
@@ -71,9 +71,19 @@ def _open(source: Path | bytes, called: str, max_pixels: int) -> Image.Image:
     return image
 
 
-def _eight_bits(image: Image.Image, called: str) -> Image.Image:
+def eight_bits(image: Image.Image, called: str = "the image") -> Image.Image:
+    """An image in mode L or RGB, 8 bits a channel.
+
+    Raises:
+        DataError: its values are floating-point numbers, whose range nobody knows, or do not fit in 16 bits.
+    """
     if image.mode in ("L", "RGB"):
         return image
+    if image.mode == "F":
+        raise DataError(
+            f"Expected whole numbers of 8 or 16 bits but {called} has floating-point values: scale them to 0 to 255 and "
+            "save them with 8 bits."
+        )
     if image.mode.startswith("I"):
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 65535:

@@ -1,5 +1,6 @@
 """Training runs and a set of ID images -> a model: what the shell does to make a bundle."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ def assemble(wanted: Wanted) -> Model:
     if detector.needs_fit:
         if training is None:
             raise ArgumentError(f"The detector {detector.name} is fitted on training images: leave out --unchecked.")
-        detector.fit(team.network, list(_batches(training, team.normalise)))
+        detector.fit(team.network, TrainingBatches(training, team.normalise))
     return Model.calibrated(
         team,
         images_like(wanted.calibrate, shape, wanted.data),
@@ -130,7 +131,18 @@ def training_images(wanted: Wanted) -> ImageSet:
     return images
 
 
-def _batches(images: ImageSet, normalise: Normalise) -> Iterator[tuple[Tensor, Tensor]]:
-    assert images.labels is not None  # nothing is trained without labels
-    for pixels, labels in zip(images.batches(256), images.labels.split(256), strict=True):
-        yield normalise(pixels), labels
+@dataclass(frozen=True)
+class TrainingBatches:
+    """Training images with their labels, as often as they are asked for; one batch at a time is normalised and in memory."""
+
+    images: ImageSet
+    normalise: Normalise
+    size: int = 256
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.images) / self.size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        assert self.images.labels is not None  # nothing is trained without labels
+        for pixels, labels in zip(self.images.batches(self.size), self.images.labels.split(self.size), strict=True):
+            yield self.normalise(pixels), labels

@@ -56,7 +56,7 @@ def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
     if ours is not None:
         return {"kind": "offaxis", "description": ours}
     head = describe(network.head)
-    builder = builder or third_party.find_builder(network.backbone)
+    builder = builder or network.builder or third_party.find_builder(network.backbone)
     if head is None or builder is None:
         return {"kind": "given", "num_classes": network.num_classes}
     layer = third_party.output_layer(network.backbone, third_party.make(builder))
@@ -151,6 +151,7 @@ def _make(plan: dict[str, Any], given: nn.Module | None) -> Classifier | Paired:
         network = third_party.make(plan["builder"])
         made = attach(network, partial(HEADS[name], **head), int(plan["num_classes"]), layer=plan["layer"])
         made.layers = tuple(plan.get("layers", ()))
+        made.builder = plan["builder"]  # looking at the network may not tell it
         return made
     raise BundleError(f"Expected a network that this version can build but got the kind {kind!r}.")
 

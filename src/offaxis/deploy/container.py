@@ -3,7 +3,7 @@
 import hashlib
 import io
 import json
-import shutil
+import os
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -74,11 +74,18 @@ def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
             new, old = Path(room) / "new", Path(room) / "old"
             new.mkdir()
             for name, data in whole.items():
-                (new / name).write_bytes(data)
-            if path.exists():
-                path.replace(old)
-            new.replace(path)
-            shutil.rmtree(old, ignore_errors=True)
+                with (new / name).open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())  # on the disk before the old ones go
+            try:
+                if path.exists():
+                    path.replace(old)
+                new.replace(path)
+            except BaseException:
+                if old.exists():
+                    old.replace(path)  # else it would go with the room
+                raise
     except OSError as error:
         raise StorageError(f"{path} could not be written ({error.strerror or error}).") from error
 
@@ -124,10 +131,13 @@ def _checked(path: Path, member: Any) -> tuple[dict[str, Any], dict[str, bytes]]
         )
     if manifest.get("sha256") != _of_manifest(manifest):
         raise BundleError(f"{path} is damaged: {MANIFEST} has been changed or cut. Copy it again, or make it again.")
-    files = {}
+    listed, files = manifest.get("files"), {}
     for name in FILES:
-        data = member(name, min(int(manifest["files"][name]["bytes"]), MAX_BYTES))
-        if _sha256(data) != manifest["files"][name]["sha256"]:
+        entry = listed.get(name) if isinstance(listed, dict) else None
+        if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int):
+            raise BundleError(f"{path} is damaged: {MANIFEST} does not say how long {name} is. Make the bundle again.")
+        data = member(name, min(entry["bytes"], MAX_BYTES))
+        if _sha256(data) != entry.get("sha256"):
             raise BundleError(f"{path} is damaged: the checksum of {name} is wrong. Copy it again, or make it again.")
         files[name] = data
     return manifest, files

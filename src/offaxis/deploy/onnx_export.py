@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from offaxis.atomic import replacing
+from offaxis.calibration import Calibration
 from offaxis.deploy.model import Model
 from offaxis.detectors import Reads
 from offaxis.detectors.network import evaluating
@@ -29,6 +31,7 @@ INPUT = "pixels"
 class Graph(nn.Module):
     """Pixels uint8 (N, c, h, w) -> logits (N, C), cosine (N, C) where there is one, score (N,), p_value (N,).
 
+    P-values are double: in single precision 5 / 100 is above 0.05, and an image on the border would not be flagged.
     With verdicts per class ``class_p_value`` (N,) follows, NaN where a class has too few calibration images.
     """
 
@@ -47,7 +50,7 @@ class Graph(nn.Module):
         self.register_buffer("known", torch.from_numpy(calibration.scores))
         self.register_buffer("known_class", torch.from_numpy(calibration.predicted))
         enough = torch.tensor(calibration.enough())
-        self.register_buffer("least", torch.where(enough, 0.0, torch.nan))
+        self.register_buffer("least", torch.where(enough, 0.0, torch.nan).double())
         self.per_class = calibration.per_class
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
@@ -55,12 +58,12 @@ class Graph(nn.Module):
         images = (pixels.float().div(255) - self.mean) / self.std
         outputs: Outputs = self.network.outputs(images)
         score: Tensor = self.detector(outputs)
-        at_least = (self.known.to(score.dtype).unsqueeze(0) >= score.unsqueeze(1)).float()
+        at_least = (self.known.to(score.dtype).unsqueeze(0) >= score.unsqueeze(1)).double()
         p_value = (1 + at_least.sum(1)) / (len(self.known) + 1)
         found = [outputs.logits, *([] if outputs.cosine is None else [outputs.cosine]), score.float(), p_value]
         if self.per_class:
             predicted = outputs.logits.argmax(1)
-            same = (self.known_class.unsqueeze(0) == predicted.unsqueeze(1)).float()
+            same = (self.known_class.unsqueeze(0) == predicted.unsqueeze(1)).double()
             within = (1 + (at_least * same).sum(1)) / (same.sum(1) + 1)
             found.append(within + self.least[predicted])
         return tuple(found)
@@ -80,7 +83,9 @@ def export(model: Model, path: str | Path) -> float:
         path: the file, by custom ``x.onnx``.
 
     Returns:
-        The largest difference of a score or a cosine between onnxruntime and PyTorch, at most ``TOLERANCE``.
+        The largest difference of an output between onnxruntime and PyTorch, at most ``TOLERANCE``: of cosines as they
+        are, of logits and scores relative to the largest where that is above 1, of p-values beyond what the score's own
+        difference explains.
 
     Raises:
         ExportError: the detector or the network cannot be exported, or the graph answers otherwise.
@@ -162,7 +167,7 @@ def _describe(proto: Any, model: Model) -> None:
         "classes": json.dumps(list(model.classes)),
         "detector": model.detector.name,
         "alpha": repr(calibration.alpha),
-        "threshold": repr(calibration.threshold()),
+        **_thresholds(calibration),
         "per_class": json.dumps(calibration.per_class),
         "provenance": json.dumps(model.provenance),
         "verdict": "out-of-distribution where "
@@ -176,19 +181,44 @@ def _describe(proto: Any, model: Model) -> None:
     proto.producer_name, proto.producer_version = "offaxis", str(model.provenance.get("offaxis", ""))
 
 
+def _thresholds(calibration: Calibration) -> dict[str, str]:
+    """The scores above which images are flagged: one for all, or one for each predicted class, null where there is none."""
+    if calibration.per_class:
+        return {"class_thresholds": json.dumps(calibration.class_thresholds())}
+    return {"threshold": repr(calibration.threshold())}
+
+
 def _difference(model: Model, graph: Graph, session: Any) -> float:
-    """The largest difference in scores and cosines, over batches of one and of five."""
+    """The largest difference in what the graph gives, over batches of one and of five; NaN where it gives NaN."""
     largest = 0.0
     for count in (1, 5):
         pixels = _example(model, count)
         with evaluating(model.network), torch.no_grad():
             expected = dict(zip(names(model), graph(pixels), strict=True))
         found = dict(zip(names(model), session.run(names(model), {INPUT: pixels.numpy()}), strict=True))
-        for name in ("score", "cosine"):
+        for name in ("logits", "cosine", "score"):
             if name in found:
-                size = max(1.0, float(expected[name].abs().max())) if name == "score" else 1.0
-                largest = max(largest, float(np.abs(found[name] - expected[name].numpy()).max()) / size)
+                size = 1.0 if name == "cosine" else max(1.0, float(expected[name].abs().max()))
+                apart = np.abs(found[name] - expected[name].numpy()).max() / size
+                largest = float(np.maximum(largest, apart))  # unlike max() it keeps NaN
+        if not largest <= TOLERANCE:
+            return largest
+        largest = float(np.maximum(largest, _p_value_difference(model.calibration, found)))
     return largest
+
+
+def _p_value_difference(calibration: Calibration, found: dict[str, NDArray[Any]]) -> float:
+    """How far p-values lie outside of those that scores within the tolerance have."""
+    score, predicted = found["score"].astype(np.float64), found["logits"].argmax(1)
+    slack = TOLERANCE * max(1.0, float(np.abs(score).max()))
+    low, high = calibration.p_values(score + slack), calibration.p_values(score - slack)
+    apart = np.maximum(low - found["p_value"], found["p_value"] - high)
+    if calibration.per_class:
+        own = found["class_p_value"]
+        low, high = (calibration.class_p_values(score + s, predicted) for s in (slack, -slack))
+        too_few = np.isnan(low) & np.isnan(own)
+        apart = np.maximum(apart, np.where(too_few, 0.0, np.maximum(low - own, own - high)))
+    return float(np.maximum(0.0, apart.max()))
 
 
 def _example(model: Model, count: int) -> Tensor:

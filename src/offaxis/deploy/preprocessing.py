@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from offaxis.datasets import ImageSet, Normalise
-from offaxis.datasets.decode import MAX_PIXELS, decode
+from offaxis.datasets.decode import MAX_PIXELS, decode, eight_bits
 from offaxis.datasets.match import Shape, check_shape, fit, fit_batch
 from offaxis.errors import ArgumentError, DataError
 
@@ -56,7 +56,7 @@ class Preprocessing:
         if isinstance(image, np.ndarray):
             image = _from_array(image)
         if isinstance(image, Image.Image):
-            return fit(image if image.mode in ("L", "RGB") else image.convert("RGB"), self.shape)
+            return fit(eight_bits(image, name or "the image"), self.shape)
         source = Path(image) if isinstance(image, str) else image
         return fit(decode(source, name, max_pixels), self.shape)
 

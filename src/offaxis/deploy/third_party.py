@@ -21,6 +21,11 @@ Builder = dict[str, Any]
 # Arguments of timm's create_model that would read files or fetch weights.
 _REFUSED = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable")
 
+# Entries of a configuration of transformers, at any depth, that would do the same or run code from elsewhere.
+_REFUSED_ENTRIES = (
+    "architecture", "auto_map", "backbone", "backbone_kwargs", "model_args", "use_pretrained_backbone"
+)  # fmt: skip
+
 
 def find_builder(network: nn.Module) -> Builder | None:
     """The builder of a network whose output layer ``attach`` has taken; None where it is of no known library."""
@@ -96,13 +101,36 @@ def _make_torchvision(torchvision: ModuleType, name: str, arguments: dict[str, A
 
 
 def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str, Any]) -> nn.Module:
+    if name.startswith("TimmWrapper"):  # it hands its arguments on to timm as they are
+        raise BundleError(f"Expected a network of transformers itself but got {name!r}: use the library 'timm'.")
+    refused = _refused_entry(arguments)
+    if refused is not None:
+        raise BundleError(
+            f"Expected a configuration that fetches nothing and runs no code from elsewhere but that of {name!r} has "
+            f"{refused}: leave it out."
+        )
     kind = getattr(transformers, name, None) if name.endswith("ForImageClassification") else None
-    if kind is None or arguments.get("use_pretrained_backbone"):
+    if kind is None:
         raise BundleError(
             f"Expected an image classifier that transformers {transformers.__version__} has but got {name!r}."
         )
     network: nn.Module = kind(kind.config_class.from_dict(arguments))
     return network
+
+
+def _refused_entry(config: Any) -> str | None:
+    """The first entry that is not to be trusted, in a configuration or in those inside it."""
+    if isinstance(config, list):
+        return next(filter(None, map(_refused_entry, config)), None)
+    if not isinstance(config, dict):
+        return None
+    for key, value in config.items():
+        kernels = "_implementation" in key and "/" in json.dumps(value)  # a repository whose code would be run
+        if (key in _REFUSED_ENTRIES and value) or kernels:
+            return f"{key} = {value!r}"
+        if (inside := _refused_entry(value)) is not None:
+            return inside
+    return None
 
 
 def _of_timm(network: Any) -> Iterator[Builder]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from offaxis.classifier import Classifier, Paired, pooled
+from offaxis.classifier import Classifier, Paired, has_channels_last, pooled
 from offaxis.detectors.network import Network
 from offaxis.errors import DetectorError
 
@@ -77,7 +77,7 @@ def features_until(backbone: nn.Module, images: Tensor, layer: str, calls: int =
         layer: dotted name inside the backbone.
         calls: how often the layer runs in a whole forward pass.
     """
-    channels_last = getattr(backbone, "output_fmt", None) == "NHWC"  # timm's word for Swin's maps
+    channels_last = has_channels_last(backbone)
     left = calls
 
     def stop(_module: nn.Module, _inputs: Any, out: Any) -> None:

@@ -3,12 +3,13 @@
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from offaxis.atomic import replacing
 from offaxis.deploy.prediction import Prediction
-from offaxis.deploy.score.sources import parts
+from offaxis.deploy.score.sources import parts, readable
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
 
 Row = dict[str, Any]
@@ -20,12 +21,12 @@ _HEADER = "offaxis-score-1"
 def row_of(name: str, prediction: Prediction) -> Row:
     """The row of an image that was judged."""
     said = prediction.to_json()
-    return {"path": name, **{field: said[field] for field in FIELDS[1:-1]}, "error": None}
+    return {"path": readable(name), **{field: said[field] for field in FIELDS[1:-1]}, "error": None}
 
 
 def bad_row(name: str, reason: str) -> Row:
     """The row of a file that could not be judged."""
-    return {**dict.fromkeys(FIELDS), "path": name, "error": reason}
+    return {**dict.fromkeys(FIELDS), "path": readable(name), "error": readable(reason)}
 
 
 def format_of(out: str, wanted: str | None) -> str:
@@ -73,21 +74,21 @@ class Journal:
             raise ArgumentError(f"{self.path} was left by a run that stopped: add --resume to go on, or --overwrite.")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = not self.path.exists()
-            if not fresh:
-                self._check()
+            begun = self.path.exists() and self._check()
             self._file = self.path.open("a", encoding="utf-8")
-            if fresh:
-                self._line({"format": _HEADER, "bundle": self.identity})
+            if not begun:
+                self._file.write(self._header())
+                self._file.flush()  # a run that is killed in its first batch can be gone on with
         except OSError as error:
+            self.close()
             raise StorageError(f"{self.path} cannot be written ({error.strerror}).") from error
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append rows; they are with the system when this returns."""
-        for row in rows:
-            self._line(row)
         assert self._file is not None
         try:
+            for row in rows:
+                self._file.write(_line(row))
             self._file.flush()
         except OSError as error:
             raise StorageError(
@@ -104,16 +105,19 @@ class Journal:
     def close(self) -> None:
         """Close the file; the journal stays."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what a full disk has not taken; add() has told of it
+                self._file.close()
 
-    def _line(self, record: Mapping[str, Any]) -> None:
-        assert self._file is not None
-        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    def _header(self) -> str:
+        return _line({"format": _HEADER, "bundle": self.identity})
 
-    def _check(self) -> None:
-        """Cut away a last line without its end, and refuse the journal of another bundle."""
+    def _check(self) -> bool:
+        """Whether there are rows to go on with; a last line without its end is cut away, another bundle's refused."""
         with self.path.open("rb+") as file:
             first = file.readline()
+            if not first.endswith(b"\n") and self._header().encode().startswith(first):
+                file.truncate(0)  # it stopped before its first line was whole
+                return False
             data_end = len(first)
             while line := file.readline():
                 if not line.endswith(b"\n"):
@@ -126,6 +130,11 @@ class Journal:
             header = {}
         if header.get("format") != _HEADER or header.get("bundle") != self.identity:
             raise DataError(f"{self.path} belongs to another bundle: add --overwrite, or name another --out.")
+        return True
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def write_rows(rows: Iterable[Row], out: Path, kind: str) -> None:
@@ -153,7 +162,7 @@ class RowWriter:
             if self.csv is not None:
                 self.csv.writerow(row)
             else:
-                self.file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                self.file.write(_line(row))
 
 
 def _write_parquet(rows: Iterable[Row], path: Path) -> None:

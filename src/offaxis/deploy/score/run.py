@@ -4,18 +4,21 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from offaxis.atomic import write_text
+from offaxis.datasets.archive import is_archive
 from offaxis.deploy import container
 from offaxis.deploy.model import Model
 from offaxis.deploy.score.engine import score_units
 from offaxis.deploy.score.ray_engine import score_with_ray
 from offaxis.deploy.score.rows import Journal, Row, RowWriter, format_of, write_rows
-from offaxis.deploy.score.sources import Unit, units
+from offaxis.deploy.score.sources import Unit, files, readable, units
 from offaxis.deploy.score.summary import summarise, write_strangest
+from offaxis.errors import StorageError
 from offaxis.progress import Counter
 
 Engine = Literal["threads", "ray"]
@@ -92,15 +95,22 @@ def _to_standard_output(
     def written() -> Iterator[Row]:
         for rows in _rows(bundle, model, _unseen(paths, seen, set()), options):
             fresh = [row for row in rows if _note(seen, row["path"])]
-            writer.add(fresh)
-            sys.stdout.flush()
+            try:
+                writer.add(fresh)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise  # whoever reads has seen enough
+            except OSError as error:
+                with suppress(OSError):
+                    sys.stdout.close()  # else it is flushed once more at the end, and fails again
+                raise StorageError(f"Standard output cannot be written ({error.strerror}): free some space.") from error
             yield from fresh
 
     return summarise(written(), model, options.strangest)
 
 
-def _rows(bundle: Path, model: Model, paths: Iterable[str], options: Options) -> Iterator[list[Row]]:
-    work: Iterator[Unit] = units(paths, options.batch)
+def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: Options) -> Iterator[list[Row]]:
+    work: Iterator[Unit] = units(unseen, options.batch)
     if options.engine == "ray":
         return score_with_ray(bundle, work, options.batch, options.workers)
     return score_units(model, work, options.batch, options.workers)
@@ -108,10 +118,9 @@ def _rows(bundle: Path, model: Model, paths: Iterable[str], options: Options) ->
 
 def _unseen(paths: Iterable[str], seen: set[bytes], own: set[Path]) -> Iterator[str]:
     """The files behind the paths, without those that have their row already and those that we write ourselves."""
-    for unit in units(paths, 1):
-        for path in unit.paths:
-            if (unit.archive or _key(path) not in seen) and Path(path).absolute() not in own:
-                yield path
+    for path in files(paths):
+        if (is_archive(Path(path)) or _key(path) not in seen) and Path(path).absolute() not in own:
+            yield path
 
 
 def _note(seen: set[bytes], path: str) -> bool:
@@ -125,7 +134,7 @@ def _note(seen: set[bytes], path: str) -> bool:
 
 def _key(path: str) -> bytes:
     """Sixteen bytes for a path: millions of them fit in memory."""
-    return hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+    return hashlib.blake2b(readable(path).encode(), digest_size=16).digest()
 
 
 def _identity(bundle: Path) -> str:

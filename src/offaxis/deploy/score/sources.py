@@ -1,6 +1,7 @@
 """Paths -> work: images, folders and archives, in an order that is always the same."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -44,10 +45,23 @@ class Item:
     reason: str | None = None
 
 
-def units(paths: Iterable[str], batch: int) -> Iterator[Unit]:
-    """The work behind paths, in order: files ``batch`` at a time, each archive by itself. Folders are walked by name."""
+def files(paths: Iterable[str]) -> Iterator[str]:
+    """The files behind paths, in order; folders are walked by name, and links to folders in them are not followed."""
+    for path in paths:
+        try:
+            folder = Path(path).is_dir()
+        except OSError:
+            folder = False  # its row will say why
+        if folder:
+            yield from _walk(path)
+        else:
+            yield path
+
+
+def units(files: Iterable[str], batch: int) -> Iterator[Unit]:
+    """Files as work, in order: ``batch`` at a time, each archive by itself."""
     waiting: list[str] = []
-    for path in _files(paths):
+    for path in files:
         if is_archive(Path(path)):
             if waiting:
                 yield Unit(tuple(waiting))
@@ -62,6 +76,21 @@ def units(paths: Iterable[str], batch: int) -> Iterator[Unit]:
         yield Unit(tuple(waiting))
 
 
+def readable(name: str) -> str:
+    r"""A name as text that every file can hold: bytes of it that are not UTF-8 are written out, ``caf\xe9.png``."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def place_of(name: str) -> tuple[str, bool]:
+    """Where the image of a row is: (its file, False), or (the archive that holds it, True)."""
+    pieces = name.split(INSIDE)
+    for count in range(1, 1 if _is_file(_on_disk(name)) else len(pieces)):
+        archive = _on_disk(INSIDE.join(pieces[:count]))  # folders may be called a::b too
+        if is_archive(Path(archive)) and _is_file(archive):
+            return archive, True
+    return _on_disk(name), False
+
+
 def batches(unit: Unit, batch: int) -> Iterator[tuple[Item, ...]]:
     """The items of a unit, ``batch`` at a time."""
     return parts(_inside(unit.paths[0]) if unit.archive else map(_item, unit.paths), batch)
@@ -74,16 +103,22 @@ def parts(of: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
         yield part
 
 
-def _files(paths: Iterable[str]) -> Iterator[str]:
-    for path in paths:
-        if Path(path).is_dir():
-            yield from _walk(path)
-        else:
-            yield path
+def _on_disk(name: str) -> str:
+    """The path that ``readable`` gave a name."""
+    if _is_file(name):
+        return name
+    return re.sub(r"\\x([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), name)
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # longer than a name may be, as files in archives can have
+        return False
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Files below a folder by name, folder by folder, without a list of all; links to folders are not followed."""
+    """Files below a folder by name, folder by folder, without a list of all."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -100,10 +135,15 @@ def _walk(folder: str) -> Iterator[str]:
 
 def _item(path: str) -> Item:
     file = Path(path)
-    if not file.exists():
-        return Item(path, None, "there is no such file")
-    if not file.is_file():
-        return Item(path, None, "this is no file that can be read")
+    try:
+        if not file.exists():
+            return Item(path, None, "there is no such file")
+        if file.is_symlink() and file.is_dir():
+            return Item(path, None, "this is a link to a folder, which is not followed: name the folder itself")
+        if not file.is_file():
+            return Item(path, None, "this is no file that can be read")
+    except OSError as error:
+        return Item(path, None, f"this cannot be read ({error.strerror})")
     return Item(path, file)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from offaxis.datasets import TensorSet
 from offaxis.datasets.archive import read_each
@@ -16,8 +17,10 @@ from offaxis.datasets.decode import MAX_BYTES
 from offaxis.deploy.model import Model
 from offaxis.deploy.prediction import Verdict
 from offaxis.deploy.score.rows import Row
-from offaxis.deploy.score.sources import INSIDE
+from offaxis.deploy.score.sources import INSIDE, place_of, readable
 from offaxis.errors import DataError
+
+Found = dict[str, NDArray[np.uint8]]
 
 
 def summarise(rows: Iterable[Row], model: Model, strangest: int) -> dict[str, Any]:
@@ -72,19 +75,16 @@ def sentences(summary: dict[str, Any]) -> str:
 def write_strangest(summary: dict[str, Any], model: Model, path: Path) -> bool:
     """Write the strangest images as one page, the strangest first, as the network sees them; False where there are none."""
     names = [entry["path"] for entry in summary["strangest"]]
-    found: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
+    found: Found = {}
     wanted: dict[str, set[str]] = {}
     for name in names:
-        archive, inside, _ = name.partition(INSIDE)
-        if inside and not Path(name).exists():
-            wanted.setdefault(archive, set()).add(name)
+        place, inside = place_of(name)
+        if inside:
+            wanted.setdefault(place, set()).add(name)
         else:
-            _keep(found, model, name, Path(name))
+            _keep(found, model, name, Path(place))
     for archive, members in wanted.items():
-        for member, data in read_each(Path(archive), MAX_BYTES):
-            name = f"{archive}{INSIDE}{member}"
-            if name in members and data is not None:
-                _keep(found, model, name, data)
+        _keep_members(found, model, archive, members)
     pixels = [found[name] for name in names if name in found]
     if not pixels:
         return False
@@ -92,7 +92,22 @@ def write_strangest(summary: dict[str, Any], model: Model, path: Path) -> bool:
     return True
 
 
-def _keep(found: dict[str, np.ndarray[Any, np.dtype[np.uint8]]], model: Model, name: str, source: Path | bytes) -> None:
+def _keep_members(found: Found, model: Model, archive: str, members: set[str]) -> None:
+    """Read the archive as far as it takes to find the members."""
+    missing = set(members)
+    try:
+        for member, data in read_each(Path(archive), MAX_BYTES):
+            name = readable(f"{archive}{INSIDE}{member}")
+            if name in missing and data is not None:
+                missing.remove(name)  # a second file of this name has no row
+                _keep(found, model, name, data)
+            if not missing:
+                return
+    except (DataError, OSError):
+        return  # the rows say what is wrong with it
+
+
+def _keep(found: Found, model: Model, name: str, source: Path | bytes) -> None:
     try:
         found[name] = model.preprocessing.pixels(source)
     except DataError:
