@@ -14,7 +14,6 @@ from torch import Tensor
 
 from offaxis.calibration import Calibration
 from offaxis.classifier import Classifier
-from offaxis.conformal import flag_rate
 from offaxis.deploy.model import Model
 from offaxis.deploy.serve.batcher import Batcher, Said
 from offaxis.deploy.serve.body import Budget
@@ -160,10 +159,7 @@ def _flag_rates(calibration: Calibration) -> dict[str, Any]:
     """What share of new ID images is flagged in the long run: over all, or within each class that has verdicts."""
     if not calibration.per_class:
         return {"flag_rate": asdict(calibration.flag_rate()), "class_flag_rates": None}
-    rates = [
-        asdict(flag_rate(count, calibration.alpha)) if enough else None
-        for count, enough in zip(calibration.class_counts(), calibration.enough(), strict=True)
-    ]
+    rates = [None if rate is None else asdict(rate) for rate in calibration.class_flag_rates()]
     return {"flag_rate": None, "class_flag_rates": rates}
 
 
