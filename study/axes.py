@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.datasets import ImageSet, load
+from offaxis.datasets.batches import Batches
 from offaxis.heads import CosineHead, Outputs
 from offaxis.metrics import auroc
 from offaxis.protocols import at_most, open_network
-from offaxis.protocols.evidence import Batches
 from offaxis.protocols.subject import Subject
 from study.sets import DEVELOPMENT
 from study.steps import SEEDS, chain_for, longer_runs, main_runs

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from offaxis.datasets import ImageSet, load
+from offaxis.datasets.batches import Batches
 from offaxis.metrics import auroc
 from offaxis.protocols import at_most, open_network
-from offaxis.protocols.evidence import Batches
 from offaxis.protocols.subject import Subject
 from study.sets import DEVELOPMENT, REPORTED
 from study.steps import SEEDS, chain_for, main_runs

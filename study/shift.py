@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from offaxis.atomic import write_text
 from offaxis.conformal import threshold
 from offaxis.datasets import load
+from offaxis.datasets.batches import Batches
 from offaxis.datasets.image_set import TensorSet
 from offaxis.detectors import fit_all, score_all
 from offaxis.protocols import at_most, make_detectors, open_network
-from offaxis.protocols.evidence import Batches
 from study.steps import FREE, KEPT, SEEDS, chain_for, main_runs
 
 ALPHA = 0.05

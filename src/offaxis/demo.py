@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from offaxis.datasets import GaussianNoise, ImageSet, TensorSet, UniformNoise
+from offaxis.datasets.batches import Batches
 from offaxis.datasets.embedded import digits, letters, photographs, scans, terrain
 from offaxis.detectors import Cosine, Detector, MaxLogit, MaxSoftmax, TwoCosines, score_all
 from offaxis.heads import CosineHead
@@ -100,9 +101,7 @@ def _detectors(trained: Trained, training: TensorSet) -> dict[str, Detector]:
     """The network's usual sign of familiarity, the value of its histograms, and the two cosines where it has one."""
     if not isinstance(trained.classifier.head, CosineHead):
         return {"standard": MaxSoftmax(), "largest": MaxLogit()}
-    assert training.labels is not None
-    pairs = zip(training.batches(250), training.labels.split(250), strict=True)
-    two = TwoCosines().fit(trained.classifier, ((trained.normalise(images), labels) for images, labels in pairs))
+    two = TwoCosines().fit(trained.classifier, Batches(training, trained.normalise, 250))
     return {"cosine": Cosine(), "largest": Cosine(), "two": two}
 
 

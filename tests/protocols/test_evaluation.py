@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from offaxis.datasets import TensorSet
+from offaxis.datasets.batches import Batches
 from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
 from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
 from offaxis.protocols import Result, Store, Subject, evaluate
 from offaxis.protocols.candidates import fitting
-from offaxis.protocols.evidence import Batches, Question
+from offaxis.protocols.evidence import Question
 from offaxis.protocols.parts import at_most, divide
 
 Make = Callable[..., Subject]

@@ -1,14 +1,13 @@
 """Training runs and a set of ID images -> a model: what the shell does to make a bundle."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from offaxis.datasets import CATALOGUE, ImageSet, Normalise, TensorSet, load, match
+from offaxis.datasets import CATALOGUE, ImageSet, TensorSet, load, match
+from offaxis.datasets.batches import Batches
 from offaxis.datasets.match import Shape
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
@@ -70,7 +69,7 @@ def assemble(wanted: Wanted) -> Model:
     if detector.needs_fit:
         if training is None:
             raise ArgumentError(f"The detector {detector.name} is fitted on training images: leave out --unchecked.")
-        detector.fit(team.network, TrainingBatches(training, team.normalise))
+        detector.fit(team.network, Batches(training, team.normalise, 256))
     return Model.calibrated(
         team,
         images_like(wanted.calibrate, shape, wanted.data),
@@ -129,20 +128,3 @@ def training_images(wanted: Wanted) -> ImageSet:
             "with --trained-on."
         )
     return images
-
-
-@dataclass(frozen=True)
-class TrainingBatches:
-    """Training images with their labels, as often as they are asked for; one batch at a time is normalised and in memory."""
-
-    images: ImageSet
-    normalise: Normalise
-    size: int = 256
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.images) / self.size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        assert self.images.labels is not None  # nothing is trained without labels
-        for pixels, labels in zip(self.images.batches(self.size), self.images.labels.split(self.size), strict=True):
-            yield self.normalise(pixels), labels

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from offaxis.confidence import area_under_risk_coverage, expected_calibration_error
 from offaxis.datasets import ImageSet, relation
+from offaxis.datasets.batches import Batches
 from offaxis.datasets.parts import VALIDATION_IMAGES
 from offaxis.detectors import Detector, fit_all
 from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
 from offaxis.metrics import all_metrics
 from offaxis.protocols import less_biased, one_vs_one
 from offaxis.protocols.candidates import Candidate, candidate, fitting
-from offaxis.protocols.evidence import CONFIDENCE, Batches, Question, gather, questions
+from offaxis.protocols.evidence import CONFIDENCE, Question, gather, questions
 from offaxis.protocols.parts import Divided, divide
 from offaxis.protocols.result import NetworkRecord, Result, digest, result_key
 from offaxis.protocols.store import Store

@@ -1,6 +1,6 @@
 """Images through a network, once: what all scores are made from, kept as it comes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.datasets import ImageSet, Normalise
+from offaxis.datasets.batches import Batches
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.network import evaluating
 from offaxis.detectors.passes import layers_of
-from offaxis.errors import ArgumentError
 from offaxis.heads import Outputs
 from offaxis.progress import Progress
 from offaxis.protocols.candidates import Candidate
@@ -22,28 +21,6 @@ from offaxis.protocols.parts import Divided
 from offaxis.protocols.store import Store
 
 CONFIDENCE = "confidence"
-
-
-@dataclass(frozen=True)
-class Batches:
-    """Normalised images of a set with their labels, batch by batch, as often as wanted."""
-
-    images: ImageSet
-    normalise: Normalise
-    size: int
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ArgumentError(f"Expected batches of at least 1 image but got a batch size of {self.size}.")
-
-    def __len__(self) -> int:
-        return -(-len(self.images) // self.size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        places = torch.arange(len(self.images)).split(self.size)
-        labels = torch.zeros(len(self.images), dtype=torch.long) if self.images.labels is None else self.images.labels
-        for where, pixels in zip(places, self.images.stream(places), strict=True):
-            yield self.normalise(pixels), labels[where]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from offaxis.datasets import ImageSet, load
+from offaxis.datasets.batches import Batches
 from offaxis.errors import DataError
 from offaxis.protocols import Store, at_most
-from offaxis.protocols.evidence import Batches
 from offaxis.protocols.summary import summarise
 from offaxis.recipes.chain import Chain, Run
 from offaxis.recipes.found import results_of
