@@ -1,12 +1,8 @@
-"""The training loop: it learns, it repeats itself, it goes on where it stopped, and it does not fail in silence."""
+"""The training loop: it learns, it repeats itself, and it does not fail in silence."""
 
-import functools
 import json
 import math
-import os
-import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,70 +10,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from offaxis import Classifier, Outputs, attach, load_run, train
+from offaxis import Classifier, Outputs, train
 from offaxis.datasets import Normalise, TensorSet
 from offaxis.datasets.embedded import small_digits
-from offaxis.detectors import Cosine, MarginEntropyLoss
+from offaxis.detectors import Cosine
 from offaxis.errors import (
-    CheckpointError,
     DataError,
     NotFiniteError,
-    RunError,
     ScaleCollapseError,
     TrainingStopped,
 )
 from offaxis.networks import wide_resnet
 from offaxis.training import Recipe, cross_entropy, paper_wide_resnet
-from offaxis.training.run import RunFolder
-from offaxis.training.start import find_earlier
+
+from .small import SHORT, fabric, few, network, same, stop_after, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
-SHORT = Recipe(epochs=2, batch_size=64, crop=1, flip=False)
-
-
-def network(seed: int = 0, **arguments: Any) -> Classifier:
-    torch.manual_seed(seed)
-    return wide_resnet(depth=10, width=1, in_channels=1, **arguments)
-
-
-def frozen() -> Classifier:
-    made = network()
-    made.frozen = True
-    return made
-
-
-def fabric(precision: str) -> Any:
-    from lightning_fabric import Fabric
-
-    return Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
-
-
-def few(count: int = 200) -> TensorSet:
-    digits = small_digits("train")
-    assert digits.labels is not None
-    return TensorSet("few-digits", digits.images[:count], digits.labels[:count], digits.classes)
-
-
-def weights(classifier: Classifier) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
-
-
-def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
-
-
-def stop_after(step: int, how: int = signal.SIGTERM) -> Any:
-    """A loss that sends this process a signal at a step."""
-    calls = [0]
-
-    @functools.wraps(cross_entropy)  # a run's settings know a loss by its name
-    def loss(out: Outputs, labels: Tensor) -> Tensor:
-        calls[0] += 1
-        if calls[0] == step:
-            os.kill(os.getpid(), how)
-        return cross_entropy(out, labels)
-
-    return loss
 
 
 def test_it_learns_digits_with_either_head() -> None:
@@ -109,25 +57,6 @@ def test_the_callers_random_numbers_are_left_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("step", [1, 3, 4, 6])  # in the first epoch, at an epoch's end, in the last
-def test_stopped_anywhere_it_goes_on_to_the_same_weights(tmp_path: Path, step: int, how: int) -> None:
-    straight = train(network(dropout=0.2), few(), SHORT.but(epochs=2), seed=1, quiet=True)
-    run = tmp_path / "run"
-    with pytest.raises(TrainingStopped, match="Its state is saved: go on with") as stopped:
-        train(network(dropout=0.2), few(), SHORT, seed=1, out=run, loss=stop_after(step, how), log_every=1, quiet=True)
-    assert stopped.value.exit_code == 128 + how
-    assert f"after step {step} of 8" in str(stopped.value)
-    with pytest.raises(RunError, match="is not finished"):
-        load_run(run)
-    resumed = train(network(seed=9, dropout=0.2), few(), SHORT, seed=1, out=run, resume=True, log_every=1, quiet=True)
-    assert same(weights(resumed.classifier), weights(straight.classifier))
-    steps = [r["step"] for r in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if r["kind"] == "step"]
-    assert steps == list(range(1, 9))
-    for key in ("loss", "accuracy", "scale"):
-        assert [r[key] for r in resumed.history] == pytest.approx([r[key] for r in straight.history], rel=1e-6)
-
-
 def test_after_epoch_sees_every_epoch_in_eval_mode_and_changes_nothing(tmp_path: Path) -> None:
     seen: list[tuple[int, dict[str, Tensor]]] = []
 
@@ -152,104 +81,12 @@ def test_after_epoch_sees_every_epoch_in_eval_mode_and_changes_nothing(tmp_path:
     assert same(seen[-1][1], weights(resumed.classifier))
 
 
-def test_without_a_folder_a_stop_says_that_nothing_is_kept() -> None:
-    with pytest.raises(TrainingStopped, match="Nothing was kept"):
-        train(network(), few(), SHORT, loss=stop_after(2), quiet=True)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
 def test_outside_the_main_thread_it_trains_too() -> None:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(train(network(), few(), SHORT.but(epochs=1), quiet=True)))
     thread.start()
     thread.join()
     assert len(results) == 1
-
-
-def test_a_finished_run_is_loaded_and_trained_no_further(tmp_path: Path) -> None:
-    trained = train(network(), few(), SHORT, out=tmp_path / "run", quiet=True)
-    loaded = load_run(tmp_path / "run")
-    assert same(weights(loaded.classifier), weights(trained.classifier))
-    assert loaded.normalise == trained.normalise
-    assert loaded.classes == tuple("0123456789")
-    assert [r["loss"] for r in loaded.history] == [r["loss"] for r in trained.history]
-    begun = time.monotonic()
-    again = train(network(seed=5), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
-    assert same(weights(again.classifier), weights(trained.classifier))
-    assert time.monotonic() - begun < 60
-
-
-def test_a_run_of_a_network_that_is_not_ours_is_loaded_into_one(tmp_path: Path) -> None:
-    def other() -> Classifier:
-        inner = network()
-        return Classifier(inner.backbone, inner.head)
-
-    trained = train(other(), few(), SHORT.but(epochs=1), out=tmp_path / "run", quiet=True)
-    with pytest.raises(RunError, match="into=classifier"):
-        load_run(tmp_path / "run")
-    loaded = load_run(tmp_path / "run", into=other())
-    assert same(weights(loaded.classifier), weights(trained.classifier))
-    with pytest.raises(CheckpointError, match="do not fit this network"):
-        load_run(tmp_path / "run", into=network(num_classes=4))
-
-
-def test_a_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
-    train(network(), few(), SHORT.but(epochs=1), out=tmp_path / "run", quiet=True)
-    with pytest.raises(RunError, match="There is a run in .* already"):
-        train(network(), few(), SHORT, out=tmp_path / "run", quiet=True)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").write_text("everything")
-    with pytest.raises(RunError, match="holds other files"):
-        train(network(), few(), SHORT, out=tmp_path / "other", resume=True, quiet=True)
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(RunError, match="is a file"):
-        train(network(), few(), SHORT, out=tmp_path / "file", quiet=True)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"recipe": SHORT.but(learning_rate=0.05)}, r"training: recipe\.learning_rate was 0\.1 and is now 0\.05\."),
-        ({"seed": 8}, "seed was 0 and is now 8"),
-        ({"data": few(199)}, "data"),
-        ({"classifier": network(num_classes=11)}, "network"),
-        ({"normalise": Normalise((0.5,), (0.5,))}, "normalise"),
-        ({"loss": MarginEntropyLoss([1, 4], 10)}, r"loss was '?cross_entropy'? and is now .*left_out=\[1, 4\]"),
-        ({"sync_bn": True}, "sync_bn was False and is now True"),
-        ({"fabric": fabric("bf16-mixed")}, "precision was '32-true' and is now 'bf16-mixed'"),
-        ({"classifier": frozen()}, "frozen was False and is now True"),
-    ],
-)
-def test_going_on_with_other_settings_is_refused_by_name(tmp_path: Path, change: dict[str, Any], named: str) -> None:
-    with pytest.raises(TrainingStopped):
-        train(network(), few(), SHORT, out=tmp_path / "run", loss=stop_after(4), quiet=True)
-    settings = {"classifier": network(), "data": few(), "recipe": SHORT, **change}
-    with pytest.raises(CheckpointError, match=named):
-        train(**settings, out=tmp_path / "run", resume=True, quiet=True)
-
-
-@pytest.mark.parametrize("damage", ["cut", "noise", "empty", "foreign", "header"])
-def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path: Path, damage: str) -> None:
-    run = tmp_path / "run"
-    with pytest.raises(TrainingStopped):
-        train(network(), few(), SHORT, out=run, loss=stop_after(5), quiet=True)
-    path = run / "checkpoint.safetensors"
-    whole = path.read_bytes()
-    if damage == "foreign":
-        from safetensors.torch import save_file
-
-        save_file({"x": torch.zeros(2)}, path)
-    else:
-        path.write_bytes(
-            {
-                "cut": whole[: len(whole) // 2],
-                "noise": os.urandom(500),
-                "empty": b"",
-                "header": b"\xff" * 8 + whole[8:],
-            }[damage]
-        )
-    with pytest.raises(CheckpointError, match=str(path)):
-        train(network(), few(), SHORT, out=run, resume=True, quiet=True)
 
 
 def test_a_loss_that_is_no_number_stops_training_within_an_epoch() -> None:
@@ -316,57 +153,6 @@ def test_validation_images_that_do_not_fit_are_refused_before_the_first_step(tmp
         with pytest.raises(DataError, match=said):
             train(network(), images, SHORT, out=tmp_path / "run", validation=validation)
     assert not (tmp_path / "run").exists()
-
-
-def test_the_head_of_a_network_that_is_not_ours_is_part_of_its_settings(tmp_path: Path) -> None:
-    def own(head: str) -> Classifier:
-        torch.manual_seed(0)
-        return attach(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)), head)
-
-    with pytest.raises(TrainingStopped):
-        train(own("deconf-c"), few(), SHORT, out=tmp_path / "run", loss=stop_after(4), quiet=True)
-    with pytest.raises(CheckpointError, match="similarity"):
-        train(own("deconf-e"), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
-
-
-def test_a_finished_run_without_its_checkpoint_is_not_trained_anew(tmp_path: Path) -> None:
-    train(network(), few(), SHORT, out=tmp_path / "run", quiet=True)
-    (tmp_path / "run" / "checkpoint.safetensors").unlink()
-    log = (tmp_path / "run" / "log.jsonl").read_text()
-    with pytest.raises(RunError, match="is finished"):
-        train(network(), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
-    assert (tmp_path / "run" / "log.jsonl").read_text() == log
-
-
-def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".run.json.x1y2.part").write_text("{")
-    train(network(), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        "checkpoint.safetensors", "log.jsonl", "model.safetensors", "run.json",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("steps", "said"), [((-1, 8), "do not find the same run"), ((-1, -2), "do not find"), ((-1, -1), "")]
-)
-def test_processes_that_do_not_share_a_disk_refuse_to_go_on(tmp_path: Path, steps: tuple[int, int], said: str) -> None:
-    class Two:
-        """A fabric of two processes, as far as it is asked."""
-
-        world_size, device, is_global_zero = 2, torch.device("cpu"), False
-
-        def all_gather(self, tensor: Tensor) -> Tensor:
-            assert int(tensor) == steps[0]
-            return torch.tensor(steps)
-
-        def barrier(self) -> None: ...
-
-    if said:
-        with pytest.raises(RunError, match=said):
-            find_earlier(Two(), RunFolder(tmp_path / "run"), {}, True)  # type: ignore[arg-type]
-    else:
-        assert find_earlier(Two(), RunFolder(tmp_path / "run"), {}, True) is None  # type: ignore[arg-type]
 
 
 def test_the_log_has_what_the_bar_shows(tmp_path: Path) -> None:
