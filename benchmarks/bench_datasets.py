@@ -19,12 +19,12 @@ import numpy as np
 import PIL
 import torch
 
-from offaxis.datasets import CATALOGUE
-from offaxis.datasets.root import data_root
+from offaxis.data import CATALOGUE
+from offaxis.data.root import data_root
 
 _ONE = """
 import json, resource, sys, time
-from offaxis.datasets import load
+from offaxis.data import load
 import scipy.io, sklearn.datasets  # so that neither their time nor their memory counts
 name, split, root = sys.argv[1:]
 def resident():

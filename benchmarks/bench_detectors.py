@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.paired import paired, publish, seconds
-from offaxis.classifier import Classifier
 from offaxis.detectors import (
     ASH,
     GEN,
@@ -50,6 +49,7 @@ from offaxis.detectors import (
 )
 from offaxis.heads import Outputs
 from offaxis.networks import densenet_bc, wide_resnet
+from offaxis.networks.classifier import Classifier
 
 
 def noise(count: int, seed: int = 0) -> Tensor:

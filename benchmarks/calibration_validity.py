@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import offaxis
-from offaxis.conformal import allowed, threshold
-from offaxis.datasets import load
+from offaxis.calibration.conformal import allowed, threshold
+from offaxis.data import load
 
 LEVELS = (0.01, 0.05, 0.1)
 CALIBRATION = 500

@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from offaxis import Outputs
-from offaxis.datasets.embedded import small_digits
+from offaxis.data.embedded import small_digits
 from offaxis.errors import ScaleCollapseError
 from offaxis.networks import wide_resnet
 from offaxis.reports.figures import save

@@ -33,8 +33,8 @@ from PIL import Image
 
 import offaxis
 from offaxis import Model, networks
-from offaxis.datasets import TensorSet, load
-from offaxis.deploy.onnx_export import export, names
+from offaxis.data import TensorSet, load
+from offaxis.deploy.onnx import export, names
 from offaxis.training import laptop
 
 BATCH = 32

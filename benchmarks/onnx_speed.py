@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from offaxis import Model, Preprocessing, networks
-from offaxis.datasets import Normalise, TensorSet
-from offaxis.deploy.onnx_export import INPUT, Graph, export, names
+from offaxis.data import Normalise, TensorSet
+from offaxis.deploy.onnx import INPUT, Graph, export, names
 
 CASES = (("wrn-10-2-half", (1, 28, 28)), ("wrn-16-4", (3, 32, 32)), ("densenet-22-12", (3, 32, 32)))
 BATCHES = (1, 32)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from offaxis.datasets.embedded import small_digits
+from offaxis.data.embedded import small_digits
 from offaxis.errors import NotFiniteError, ScaleCollapseError
 from offaxis.networks import wide_resnet
 from offaxis.training import Recipe, train

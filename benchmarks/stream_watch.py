@@ -14,8 +14,8 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from offaxis.conformal import p_values
-from offaxis.deploy.watch import Watch
+from offaxis.calibration.conformal import p_values
+from offaxis.calibration.drift import Watch
 
 LEVEL = 0.01
 CALIBRATION = 1000

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.paired import paired, publish
-from offaxis.datasets import Normalise, TensorSet
+from offaxis.data import Normalise, TensorSet
 from offaxis.networks import by_name
 from offaxis.training import Recipe, train
 

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 import offaxis
-from offaxis.datasets import ImageSet, load
-from offaxis.deploy.score import Options, score
-from offaxis.deploy.serve.run import make_server
+from offaxis.data import ImageSet, load
+from offaxis.deploy.scoring import Options, score
+from offaxis.server.run import make_server
 from offaxis.training import laptop
 
 CLASSES = 10

@@ -3,7 +3,7 @@
 import torch
 
 import offaxis
-from offaxis.datasets.embedded import digits, photographs
+from offaxis.data.embedded import digits, photographs
 from offaxis.detectors import Cosine
 from offaxis.metrics import auroc
 from offaxis.networks import wide_resnet

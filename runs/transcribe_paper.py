@@ -1,4 +1,4 @@
-"""Read the paper's tables out of its LaTeX source into ``src/offaxis/paper/data``.
+"""Read the paper's tables out of its LaTeX source into ``src/offaxis/reproduce/data``.
 
 The source is not part of the project: it comes with arXiv:1905.10628.
 
@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from offaxis.atomic import write_text
-from offaxis.paper.cells import Cell, as_csv
+from offaxis.files import write_text
+from offaxis.reproduce.paper import Cell, as_csv
 
-DATA = Path(__file__).parents[1] / "src" / "offaxis" / "paper" / "data"
+DATA = Path(__file__).parents[1] / "src" / "offaxis" / "reproduce" / "data"
 
 LABELS = {
     "classification": "classification_results",

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.datasets import ImageSet, load
-from offaxis.datasets.batches import Batches
+from offaxis.data import ImageSet, load
+from offaxis.data.batches import Batches
+from offaxis.deploy.open import Subject
+from offaxis.evaluation import at_most, open_network
 from offaxis.heads import CosineHead, Outputs
 from offaxis.metrics import auroc
-from offaxis.protocols import at_most, open_network
-from offaxis.protocols.subject import Subject
 from study.sets import DEVELOPMENT
 from study.steps import SEEDS, chain_for, longer_runs, main_runs
 

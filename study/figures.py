@@ -6,10 +6,10 @@ All but t-SNE, which needs the networks, are made from the copy of the results t
 import sys
 from pathlib import Path
 
-from offaxis.protocols.summary import summarise
-from offaxis.recipes import drawings
-from offaxis.recipes.items import sweep
+from offaxis.evaluation.summary import summarise
 from offaxis.reports.figures import fixed_scale, ranking, save
+from offaxis.reproduce import figures as drawings
+from offaxis.reproduce.items import sweep
 from study.found import of, there
 from study.sets import REPORTED
 from study.steps import KEPT, SEEDS, WORK, chain_for, main_runs

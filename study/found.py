@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from offaxis.protocols import Result, Store
-from offaxis.recipes.chain import Run
-from offaxis.recipes.found import results_of
+from offaxis.evaluation import Result, Store
+from offaxis.reproduce.commands import Run
+from offaxis.reproduce.query import results_of
 from study.steps import KEPT, SEEDS, chain_for, main_runs
 
 GROUPS = ("near", "far", "noise", "all")

@@ -2,8 +2,8 @@
 
 import shutil
 
-from offaxis.protocols import Store
-from offaxis.protocols.compact import compact
+from offaxis.evaluation import Store
+from offaxis.evaluation.archive import compact
 from study.steps import KEPT, WORK
 
 IMAGES = 800

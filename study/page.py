@@ -6,7 +6,7 @@ Both are written by hand but for what stands between ``<!-- table NAME ID -->`` 
 import re
 from pathlib import Path
 
-from offaxis.atomic import write_text
+from offaxis.files import write_text
 from offaxis.reports.tables import markdown
 from study.tables import TABLES
 

@@ -10,7 +10,7 @@ import time
 import torch
 from lightning_fabric import Fabric
 
-from offaxis.datasets import load
+from offaxis.data import load
 from offaxis.networks import by_name
 from offaxis.training import RECIPES, train
 

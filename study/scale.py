@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offaxis.datasets import ImageSet, load
-from offaxis.datasets.batches import Batches
+from offaxis.data import ImageSet, load
+from offaxis.data.batches import Batches
+from offaxis.deploy.open import Subject
+from offaxis.evaluation import at_most, open_network
 from offaxis.metrics import auroc
-from offaxis.protocols import at_most, open_network
-from offaxis.protocols.subject import Subject
 from study.sets import DEVELOPMENT, REPORTED
 from study.steps import SEEDS, chain_for, main_runs
 

@@ -15,13 +15,13 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.atomic import write_text
-from offaxis.conformal import threshold
-from offaxis.datasets import load
-from offaxis.datasets.batches import Batches
-from offaxis.datasets.image_set import TensorSet
+from offaxis.calibration.conformal import threshold
+from offaxis.data import load
+from offaxis.data.batches import Batches
+from offaxis.data.image_set import TensorSet
 from offaxis.detectors import fit_all, score_all
-from offaxis.protocols import at_most, make_detectors, open_network
+from offaxis.evaluation import at_most, make_detectors, open_network
+from offaxis.files import write_text
 from study.steps import FREE, KEPT, SEEDS, chain_for, main_runs
 
 ALPHA = 0.05

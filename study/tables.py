@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from offaxis.protocols import Store
-from offaxis.protocols.summary import Summary, View, summarise
-from offaxis.recipes.chain import Run
-from offaxis.reports.beside_paper import paper_rows
-from offaxis.reports.contents import networks_table, pairs_table, ranking_table, set_title, sets_table
+from offaxis.evaluation import Store
+from offaxis.evaluation.summary import Summary, View, summarise
+from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, percent
+from offaxis.reproduce.beside_paper import paper_rows
+from offaxis.reproduce.commands import Run
 from offaxis.training import RECIPES
 from study.found import GROUPS, mains, of, there
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from offaxis.protocols import Result, Store
-from offaxis.protocols.summary import summarise
-from offaxis.recipes.chain import Run
-from offaxis.recipes.items import ablation_rows, sweep
-from offaxis.reports.contents import set_title
+from offaxis.evaluation import Result, Store
+from offaxis.evaluation.summary import summarise
+from offaxis.reports.result_tables import set_title
 from offaxis.reports.tables import Entry, Table, Value, percent
+from offaxis.reproduce.commands import Run
+from offaxis.reproduce.items import ablation_rows, sweep
 from study.found import GROUPS, of, there
 from study.sets import REPORTED
 from study.steps import FIXED, FOLDS, KEPT, NETWORKS, RIVALS, SEEDS, chain_for, main_runs

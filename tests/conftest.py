@@ -8,6 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from tests.models import bundle, cosine_runs, ensemble, leave_out, leave_out_runs, model, pictures, world
+
+__all__ = [
+    "bundle",
+    "cosine_runs",
+    "ensemble",
+    "leave_out",
+    "leave_out_runs",
+    "model",
+    "pictures",
+    "world",
+]
+
 os.environ.setdefault("MPLBACKEND", "agg")
 _kept: list[torch.library.Library] = []
 

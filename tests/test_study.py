@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offaxis.datasets import CATALOGUE, relation
-from offaxis.protocols import Store
+from offaxis.data import CATALOGUE, relation
+from offaxis.evaluation import Store
 from study.page import BLOCK, PAGES, filled
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
 from study.shift import SHIFTS

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offaxis.datasets import GaussianNoise, ImageSet, TensorSet, UniformNoise
-from offaxis.datasets.batches import Batches
-from offaxis.datasets.embedded import digits, letters, photographs, scans, terrain
+from offaxis.data import GaussianNoise, ImageSet, TensorSet, UniformNoise
+from offaxis.data.batches import Batches
+from offaxis.data.embedded import digits, letters, photographs, scans, terrain
 from offaxis.detectors import Cosine, Detector, MaxLogit, MaxSoftmax, TwoCosines, score_all
 from offaxis.heads import CosineHead
 from offaxis.metrics import auroc

@@ -9,11 +9,11 @@ import torch
 from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
-from offaxis.datasets import load
+from offaxis.data import load
+from offaxis.deploy.open import run_label
 from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
+from offaxis.evaluation import Store, make_detectors, open_network
 from offaxis.networks import by_name
-from offaxis.protocols import Store, make_detectors, open_network
-from offaxis.protocols.subject import run_label
 from offaxis.training import Recipe, train
 
 DETECTORS = "cosine,max-softmax,knn:k=5,odin:temperatures=(1.0,1000.0):epsilons=(0.0,0.01)"

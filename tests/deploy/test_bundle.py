@@ -15,15 +15,15 @@ from torch import nn
 
 import offaxis
 from offaxis import Classifier, Model, Paired, Preprocessing, Verdict, networks
-from offaxis.conformal import allowed, p_values
-from offaxis.datasets import TensorSet
-from offaxis.deploy import container, third_party
+from offaxis.calibration.conformal import allowed, p_values
+from offaxis.data import TensorSet
+from offaxis.deploy import container
 from offaxis.deploy.preprocessing import ImageLike
 from offaxis.errors import BundleError, DataError, OffaxisError, OverlapError, StorageError, TooFewImagesError
 from offaxis.heads import make_head
-
-from .conftest import World
-from .damage import rewritten
+from offaxis.networks import third_party
+from tests.deploy.damage import rewritten
+from tests.models import World
 
 
 def test_one_answer_in_every_process_to_the_bit(model: Model, bundle: Path, world: World, tmp_path: Path) -> None:

@@ -14,16 +14,15 @@ from typer.testing import CliRunner
 
 import offaxis
 from offaxis import Classifier, Preprocessing
+from offaxis.calibration.conformal import flag_rate
 from offaxis.cli import app
-from offaxis.conformal import flag_rate
-from offaxis.datasets import load
+from offaxis.data import load
 from offaxis.deploy.assemble import Wanted, assemble
 from offaxis.detectors import KNN
-from offaxis.detectors.network import Batches
 from offaxis.errors import ArgumentError, DataError, OverlapError
 from offaxis.heads import make_head
-
-from .conftest import World, write_images
+from offaxis.networks.inference import Batches
+from tests.models import World, write_images
 
 run = CliRunner().invoke
 

@@ -14,16 +14,15 @@ from torch import nn
 
 import offaxis
 from offaxis import Classifier, Model, Paired, Preprocessing, Trained, networks
-from offaxis.datasets import Normalise
+from offaxis.data import Normalise
 from offaxis.deploy.together import together
 from offaxis.detectors import KNN, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble
-from offaxis.detectors.leave_out_ensemble import Chosen
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
 from offaxis.heads import make_head
-
-from .conftest import World
-from .damage import rewritten
-from .serving import png, running
+from offaxis.networks.leave_out_ensemble import Chosen
+from tests.deploy.damage import rewritten
+from tests.models import World
+from tests.server.serving import png, running
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +223,7 @@ def test_an_ensemble_becomes_one_graph_and_leave_out_says_why_not(
 ) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from offaxis.deploy.onnx_export import TOLERANCE, export, names
+    from offaxis.deploy.onnx import TOLERANCE, export, names
 
     export(ensemble, tmp_path / "x.onnx")
     pixels = world.test.batch(torch.arange(30))

@@ -10,13 +10,12 @@ from typer.testing import CliRunner, Result
 import offaxis
 from offaxis import Trained, networks, train
 from offaxis.cli import app
-from offaxis.datasets import load
+from offaxis.data import load
 from offaxis.detectors import Ensemble, LeaveOutEnsemble
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError
-from offaxis.protocols import Store
+from offaxis.evaluation import Store
 from offaxis.training import laptop
-
-from .conftest import World, trained_for_a_moment, write_images
+from tests.models import World, trained_for_a_moment, write_images
 
 
 def run(*words: object) -> Result:

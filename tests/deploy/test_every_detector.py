@@ -13,8 +13,7 @@ from offaxis.deploy.together import Together, together
 from offaxis.detectors import DETECTORS, NATIVE, Detector
 from offaxis.detectors.made_for import arguments_for
 from offaxis.errors import BundleError, DetectorError, MissingOutputError
-
-from .conftest import World, trained_for_a_moment
+from tests.models import World, trained_for_a_moment
 
 HEADS = {"generalized-odin": "deconf-c", "isomax": "isomax"}  # which heads those are for
 NOT_KEPT = ("zoo-gram", "zoo-nacue")  # what they were fitted with is inside pytorch-ood

@@ -8,11 +8,10 @@ import pytest
 
 import offaxis
 from offaxis import Model
-from offaxis.deploy.score import Options, score
+from offaxis.deploy.scoring import Options, score
 from offaxis.errors import BundleError
-
-from .damage import damaged, picture
-from .serving import running
+from tests.deploy.damage import damaged, picture
+from tests.server.serving import running
 
 TIERS = [60, pytest.param(1000, marks=pytest.mark.slow)]
 

@@ -14,12 +14,11 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import Calibration, Model, Paired, Preprocessing, Verdict, attach, networks
 from offaxis.cli import app
-from offaxis.datasets import Normalise, TensorSet
-from offaxis.deploy.onnx_export import TOLERANCE, Graph, _difference, check_exportable, export, names
+from offaxis.data import Normalise, TensorSet
+from offaxis.deploy.onnx import TOLERANCE, Graph, _difference, check_exportable, export, names
 from offaxis.detectors import NATIVE, Reads
 from offaxis.errors import ExportError
-
-from .conftest import World
+from tests.models import World
 
 runtime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -23,12 +23,11 @@ import offaxis
 from offaxis import Model
 from offaxis.cli import app
 from offaxis.deploy import container
-from offaxis.deploy.score import Options, score
-from offaxis.deploy.score.rows import Journal
-from offaxis.deploy.score.summary import write_strangest
+from offaxis.deploy.scoring import Options, score
+from offaxis.deploy.scoring.rows import Journal
+from offaxis.deploy.scoring.summary import write_strangest
 from offaxis.errors import ArgumentError, DataError, StorageError
-
-from .conftest import World, write_images
+from tests.models import World, write_images
 
 run = CliRunner().invoke
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.classifier import Classifier, Paired
 from offaxis.detectors import Ensemble, MarginEntropyLoss, train_leave_out
-from offaxis.detectors.network import Network
 from offaxis.heads import make_head
+from offaxis.networks.classifier import Classifier, Paired
+from offaxis.networks.inference import Network
 
 CLASSES = 4
 STD = (0.5,)

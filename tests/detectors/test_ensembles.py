@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from offaxis.classifier import Classifier
-from offaxis.datasets import TensorSet
+from offaxis.data import TensorSet
 from offaxis.detectors import Cosine, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble, MarginEntropyLoss, ReAct
 from offaxis.detectors.cosine_ensemble import cosine_ensemble_score
 from offaxis.detectors.leave_out import entropy, leave_out_score
-from offaxis.detectors.leave_out_ensemble import folds
-from offaxis.detectors.leave_out_training import published_recipe, train_leave_out
 from offaxis.errors import ArgumentError, DetectorError, MissingOutputError
 from offaxis.heads import Outputs
 from offaxis.networks import wide_resnet
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.leave_out_ensemble import folds
 from offaxis.training import train
+from offaxis.training.leave_out import published_recipe, train_leave_out
 
 
 def test_cosines_are_averaged_by_class_and_then_the_largest_is_taken(toy: Any, network_of: Any) -> None:

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from offaxis.classifier import Classifier
 from offaxis.detectors import Mahalanobis, RelativeMahalanobis, State
 from offaxis.detectors.adversarial import fast_gradient_sign
 from offaxis.detectors.gaussian import TiedGaussian
-from offaxis.detectors.moments import ClassMoments
+from offaxis.detectors.statistics import ClassMoments
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import LinearHead
+from offaxis.networks.classifier import Classifier
 
 STD = (0.5,)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from offaxis import Classifier, Outputs
-from offaxis.datasets import TensorSet
-from offaxis.datasets.embedded import small_digits
+from offaxis.data import TensorSet
+from offaxis.data.embedded import small_digits
 from offaxis.networks import wide_resnet
 from offaxis.training import Recipe, cross_entropy
 

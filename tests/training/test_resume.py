@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offaxis import Classifier, attach, load_run, train
-from offaxis.datasets import Normalise
+from offaxis.data import Normalise
 from offaxis.detectors import MarginEntropyLoss
 from offaxis.errors import (
     CheckpointError,

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from offaxis import Classifier, Outputs, train
-from offaxis.datasets import Normalise, TensorSet
-from offaxis.datasets.embedded import small_digits
+from offaxis.data import Normalise, TensorSet
+from offaxis.data.embedded import small_digits
 from offaxis.detectors import Cosine
 from offaxis.errors import (
     DataError,
@@ -178,7 +178,7 @@ def test_the_log_has_what_the_bar_shows(tmp_path: Path) -> None:
 def test_images_that_are_decoded_as_it_goes_train_like_those_in_memory(tmp_path: Path) -> None:
     from PIL import Image
 
-    from offaxis.datasets import load
+    from offaxis.data import load
 
     images = few(120)
     assert images.labels is not None

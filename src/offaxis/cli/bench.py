@@ -11,7 +11,7 @@ from rich.table import Table
 
 from offaxis.cli.app import example
 from offaxis.cli.device import Device, usable
-from offaxis.detectors.cost import PAPER, Cost, measure
+from offaxis.reproduce.cost import PAPER, Cost, measure
 
 app = typer.Typer(name="bench", help="What things cost on this machine.", no_args_is_help=True)
 

@@ -12,12 +12,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from offaxis.cli.app import example
-from offaxis.datasets import CATALOGUE, Entry, ImageSet, load, relation
-from offaxis.datasets.contact_sheet import write_contact_sheet
-from offaxis.datasets.get import Source, get
-from offaxis.datasets.inspection import Inspection, inspect
-from offaxis.datasets.own import own_splits
-from offaxis.datasets.root import data_root, known
+from offaxis.data import CATALOGUE, Entry, ImageSet, load, relation
+from offaxis.data.contact_sheet import write_contact_sheet
+from offaxis.data.get import Source, get
+from offaxis.data.inspection import Inspection, inspect
+from offaxis.data.own import own_splits
+from offaxis.data.root import data_root, known
 from offaxis.errors import DataError
 
 app = typer.Typer(name="data", help="Image sets: what there is, getting it, looking into it.", no_args_is_help=True)

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from offaxis.cli.app import app, example
 from offaxis.cli.device import Device, usable
-from offaxis.datasets import ImageSet, load
-from offaxis.datasets.parts import VALIDATION_IMAGES
+from offaxis.data import ImageSet, load
+from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.errors import ArgumentError
-from offaxis.protocols import (
+from offaxis.evaluation import (
     POOLS,
     Result,
     Store,
@@ -31,7 +31,7 @@ from offaxis.protocols import (
     paired,
     sets_for,
 )
-from offaxis.protocols.summary import summarise
+from offaxis.evaluation.summary import summarise
 
 PROTOCOLS: dict[str, tuple[Literal["one-vs-one", "less-biased"], ...]] = {
     "one-vs-one": ("one-vs-one",),

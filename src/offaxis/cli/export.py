@@ -18,7 +18,7 @@ def export_command(
 ) -> None:
     """Write a bundle as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out."""
     from offaxis.deploy.bundle import read
-    from offaxis.deploy.onnx_export import export, names
+    from offaxis.deploy.onnx import export, names
     from offaxis.deploy.own_network import made_by
 
     model = read(bundle, made_by(network))

@@ -8,11 +8,11 @@ import typer
 from rich.console import Console
 
 from offaxis.cli.app import app, example
-from offaxis.datasets import ImageSet, load
+from offaxis.data import ImageSet, load
 from offaxis.errors import ArgumentError
+from offaxis.evaluation.archive import compact
+from offaxis.evaluation.store import Store
 from offaxis.metrics import HIGHER_IS_BETTER
-from offaxis.protocols.compact import compact
-from offaxis.protocols.store import Store
 
 
 @app.command("report", epilog=example("offaxis report results/digits --out report"))

@@ -11,9 +11,9 @@ from offaxis.cli.app import app, example
 from offaxis.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:
-    from offaxis.recipes.items import Item
-    from offaxis.recipes.scale import Scale
-    from offaxis.recipes.step import Step
+    from offaxis.reproduce.items import Item
+    from offaxis.reproduce.settings import Scale
+    from offaxis.reproduce.step import Step
 
 OF_THE_RECIPE = ("epochs", "batch_size", "learning_rate", "weight_decay", "clip", "crop", "flip", "decay_head")
 """Options of ``offaxis train`` that change the recipe."""
@@ -47,9 +47,9 @@ def reproduce_command(
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Make a table or a figure of the paper again; what is there already is not computed again."""
-    from offaxis.recipes.chain import Chain
-    from offaxis.recipes.items import ITEMS
-    from offaxis.recipes.items import item as item_of
+    from offaxis.reproduce.commands import Chain
+    from offaxis.reproduce.items import ITEMS
+    from offaxis.reproduce.items import item as item_of
 
     console = Console(quiet=quiet)
     if item is None:
@@ -86,7 +86,7 @@ def _scale(
 ) -> "Scale":
     from dataclasses import replace
 
-    from offaxis.recipes.scale import SCALES, Trained
+    from offaxis.reproduce.settings import SCALES, Trained
     from offaxis.training import RECIPES
 
     if name not in SCALES:
@@ -134,7 +134,7 @@ def _named(recipe: dict[str, Any], names: list[str]) -> str:
 
 
 def _explain(console: Console, item: "Item", steps: "list[Step]", left: "list[Step]", folder: Path) -> None:
-    from offaxis.recipes.estimate import seconds, spoken
+    from offaxis.reproduce.estimate import seconds, spoken
 
     console.print(f"{item.title}", style="bold", highlight=False)
     for step in steps:

@@ -47,8 +47,8 @@ def score_command(
     """
     from offaxis.deploy.bundle import read
     from offaxis.deploy.own_network import made_by
-    from offaxis.deploy.score import Options, score
-    from offaxis.deploy.score.summary import sentences
+    from offaxis.deploy.scoring import Options, score
+    from offaxis.deploy.scoring.summary import sentences
 
     if engine == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")

@@ -35,8 +35,8 @@ def serve_command(
     from offaxis.deploy.own_network import made_by
 
     try:
-        from offaxis.deploy.serve.limits import Limits
-        from offaxis.deploy.serve.run import is_local, make_server, serve
+        from offaxis.server.limits import Limits
+        from offaxis.server.run import is_local, make_server, serve
     except ImportError as error:
         raise MissingPackageError(
             f"The service needs more packages ({error}): pip install 'offaxis[serve]'."

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from offaxis.cli.app import app, example
-from offaxis.datasets import PUBLISHED, load
+from offaxis.data import PUBLISHED, load
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike
 from offaxis.networks import by_name
@@ -138,7 +138,7 @@ def _loss(leave_out: str | None, num_classes: int) -> Loss:
     if leave_out is None:
         return cross_entropy
     from offaxis.detectors import MarginEntropyLoss
-    from offaxis.detectors.leave_out_ensemble import folds
+    from offaxis.networks.leave_out_ensemble import folds
 
     member, _, count = leave_out.partition("/")
     if not (member.isdecimal() and count.isdecimal() and int(member) < int(count)):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from offaxis.datasets import CATALOGUE, ImageSet, TensorSet, load, match
-from offaxis.datasets.batches import Batches
-from offaxis.datasets.match import Shape
+from offaxis.data import CATALOGUE, ImageSet, TensorSet, load, match
+from offaxis.data.batches import Batches
+from offaxis.data.match import Shape
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.together import Together, together

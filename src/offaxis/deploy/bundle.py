@@ -15,18 +15,18 @@ from safetensors.torch import load
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from offaxis.calibration import Calibration
+from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
-from offaxis.deploy.blueprint import blueprint, must_be_given, rebuild
 from offaxis.deploy.model import Model
 from offaxis.deploy.prediction import Prediction
 from offaxis.deploy.preprocessing import Preprocessing
-from offaxis.deploy.third_party import Builder
 from offaxis.detectors import DETECTORS
-from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.storage import describe as describe_detector
 from offaxis.detectors.storage import rebuild as rebuild_detector
 from offaxis.errors import BundleError, CheckpointError, OffaxisError
+from offaxis.networks.ensemble import AnyNetwork
+from offaxis.networks.rebuild import blueprint, must_be_given, rebuild
+from offaxis.networks.third_party import Builder
 from offaxis.training.checkpoint import restore
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offaxis.atomic import replacing
 from offaxis.errors import BundleError, StorageError
+from offaxis.files import replacing
 
 FORMAT = "offaxis-bundle"
 VERSION = 1

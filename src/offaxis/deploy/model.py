@@ -11,18 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offaxis.calibration import Calibration, calibrate
-from offaxis.datasets import ImageSet, image_hashes, match
+from offaxis.calibration.calibrate import Calibration, calibrate
+from offaxis.data import ImageSet, image_hashes, match
 from offaxis.deploy.prediction import Prediction, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing
 from offaxis.deploy.together import Together, together
 from offaxis.detectors import Detector, Reads
-from offaxis.detectors.checks import check_finite
-from offaxis.detectors.ensemble import AnyNetwork
 from offaxis.detectors.made_for import usual_detector
-from offaxis.detectors.network import evaluating, to_device
 from offaxis.errors import ArgumentError
 from offaxis.heads import Outputs
+from offaxis.networks.ensemble import AnyNetwork
+from offaxis.networks.inference import check_finite, evaluating, to_device
 from offaxis.training import Trained
 from offaxis.version import __version__
 

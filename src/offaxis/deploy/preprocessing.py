@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from offaxis.datasets import ImageSet, Normalise
-from offaxis.datasets.decode import MAX_PIXELS, decode, eight_bits
-from offaxis.datasets.match import Shape, check_shape, fit, fit_batch
+from offaxis.data import ImageSet, Normalise
+from offaxis.data.decode import MAX_PIXELS, decode, eight_bits
+from offaxis.data.match import Shape, check_shape, fit, fit_batch
 from offaxis.errors import ArgumentError, DataError
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
@@ -26,7 +26,7 @@ class Preprocessing:
     """Size, colour, mean and standard deviation of what a network was trained on.
 
     Attributes:
-        shape: (channels, height, width); an image is stretched to it, and made grey or RGB (see offaxis.datasets.match).
+        shape: (channels, height, width); an image is stretched to it, and made grey or RGB (see offaxis.data.match).
         normalise: mean and standard deviation for each channel.
     """
 

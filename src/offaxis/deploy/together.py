@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from offaxis.classifier import Classifier, Paired
-from offaxis.datasets import Normalise
+from offaxis.data import Normalise
 from offaxis.detectors import Ensemble, LeaveOutEnsemble
-from offaxis.detectors.ensemble import AnyNetwork
-from offaxis.detectors.leave_out_ensemble import folds
-from offaxis.detectors.leave_out_training import check_dealt
 from offaxis.errors import ArgumentError, BundleError
+from offaxis.networks.classifier import Classifier, Paired
+from offaxis.networks.ensemble import AnyNetwork
+from offaxis.networks.leave_out_ensemble import folds
 from offaxis.training import Trained
+from offaxis.training.leave_out import check_dealt
 from offaxis.training.run import read_about
 
 

@@ -6,33 +6,33 @@ from pathlib import Path
 
 from offaxis.detectors import storage
 from offaxis.detectors.ash import ASH
+from offaxis.detectors.base import Detector, Passes, Reads, State
 from offaxis.detectors.cosine import Cosine
 from offaxis.detectors.cosine_ensemble import CosineEnsemble
-from offaxis.detectors.detector import Detector, Passes, Reads, State
 from offaxis.detectors.energy import Energy
-from offaxis.detectors.ensemble import Ensemble
 from offaxis.detectors.gen import GEN
 from offaxis.detectors.generalized_odin import GeneralizedODIN
 from offaxis.detectors.isomax import IsoMaxPlus
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.leave_out import LeaveOut
-from offaxis.detectors.leave_out_ensemble import LeaveOutEnsemble
-from offaxis.detectors.leave_out_selection import SelectOn
-from offaxis.detectors.leave_out_training import MarginEntropyLoss, train_leave_out
 from offaxis.detectors.mahalanobis import Mahalanobis
 from offaxis.detectors.max_logit import MaxLogit
 from offaxis.detectors.max_softmax import MaxSoftmax
 from offaxis.detectors.mean_cosine import MeanCosine
 from offaxis.detectors.odin import ODIN
 from offaxis.detectors.passes import evidence_all, fit_all, score_all
+from offaxis.detectors.pytorch_ood import Zoo
+from offaxis.detectors.pytorch_ood_table import TABLE
 from offaxis.detectors.react import ReAct
 from offaxis.detectors.relative_mahalanobis import RelativeMahalanobis
 from offaxis.detectors.scale import SCALE
 from offaxis.detectors.storage import save
 from offaxis.detectors.two_cosines import TwoCosines
 from offaxis.detectors.vim import ViM
-from offaxis.detectors.zoo import Zoo
-from offaxis.detectors.zoo_table import TABLE
+from offaxis.networks.ensemble import Ensemble
+from offaxis.networks.leave_out_ensemble import LeaveOutEnsemble
+from offaxis.training.leave_out import MarginEntropyLoss, train_leave_out
+from offaxis.training.leave_out_selection import SelectOn
 
 NATIVE: dict[str, type[Detector]] = {
     kind.name: kind

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.detectors.network import Network, check_labels, evaluating, to_device
 from offaxis.detectors.perturbation import input_gradient, step
+from offaxis.networks.inference import Network, check_labels, evaluating, to_device
 
 
 def fast_gradient_sign(

@@ -62,11 +62,3 @@ def _check(name: str, what: str, tensor: Tensor, count: int, dims: int, width: i
             f"Expected finite numbers for {name} but the {what} of {len(rows)} of {count} images hold NaN or infinity "
             f"(images {shown}{', ...' if len(rows) > 5 else ''} of the batch). Look at those images, and at the training."
         )
-
-
-def check_finite(what: str, tensor: Tensor) -> None:
-    """Refuse what a network says where it is not made of finite numbers."""
-    if not torch.isfinite(tensor).all():
-        raise BadOutputsError(
-            f"{what} holds NaN or infinity, where finite numbers were expected. Look at the images and at the training."
-        )

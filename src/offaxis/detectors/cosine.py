@@ -8,9 +8,9 @@ scale s is not part of the score, and there is nothing to tune.
 
 from torch import Tensor
 
-from offaxis.detectors.detector import Detector
-from offaxis.detectors.network import Network
+from offaxis.detectors.base import Detector
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Network
 
 
 def cosine_score(cosine: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ The cosines are averaged over the networks class by class, and then the largest 
 
 from torch import Tensor
 
+from offaxis.detectors.base import Passes
 from offaxis.detectors.cosine import Cosine, cosine_score
-from offaxis.detectors.detector import Passes
-from offaxis.detectors.ensemble import Ensemble
-from offaxis.detectors.network import Network
 from offaxis.errors import DetectorError
+from offaxis.networks.ensemble import Ensemble
+from offaxis.networks.inference import Network
 
 
 def cosine_ensemble_score(cosines: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from offaxis.classifier import Classifier, Paired, has_channels_last, pooled
-from offaxis.detectors.network import Network
 from offaxis.errors import DetectorError
+from offaxis.networks.classifier import Classifier, Paired, has_channels_last, pooled
+from offaxis.networks.inference import Network
 
 
 class _ReachedError(Exception):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.arguments import positive
-from offaxis.detectors.detector import Detector
+from offaxis.detectors.base import Detector
 from offaxis.heads import Outputs
-from offaxis.heads.head import at_least_float32
+from offaxis.heads.base import at_least_float32
 
 
 def energy_score(logits: Tensor, temperature: float = 1.0) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.arguments import at_least_one, positive
-from offaxis.detectors.detector import Detector
+from offaxis.detectors.base import Detector
 from offaxis.detectors.precision import widest
 from offaxis.heads import Outputs
 

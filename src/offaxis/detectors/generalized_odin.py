@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.arguments import at_least_one, channel_std
+from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.checks import check_outputs
-from offaxis.detectors.detector import Detector, Passes, Reads
-from offaxis.detectors.network import Batches, Network, evaluating, to_device
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Batches, Network, evaluating, to_device
 
 EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from offaxis.detectors.fitted import Fitted
 from offaxis.errors import MissingOutputError
 from offaxis.heads import CosineHead, Head, LinearHead
+from offaxis.heads.base import at_least_float32
 from offaxis.heads.cosine import EPS
-from offaxis.heads.head import at_least_float32
 
 
 class HeadCopy(Fitted):

@@ -7,7 +7,7 @@ between the unit features and the unit prototypes of the head ``isomax``. It ord
 
 from torch import Tensor
 
-from offaxis.detectors.detector import Detector
+from offaxis.detectors.base import Detector
 from offaxis.heads import Outputs
 
 

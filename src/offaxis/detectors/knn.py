@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.detectors.arguments import at_least_one
+from offaxis.detectors.base import Detector
 from offaxis.detectors.checks import check_outputs
-from offaxis.detectors.detector import Detector
-from offaxis.detectors.network import Network
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
-from offaxis.heads.head import at_least_float32
+from offaxis.heads.base import at_least_float32
+from offaxis.networks.inference import Network
 
 QUERIES, ENTRIES = 1024, 8192  # a block of products has this many rows and columns: 32 MB in float32
 SEARCHES = ("auto", "blocks", "faiss")

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.arguments import channel_std, not_negative, positive
-from offaxis.detectors.detector import Detector, Passes, Reads
-from offaxis.detectors.leave_out_ensemble import LeaveOutEnsemble
-from offaxis.detectors.network import Network, evaluating, to_device
+from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.detectors.precision import widest
 from offaxis.errors import DetectorError
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Network, evaluating, to_device
+from offaxis.networks.leave_out_ensemble import LeaveOutEnsemble
 
 
 def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from offaxis.detectors.base import Detector
 from offaxis.detectors.cosine import Cosine
 from offaxis.detectors.cosine_ensemble import CosineEnsemble
-from offaxis.detectors.detector import Detector
-from offaxis.detectors.ensemble import Ensemble
 from offaxis.detectors.leave_out import LeaveOut
-from offaxis.detectors.leave_out_ensemble import LeaveOutEnsemble
-from offaxis.detectors.network import Network
+from offaxis.networks.ensemble import Ensemble
+from offaxis.networks.inference import Network
+from offaxis.networks.leave_out_ensemble import LeaveOutEnsemble
 
 
 def arguments_for(options: Sequence[str], network: Network, std: Sequence[float] | None) -> dict[str, Any]:

@@ -19,17 +19,17 @@ from torch import Tensor, nn
 
 from offaxis.detectors.adversarial import fast_gradient_sign
 from offaxis.detectors.arguments import channel_std, not_negative
+from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.checks import check_outputs
 from offaxis.detectors.choosing import best_setting
-from offaxis.detectors.detector import Detector, Passes, Reads
 from offaxis.detectors.early_exit import backbone_of, counting_calls, features_until
 from offaxis.detectors.gaussian import TiedGaussian
 from offaxis.detectors.layer_weights import half_of, regress
-from offaxis.detectors.moments import ClassMoments
-from offaxis.detectors.network import Batches, Network, evaluating, to_device
 from offaxis.detectors.perturbation import input_gradient, step
+from offaxis.detectors.statistics import ClassMoments
 from offaxis.errors import ArgumentError, DetectorError
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Batches, Network, evaluating, to_device
 
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
 """The magnitudes that the paper's code tries."""

@@ -5,7 +5,7 @@ r"""Maximum logit (Hendrycks et al. 2022, https://arxiv.org/abs/1911.11132).
 
 from torch import Tensor
 
-from offaxis.detectors.detector import Detector
+from offaxis.detectors.base import Detector
 from offaxis.heads import Outputs
 
 

@@ -10,11 +10,11 @@ common shows in the means alone, and an unfamiliar image may lack it.
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.detectors.detector import Detector
-from offaxis.detectors.moments import ClassMoments
-from offaxis.detectors.network import Network
+from offaxis.detectors.base import Detector
+from offaxis.detectors.statistics import ClassMoments
 from offaxis.heads import Outputs
-from offaxis.heads.head import at_least_float32
+from offaxis.heads.base import at_least_float32
+from offaxis.networks.inference import Network
 
 
 class MeanCosine(Detector):

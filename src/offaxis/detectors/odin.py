@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.detectors.arguments import channel_std, not_negative, positive
-from offaxis.detectors.detector import Detector, Passes, Reads
+from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.max_softmax import max_softmax_score
-from offaxis.detectors.network import Network, evaluating, to_device
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Network, evaluating, to_device
 
 TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.0024, 0.005, 0.01, 0.05, 0.1, 0.2)

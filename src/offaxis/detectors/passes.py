@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from offaxis.detectors.detector import Detector, Reads
-from offaxis.detectors.network import Batches, ImageBatches, Network, evaluating, images_of, stream, to_device
+from offaxis.detectors.base import Detector, Reads
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Batches, ImageBatches, Network, evaluating, images_of, stream, to_device
 
 
 def fit_all(network: Network, batches: Batches, detectors: Sequence[Detector]) -> None:

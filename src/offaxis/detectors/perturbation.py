@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from offaxis.detectors.checks import check_finite
 from offaxis.errors import ArgumentError
+from offaxis.networks.inference import check_finite
 
 Judge = Callable[[Tensor, float], Tensor]
 """(what the network says (N, C), temperature) -> one value an image (N,)."""

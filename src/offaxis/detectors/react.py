@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.arguments import fraction
-from offaxis.detectors.network import Network
 from offaxis.detectors.reservoir import Reservoir
 from offaxis.detectors.shaped_energy import ShapedEnergy
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Network
 
 
 def rectify(features: Tensor, threshold: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ covariances are divided by the number of images, as in the paper.
 
 from torch import Tensor
 
-from offaxis.detectors.detector import Detector
+from offaxis.detectors.base import Detector
 from offaxis.detectors.gaussian import TiedGaussian
-from offaxis.detectors.moments import ClassMoments
-from offaxis.detectors.network import Network
+from offaxis.detectors.statistics import ClassMoments
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Network
 
 
 def relative_mahalanobis_score(to_classes: Tensor, to_all: Tensor) -> Tensor:

@@ -9,11 +9,11 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from offaxis.detectors.detector import Detector
+from offaxis.detectors.base import Detector
 from offaxis.detectors.energy import energy_score
 from offaxis.detectors.head_copy import HeadCopy
-from offaxis.detectors.network import Network
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Network
 
 
 class ShapedEnergy(Detector):

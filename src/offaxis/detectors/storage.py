@@ -9,9 +9,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from offaxis.atomic import replacing
-from offaxis.detectors.detector import Detector
+from offaxis.detectors.base import Detector
 from offaxis.errors import DetectorError, DetectorFileError, OffaxisError
+from offaxis.files import replacing
 
 FORMAT = "offaxis-detector"
 VERSION = 1

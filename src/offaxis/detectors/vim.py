@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.arguments import at_least_one
-from offaxis.detectors.detector import Detector
+from offaxis.detectors.base import Detector
 from offaxis.detectors.energy import energy_score
 from offaxis.detectors.head_copy import HeadCopy
-from offaxis.detectors.network import Network
 from offaxis.detectors.precision import accumulating, widest
 from offaxis.detectors.reservoir import Reservoir
 from offaxis.errors import ArgumentError
 from offaxis.heads import Outputs
+from offaxis.networks.inference import Network
 
 
 def vim_score(residual: Tensor, logits: Tensor, alpha: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 from offaxis.errors import ArgumentError
+from offaxis.heads.base import Head
 from offaxis.heads.cosine import CosineHead
 from offaxis.heads.generalized_odin import DeConfHead
-from offaxis.heads.head import Head
 from offaxis.heads.isomax import IsoMaxHead
 from offaxis.heads.linear import LinearHead
 from offaxis.heads.outputs import Outputs

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError
-from offaxis.heads.head import Head, at_least_float32, linear_parameters
+from offaxis.heads.base import Head, at_least_float32, linear_parameters
 from offaxis.heads.outputs import Outputs
 from offaxis.heads.scale import Scale, make_scale
 

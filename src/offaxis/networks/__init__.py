@@ -5,9 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from offaxis.classifier import Classifier
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, describe
+from offaxis.networks.classifier import Classifier
 from offaxis.networks.densenet import densenet_bc
 from offaxis.networks.wide_resnet import wide_resnet
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from offaxis.classifier import Classifier
 from offaxis.heads import HeadLike, make_head
+from offaxis.networks.classifier import Classifier
 from offaxis.networks.initialise import initialise
 from offaxis.networks.sizes import check_sizes
 

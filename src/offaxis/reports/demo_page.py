@@ -8,8 +8,8 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from offaxis.atomic import write_text
 from offaxis.demo import METHODS, NETWORK, RECIPE, Demo
+from offaxis.files import write_text
 from offaxis.reports.figures import Panel, as_png_data_uri, as_svg, histograms, image_sheet
 
 SHOWN = 16

@@ -8,18 +8,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from offaxis.atomic import write_text
-from offaxis.datasets import CATALOGUE, relation
+from offaxis.data import CATALOGUE, relation
+from offaxis.evaluation.results import NetworkRecord, Result
+from offaxis.evaluation.store import Store
+from offaxis.evaluation.summary import Summary, kind_of, method_names
+from offaxis.files import write_text
 from offaxis.metrics import HIGHER_IS_BETTER
-from offaxis.protocols.result import NetworkRecord, Result
-from offaxis.protocols.store import Store
-from offaxis.protocols.summary import Summary, kind_of, method_names
-from offaxis.reports.contents import METRIC_TITLES, set_title, slug
 from offaxis.reports.figures import as_svg, dependency_matrix, less_biased_bars, ranking
 from offaxis.reports.plots import drawn
 from offaxis.reports.provenance import commands
 from offaxis.reports.report import Part
-from offaxis.reports.strangest import Loader, Thumbnails, strangest
+from offaxis.reports.result_tables import METRIC_TITLES, set_title, slug
+from offaxis.reports.thumbnails import Loader, Thumbnails, strangest
 from offaxis.version import __version__
 
 MOST_RANKED = 24

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offaxis.evaluation import protocols as one_vs_one
+from offaxis.evaluation.results import Result
+from offaxis.evaluation.store import Store
+from offaxis.evaluation.summary import Kind, kind_of, method_names
 from offaxis.metrics import roc_curve
-from offaxis.protocols import one_vs_one
-from offaxis.protocols.result import Result
-from offaxis.protocols.store import Store
-from offaxis.protocols.summary import Kind, kind_of, method_names
-from offaxis.reports.contents import set_title
+from offaxis.reports.result_tables import set_title
 
 BINS = 36
 POINTS = 48

@@ -4,16 +4,16 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from offaxis.datasets import CATALOGUE
-from offaxis.datasets.parts import LARGEST_SHARE, VALIDATION_IMAGES
+from offaxis.data import CATALOGUE
+from offaxis.data.splits import LARGEST_SHARE, VALIDATION_IMAGES
+from offaxis.deploy.open import short_name
 from offaxis.detectors import DETECTORS, MarginEntropyLoss
-from offaxis.detectors.leave_out_ensemble import folds
 from offaxis.errors import ArgumentError, OffaxisError
-from offaxis.protocols.result import NetworkRecord, Result
-from offaxis.protocols.store import Store
-from offaxis.protocols.subject import short_name
+from offaxis.evaluation.results import NetworkRecord, Result
+from offaxis.evaluation.store import Store
+from offaxis.networks.leave_out_ensemble import folds
 from offaxis.training import RECIPES
-from offaxis.training.stepper import name_of
+from offaxis.training.step import name_of
 
 _OPTIONS = ("epochs", "batch_size", "learning_rate", "weight_decay", "clip", "crop", "flip", "decay_head")
 """What ``offaxis train`` can change of a recipe."""

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from offaxis.atomic import write_text
 from offaxis.errors import EvaluationError
-from offaxis.protocols.result import NetworkRecord, Result
-from offaxis.protocols.store import Store
-from offaxis.protocols.summary import Summary, View, largest, summarise, views_in
-from offaxis.reports.beside_paper import beside_view
-from offaxis.reports.contents import (
+from offaxis.evaluation.results import NetworkRecord, Result
+from offaxis.evaluation.store import Store
+from offaxis.evaluation.summary import Summary, View, largest, summarise, views_in
+from offaxis.files import write_text
+from offaxis.reports.result_tables import (
     METRIC_TITLES,
     networks_table,
     pairs_table,
@@ -20,6 +19,7 @@ from offaxis.reports.contents import (
     sets_table,
 )
 from offaxis.reports.tables import Table, comma_separated, latex, markdown
+from offaxis.reproduce.beside_paper import beside_view
 
 SHOWN_METRICS = ("auroc", "accuracy_at_tpr95", "aupr_in")
 """Those that the paper reports; the first is what detectors are ranked by."""

@@ -3,7 +3,7 @@
 from offaxis.training.loop import AfterEpoch, train
 from offaxis.training.recipe import RECIPES, Recipe, laptop, paper_densenet, paper_wide_resnet
 from offaxis.training.run import Trained, load_run
-from offaxis.training.stepper import Loss, cross_entropy
+from offaxis.training.step import Loss, cross_entropy
 
 __all__ = [
     "RECIPES",

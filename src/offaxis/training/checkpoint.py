@@ -10,8 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from offaxis.atomic import replacing
 from offaxis.errors import CheckpointError
+from offaxis.files import replacing
 
 FORMAT = "offaxis-checkpoint-1"
 

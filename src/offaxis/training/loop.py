@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from offaxis.classifier import Classifier
-from offaxis.datasets import ImageSet, Normalise
+from offaxis.data import ImageSet, Normalise
 from offaxis.errors import TrainingStopped
 from offaxis.heads.batch_norm import synchronise
+from offaxis.networks.classifier import Classifier
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.checkpoint import Checkpoint
+from offaxis.training.guard import Watch
 from offaxis.training.plan import Plan
 from offaxis.training.recipe import Recipe, laptop
 from offaxis.training.run import RunFolder, Trained
 from offaxis.training.signals import StopRequest
 from offaxis.training.start import check_images, find_earlier, settings_of
-from offaxis.training.stepper import Loss, Stepper, cross_entropy
+from offaxis.training.step import Loss, Stepper, cross_entropy
 from offaxis.training.tally import Tally
-from offaxis.training.watch import Watch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

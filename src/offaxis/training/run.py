@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from offaxis.atomic import replacing, write_text
-from offaxis.classifier import Classifier
-from offaxis.datasets import Normalise
+from offaxis.data import Normalise
 from offaxis.errors import RunError, StorageError
+from offaxis.files import replacing, write_text
 from offaxis.networks import build
+from offaxis.networks.classifier import Classifier
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.checkpoint import Checkpoint
 from offaxis.version import __version__

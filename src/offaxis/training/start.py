@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from offaxis.classifier import Classifier
-from offaxis.datasets import ImageSet, Normalise
+from offaxis.data import ImageSet, Normalise
 from offaxis.errors import DataError, OffaxisError, RunError
 from offaxis.networks import description
+from offaxis.networks.classifier import Classifier
 from offaxis.training.checkpoint import Checkpoint
 from offaxis.training.plan import Plan
 from offaxis.training.run import RunFolder
-from offaxis.training.stepper import Loss, name_of
+from offaxis.training.step import Loss, name_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offaxis.datasets import load
+from offaxis.data import load
+from offaxis.evaluation import NetworkRecord, Result, Store, divide
+from offaxis.evaluation.validation_split import at_most
 from offaxis.metrics import all_metrics
-from offaxis.protocols import NetworkRecord, Result, Store, divide
-from offaxis.protocols.parts import at_most
 
 GROUPS = {"letters": "near", "photographs": "far", "gaussian": "noise"}
 METHODS = {"cosine": ("none", 2.0), "max-softmax": ("none", 1.0), "odin": ("published default", 1.2)}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from offaxis.detectors import MarginEntropyLoss
-from offaxis.detectors.leave_out_ensemble import folds
-from offaxis.protocols import NetworkRecord, Result, Store
+from offaxis.evaluation import NetworkRecord, Result, Store
+from offaxis.networks.leave_out_ensemble import folds
 from offaxis.reports.provenance import commands, train_command
 from offaxis.training import RECIPES
-from offaxis.training.stepper import name_of
+from offaxis.training.step import name_of
 
 NETWORK: dict[str, Any] = {
     "name": "wide_resnet", "depth": 10, "width": 2, "stem_stride": 2, "dropout": 0.0, "num_classes": 10,

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from offaxis.datasets import ImageSet, load
+from offaxis.data import ImageSet, load
 from offaxis.errors import DataError, EvaluationError
-from offaxis.protocols import Store
-from offaxis.protocols.compact import compact
-from offaxis.protocols.summary import summarise
-from offaxis.reports.beside_paper import beside, numbers, paper_rows
-from offaxis.reports.contents import networks_table, pairs_table, ranking_table, sets_table
+from offaxis.evaluation import Store
+from offaxis.evaluation.archive import compact
+from offaxis.evaluation.summary import summarise
 from offaxis.reports.page import _dependency, _ranking, write_page
 from offaxis.reports.plots import drawn, histogram
 from offaxis.reports.report import parts_of, write_tables
-from offaxis.reports.strangest import Thumbnails, strangest
+from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, sets_table
 from offaxis.reports.tables import Table, Value, comma_separated, escape, latex, markdown, percent
+from offaxis.reports.thumbnails import Thumbnails, strangest
+from offaxis.reproduce.beside_paper import beside, numbers, paper_rows
 
 GROUPS = ("letters", "photographs", "gaussian")
 TABLE = Table(

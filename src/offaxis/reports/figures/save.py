@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from offaxis.atomic import replacing
+from offaxis.files import replacing
 from offaxis.reports.figures.style import settings
 
 

@@ -1,0 +1,1 @@
+"""ID scores -> p-values, thresholds and their guarantees; drift of a stream."""

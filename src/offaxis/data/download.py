@@ -1,0 +1,134 @@
+"""Files over HTTP: checked, resumed where they broke off, from several places in order."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pooch
+import requests
+
+from offaxis.data.catalogue.entry import Download
+from offaxis.errors import DataError, StorageError
+
+Progress = Callable[[str, int, int | None], None]  # (file, bytes that are here, bytes in all or None)
+
+_ATTEMPTS = 3  # for one address, as long as the connection breaks
+_TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two packets
+_CHUNK = 2**16
+
+
+class Resuming:
+    """A downloader for pooch that keeps what has come, and asks for the rest alone.
+
+    What has come lies in a hidden ``.part`` file beside the target. It is only continued where a checksum will tell
+    whether the whole is right.
+    """
+
+    def __init__(self, part: Path, download: Download, progress: Progress | None) -> None:
+        self.part = part
+        self.download = download
+        self.progress = progress
+
+    def __call__(self, url: str, output_file: str, _: object) -> None:
+        """Fetch the whole of ``url`` into ``output_file``; the signature is pooch's."""
+        if self.download.checksum is None:
+            self.part.unlink(missing_ok=True)
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._go_on(url)
+                break
+            except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        self.part.replace(output_file)
+
+    def _go_on(self, url: str) -> None:
+        here = self.part.stat().st_size if self.part.exists() else 0
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={here}-"} if here else {})
+        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as answer:
+            span = answer.headers.get("Content-Range", "")
+            total = _number(span.split("/")[-1]) if span else _number(answer.headers.get("Content-Length", ""))
+            if answer.status_code == 416 and here == total:
+                return
+            if answer.status_code == 416 or (answer.status_code == 206 and not span.startswith(f"bytes {here}-")):
+                self.part.unlink(missing_ok=True)
+                raise requests.ConnectionError("the server does not continue where we are: starting again")
+            answer.raise_for_status()
+            if self.download.size not in (None, total) and total is not None:
+                raise DataError(f"it offers {total:,} bytes, and the file has {self.download.size:,}")
+            here = here if answer.status_code == 206 else 0
+            with self.part.open("ab" if here else "wb") as file:
+                for chunk in answer.iter_content(_CHUNK):
+                    file.write(chunk)
+                    here += len(chunk)
+                    if self.progress:
+                        self.progress(self.download.file, here, total)
+        if total is not None and here != total:
+            raise requests.ConnectionError(f"the connection broke after {here:,} of {total:,} bytes")
+
+
+def fetch(download: Download, root: Path, progress: Progress | None = None) -> Path:
+    """The file below the root, fetched unless it is there and right.
+
+    A file that is truncated or altered is refused and never takes the place of a good one.
+
+    Raises:
+        DataError: no address gave the right file; the message says which file to put where.
+        StorageError: the folder cannot be written to.
+    """
+    target = root / download.file
+    if target.exists() and not damage(target, download):
+        return target
+    part = target.with_name(f".{target.name}.part")
+    failures = []
+    pooch.get_logger().setLevel("WARNING")
+    for url in download.urls:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists() and download.checksum is None:
+                raise DataError(
+                    f"{target} is there but {damage(target, download)}: remove it, and it is fetched again."
+                )
+            pooch.retrieve(
+                url, download.checksum, target.name, str(target.parent), downloader=Resuming(part, download, progress)
+            )
+            return target
+        except (ValueError, requests.RequestException, DataError) as error:
+            failures.append(f"  {url}: {_reason(error)}")
+        except OSError as error:
+            raise StorageError(f"{target} could not be written ({error.strerror or error}).") from error
+    raise DataError(_by_hand(download, target, failures))
+
+
+def damage(path: Path, download: Download) -> str:
+    """What is wrong with a file as far as its size and checksum tell; empty where nothing is."""
+    length = path.stat().st_size
+    if download.size not in (None, length):
+        return f"it has {length:,} bytes and should have {download.size:,}"
+    if download.checksum is not None:
+        kind, expected = download.checksum.split(":")
+        if pooch.file_hash(str(path), kind) != expected:
+            return f"its {kind} checksum is not {expected}"
+    return ""
+
+
+def _by_hand(download: Download, target: Path, failures: list[str]) -> str:
+    tried = "No address gave the right file:\n" + "\n".join(failures) + "\n" if failures else ""
+    check = f" ({download.checksum})" if download.checksum else " (its publisher gives no checksum)"
+    return f"{tried}Put the file {target.name}{check} there yourself, as {target}, and run this again."
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"HTTP {error.response.status_code}"
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    if isinstance(error, requests.RequestException):
+        return f"the connection failed ({type(error).__name__})"
+    if isinstance(error, DataError):
+        return str(error)
+    return "what it gave has another checksum: truncated or altered, and refused"
+
+
+def _number(text: Any) -> int | None:
+    return int(text) if str(text).isdigit() else None

@@ -1,0 +1,185 @@
+"""Files -> images: decoded when they are asked for, by several workers at once."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from offaxis.data.decode import decode
+from offaxis.data.folder_files import Files
+from offaxis.data.image_set import ImageSet, Skipped, TensorSet
+from offaxis.data.match import Shape, check_shape, fit
+from offaxis.errors import DataError
+
+MEMORY_LIMIT = 2 * 2**30  # bytes of pixels: larger sets stay in their files
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How each file becomes an image.
+
+    Attributes:
+        shape: (channels, height, width) that is given.
+        native: (height, width) that every file must have, or None where any will do.
+        trim: pixels cut off each side before anything else.
+        workers: threads that decode.
+    """
+
+    shape: Shape
+    native: tuple[int, int] | None = None
+    trim: int = 0
+    workers: int = min(8, os.cpu_count() or 1)
+
+    def image(self, path: Path) -> NDArray[np.uint8]:
+        """A file -> uint8 (c, h, w).
+
+        Raises:
+            DataError: the file is damaged, is no image or has another size than it must have; it is named.
+        """
+        image = decode(path)
+        width, height = image.size
+        if self.native is not None and (height, width) != self.native:
+            raise DataError(
+                f"Expected an image of {self.native[1]}x{self.native[0]} but {path} is {width}x{height}: "
+                "remove it, or give the size that all images shall have."
+            )
+        if self.trim:
+            image = image.crop((self.trim, self.trim, width - self.trim, height - self.trim))
+        return fit(image, self.shape)
+
+
+class FolderSet(ImageSet):
+    """Images that stay in their files until they are asked for."""
+
+    def __init__(self, name: str, files: Files, reading: Reading) -> None:
+        check_shape(reading.shape)
+        super().__init__(name, None if files.labels is None else torch.tensor(files.labels), files.classes)
+        self.files = files
+        self.reading = reading
+        self.sorted_by_class = files.sorted_by_class
+        self.skipped = files.skipped
+
+    def __len__(self) -> int:
+        return len(self.files.paths)
+
+    @property
+    def shape(self) -> Shape:
+        """(channels, height, width)."""
+        return self.reading.shape
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """(B,) -> uint8 (B, c, h, w)."""
+        return next(self.stream([indices]))
+
+    def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
+        """A batch for each tensor of indices, in order; the next two are decoded while one is used."""
+        with ThreadPoolExecutor(self.reading.workers) as pool:
+            waiting: deque[list[Future[NDArray[np.uint8]]]] = deque()
+            try:
+                for chosen in indices:
+                    numbers = torch.arange(len(self))[chosen].tolist()
+                    waiting.append([pool.submit(self.reading.image, self.files.paths[i]) for i in numbers])
+                    if len(waiting) > 2:
+                        yield self._gather(waiting.popleft())
+                while waiting:
+                    yield self._gather(waiting.popleft())
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _gather(self, images: list[Future[NDArray[np.uint8]]]) -> Tensor:
+        batch = torch.empty(len(images), *self.shape, dtype=torch.uint8)
+        target = batch.numpy()
+        for row, image in enumerate(images):
+            target[row] = image.result()
+        return batch
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """When files are decoded, and what becomes of bad ones.
+
+    Attributes:
+        skip_bad: whether files that cannot be read are left out and listed.
+        in_memory: all now (True), each when it is asked for (False), or whatever fits in ``MEMORY_LIMIT`` now (None).
+        workers: threads; None for one a core, at most 8.
+    """
+
+    skip_bad: bool = False
+    in_memory: bool | None = None
+    workers: int | None = None
+
+    def sparing(self, also: bool) -> "Decoding":
+        """The same, and bad files are skipped if ``also`` says so."""
+        return replace(self, skip_bad=self.skip_bad or also)
+
+
+def decoded(
+    name: str, files: Files, shape: Shape, how: Decoding, native: tuple[int, int] | None = None, trim: int = 0
+) -> ImageSet:
+    """The set of these files, in memory or lazily; see :class:`Reading` for ``native`` and ``trim``."""
+    reading = Reading(shape, native, trim, how.workers or Reading.workers)
+    fits = len(files.paths) * int(np.prod(shape)) <= MEMORY_LIMIT
+    read = read_all if how.in_memory or (how.in_memory is None and fits) else read_lazily
+    return read(name, files, reading, how.skip_bad)
+
+
+def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> TensorSet:
+    """Decode every file now: uint8 (N, c, h, w) in memory.
+
+    Raises:
+        DataError: a file is bad and ``skip_bad`` is False, or all are bad.
+    """
+    images = torch.empty(len(files.paths), *reading.shape, dtype=torch.uint8)
+    target, bad = images.numpy(), []
+    for row, result in enumerate(_attempts(files, reading)):
+        if isinstance(result, DataError):
+            if not skip_bad:
+                raise result
+            bad.append(Skipped(str(files.paths[row]), str(result)))
+        else:
+            target[row - len(bad)] = result
+    files = _some_left(name, files, bad)
+    labels = None if files.labels is None else torch.tensor(files.labels)
+    result_set = TensorSet(name, images[: len(files.paths)], labels, files.classes)
+    result_set.sorted_by_class, result_set.skipped = files.sorted_by_class, files.skipped
+    return result_set
+
+
+def read_lazily(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> FolderSet:
+    """A set that decodes as it goes; where bad files are to be skipped, every file is tried once now."""
+    if skip_bad:
+        bad = [
+            Skipped(str(path), str(result))
+            for path, result in zip(files.paths, _attempts(files, reading), strict=True)
+            if isinstance(result, DataError)
+        ]
+        files = _some_left(name, files, bad)
+    return FolderSet(name, files, reading)
+
+
+def _attempts(files: Files, reading: Reading) -> Iterator[NDArray[np.uint8] | DataError]:
+    def attempt(path: Path) -> NDArray[np.uint8] | DataError:
+        try:
+            return reading.image(path)
+        except DataError as error:
+            return error
+
+    with ThreadPoolExecutor(reading.workers) as pool:
+        try:
+            for start in range(0, len(files.paths), 1024):  # a window, so that decoded images do not pile up
+                yield from pool.map(attempt, files.paths[start : start + 1024])
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _some_left(name: str, files: Files, bad: list[Skipped]) -> Files:
+    if len(bad) == len(files.paths):
+        raise DataError(f"None of the {len(bad)} files of {name} can be read; the first: {bad[0].reason}")
+    return files.without(bad) if bad else files

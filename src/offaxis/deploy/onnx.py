@@ -1,0 +1,235 @@
+"""A model as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out.
+
+The graph holds preprocessing, network, detector and calibration, so that a program in any language needs onnxruntime and
+the file alone. Resizing is not in it: pixels come at the size that the network takes.
+"""
+
+import importlib
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from offaxis.calibration.calibrate import Calibration
+from offaxis.deploy.model import Model
+from offaxis.detectors import Reads
+from offaxis.errors import ExportError, MissingPackageError
+from offaxis.files import replacing
+from offaxis.heads import Outputs
+from offaxis.networks.inference import evaluating
+
+TOLERANCE = 1e-4
+INPUT = "pixels"
+
+
+class Graph(nn.Module):
+    """Pixels uint8 (N, c, h, w) -> logits (N, C), cosine (N, C) where there is one, score (N,), p_value (N,).
+
+    P-values are double: in single precision 5 / 100 is above 0.05, and an image on the border would not be flagged.
+    With verdicts per class ``class_p_value`` (N,) follows, NaN where a class has too few calibration images.
+    """
+
+    mean: Tensor
+    std: Tensor
+    known: Tensor
+    known_class: Tensor
+    least: Tensor
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.network, self.detector = model.network, model.detector
+        normalise, calibration = model.preprocessing.normalise, model.calibration
+        self.register_buffer("mean", torch.tensor(normalise.mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(normalise.std).view(-1, 1, 1))
+        self.register_buffer("known", torch.from_numpy(calibration.scores))
+        self.register_buffer("known_class", torch.from_numpy(calibration.predicted))
+        enough = torch.tensor(calibration.enough())
+        self.register_buffer("least", torch.where(enough, 0.0, torch.nan).double())
+        self.per_class = calibration.per_class
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Pixels -> the outputs, in the order of ``names``."""
+        images = (pixels.float().div(255) - self.mean) / self.std
+        outputs: Outputs = self.network.outputs(images)
+        score: Tensor = self.detector(outputs)
+        at_least = (self.known.to(score.dtype).unsqueeze(0) >= score.unsqueeze(1)).double()
+        p_value = (1 + at_least.sum(1)) / (len(self.known) + 1)
+        found = [outputs.logits, *([] if outputs.cosine is None else [outputs.cosine]), score.float(), p_value]
+        if self.per_class:
+            predicted = outputs.logits.argmax(1)
+            same = (self.known_class.unsqueeze(0) == predicted.unsqueeze(1)).double()
+            within = (1 + (at_least * same).sum(1)) / (same.sum(1) + 1)
+            found.append(within + self.least[predicted])
+        return tuple(found)
+
+
+def names(model: Model) -> list[str]:
+    """The graph's outputs in order."""
+    cosine = ["cosine"] if model.calibration.cosine is not None else []
+    return ["logits", *cosine, "score", "p_value", *(["class_p_value"] if model.calibration.per_class else [])]
+
+
+def export(model: Model, path: str | Path) -> float:
+    """Write the graph, and check it in onnxruntime against PyTorch before it takes its place.
+
+    Args:
+        model: with a detector that reads outputs.
+        path: the file, by custom ``x.onnx``.
+
+    Returns:
+        The largest difference of an output between onnxruntime and PyTorch, at most ``TOLERANCE``: of cosines as they
+        are, of logits and scores relative to the largest where that is above 1, of p-values beyond what the score's own
+        difference explains.
+
+    Raises:
+        ExportError: the detector or the network cannot be exported, or the graph answers otherwise.
+        MissingPackageError: the packages of ``offaxis[onnx]`` are not installed.
+    """
+    check_exportable(model)
+    onnx, runtime = _package("onnx"), _package("onnxruntime")
+    _package("onnxscript")
+    graph = Graph(model).cpu().eval()
+    example = _example(model, 3)
+    program = _traced(model, graph, example)
+    with replacing(Path(path)) as temporary:
+        proto = program.model_proto
+        _describe(proto, model)
+        onnx.checker.check_model(proto)
+        if proto.ByteSize() >= 2**31:
+            raise ExportError("The graph would have more than 2 GB, which one ONNX file cannot hold.")
+        temporary.write_bytes(proto.SerializeToString())
+        difference = _difference(
+            model, graph, runtime.InferenceSession(temporary.read_bytes(), providers=["CPUExecutionProvider"])
+        )
+        if not difference <= TOLERANCE:
+            raise ExportError(
+                f"onnxruntime differs from PyTorch by {difference:.2g}, more than {TOLERANCE:g}, so nothing was written. Is "
+                "the network's arithmetic very sensitive, or in half precision?"
+            )
+    return difference
+
+
+def check_exportable(model: Model) -> None:
+    """Raise ExportError where the detector cannot be part of a graph, with the reason."""
+    name = model.detector.name
+    if model.detector.reads is Reads.IMAGES:
+        raise ExportError(
+            f"{name} calls the network itself, for gradients with respect to the image or in another mode, which an ONNX graph "
+            "cannot. Make a bundle with a detector that reads outputs (cosine, cosine-ensemble, energy, max-softmax, knn, ...)."
+        )
+    if model.detector.reads is Reads.LAYERS:
+        raise ExportError(
+            f"{name} reads inner layers, which the network gives through hooks that a graph does not have. Make a bundle with "
+            "a detector that reads outputs (cosine, energy, max-softmax, knn, vim, ...)."
+        )
+
+
+def _traced(model: Model, graph: Graph, example: Tensor) -> Any:
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings(), evaluating(model.network), torch.no_grad():
+            warnings.simplefilter("ignore")  # about operators of torchvision and the like, which no user can act on
+            return torch.onnx.export(
+                graph,
+                (example,),
+                input_names=[INPUT],
+                output_names=names(model),
+                dynamic_shapes={"pixels": {0: torch.export.Dim("batch", min=1)}},
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:  # the exporter raises whatever it stumbles over
+        reason = str(error).strip().split("\n")[0][:300]
+        raise ExportError(
+            f"The network or the detector {model.detector.name} cannot be written as an ONNX graph ({type(error).__name__}: "
+            f"{reason}). Use the bundle itself: offaxis score, offaxis serve."
+        ) from error
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _describe(proto: Any, model: Model) -> None:
+    """What a reader of the file must know, as metadata of the graph."""
+    calibration = model.calibration
+    said = {
+        "offaxis": json.dumps({"format": "offaxis-onnx", "version": 1}),
+        "preprocessing": json.dumps(model.preprocessing.to_json()),
+        "classes": json.dumps(list(model.classes)),
+        "detector": model.detector.name,
+        "alpha": repr(calibration.alpha),
+        **_thresholds(calibration),
+        "per_class": json.dumps(calibration.per_class),
+        "provenance": json.dumps(model.provenance),
+        "verdict": "out-of-distribution where "
+        + ("class_p_value" if calibration.per_class else "p_value")
+        + " <= alpha",
+    }
+    del proto.metadata_props[:]
+    for key, value in said.items():
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = key, value
+    proto.producer_name, proto.producer_version = "offaxis", str(model.provenance.get("offaxis", ""))
+
+
+def _thresholds(calibration: Calibration) -> dict[str, str]:
+    """The scores above which images are flagged: one for all, or one for each predicted class, null where there is none."""
+    if calibration.per_class:
+        return {"class_thresholds": json.dumps(calibration.class_thresholds())}
+    return {"threshold": repr(calibration.threshold())}
+
+
+def _difference(model: Model, graph: Graph, session: Any) -> float:
+    """The largest difference in what the graph gives, over batches of one and of five; NaN where it gives NaN."""
+    largest = 0.0
+    for count in (1, 5):
+        pixels = _example(model, count)
+        with evaluating(model.network), torch.no_grad():
+            expected = dict(zip(names(model), graph(pixels), strict=True))
+        found = dict(zip(names(model), session.run(names(model), {INPUT: pixels.numpy()}), strict=True))
+        for name in ("logits", "cosine", "score"):
+            if name in found:
+                size = 1.0 if name == "cosine" else max(1.0, float(expected[name].abs().max()))
+                apart = np.abs(found[name] - expected[name].numpy()).max() / size
+                largest = float(np.maximum(largest, apart))  # unlike max() it keeps NaN
+        if not largest <= TOLERANCE:
+            return largest
+        largest = float(np.maximum(largest, _p_value_difference(model.calibration, found)))
+    return largest
+
+
+def _p_value_difference(calibration: Calibration, found: dict[str, NDArray[Any]]) -> float:
+    """How far p-values lie outside of those that scores within the tolerance have."""
+    score, predicted = found["score"].astype(np.float64), found["logits"].argmax(1)
+    slack = TOLERANCE * max(1.0, float(np.abs(score).max()))
+    low, high = calibration.p_values(score + slack), calibration.p_values(score - slack)
+    apart = np.maximum(low - found["p_value"], found["p_value"] - high)
+    if calibration.per_class:
+        own = found["class_p_value"]
+        low, high = (calibration.class_p_values(score + s, predicted) for s in (slack, -slack))
+        too_few = np.isnan(low) & np.isnan(own)
+        apart = np.maximum(apart, np.where(too_few, 0.0, np.maximum(low - own, own - high)))
+    return float(np.maximum(0.0, apart.max()))
+
+
+def _example(model: Model, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(count)
+    return torch.randint(0, 256, (count, *model.preprocessing.shape), dtype=torch.uint8, generator=generator)
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"ONNX export needs {name}, which is not installed: pip install 'offaxis[onnx]'."
+        ) from error

@@ -1,0 +1,245 @@
+"""A path -> a network that can be evaluated: a trained run, a bundle, or a Python file that makes one."""
+
+import hashlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from offaxis.data import PUBLISHED, ImageSet, Normalise
+from offaxis.detectors import Ensemble, LeaveOutEnsemble, MarginEntropyLoss
+from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
+from offaxis.networks.classifier import Classifier, Paired
+from offaxis.networks.ensemble import AnyNetwork
+from offaxis.networks.leave_out_ensemble import folds
+from offaxis.training import Trained, load_run
+from offaxis.training.leave_out import check_dealt
+from offaxis.training.run import read_about
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network with what must be known to evaluate it.
+
+    Attributes:
+        network: in eval mode.
+        normalise: what its images go through first; None where that is not known.
+        label: what tables call it; networks that differ by their seed alone share it.
+        seed: of its training.
+        origin: the folder or file that it came from, by name.
+        id: the set that it was trained on, where that is known.
+        settings: how it was trained, where that is known; of several as one the settings of one, and how they go together.
+    """
+
+    network: AnyNetwork
+    normalise: Normalise | None
+    label: str
+    seed: int = 0
+    origin: str = ""
+    id: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def weights(self) -> str:
+        """SHA-256 of parameters, buffers and normalisation."""
+        return checksum(self.network, self.normalise)
+
+    @property
+    def key(self) -> str:
+        """The beginning of the checksum, which names the network in a store."""
+        return self.weights[:16]
+
+
+def checksum(network: nn.Module, normalise: Normalise | None) -> str:
+    """SHA-256 of all that a network's answers depend on."""
+    digest = hashlib.sha256(repr(normalise).encode())
+    for name, tensor in sorted(network.state_dict().items()):
+        array = tensor.detach().cpu().contiguous().numpy()
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def open_network(path: str | Path, label: str | None = None) -> Subject:
+    """The network at a path.
+
+    Args:
+        path: the folder of a finished training run; a bundle; or ``file.py`` or ``file.py:function``, where the function (named
+            ``network``, or the only one in the file) takes nothing and returns a Classifier, a Paired or an Ensemble,
+            alone or with its Normalise, or what ``train`` returned.
+        label: what tables shall call it, in place of a name made of network and head.
+
+    Raises:
+        EvaluationError: the path is none of these, or the file does not give a network.
+        BundleError: the bundle is damaged.
+    """
+    text = str(path)
+    python = re.fullmatch(r"(.+\.py)(?::(\w+))?", text, re.DOTALL)
+    if python is not None and not Path(text).is_dir():
+        return _from_file(Path(python[1]), python[2] or "", label)
+    if (Path(text) / "bundle.json").exists() or (Path(text).is_file() and Path(text).suffix == ".oax"):
+        return _from_bundle(Path(text), label)
+    if Path(text).is_dir():
+        return _from_run(Path(text), label)
+    raise EvaluationError(
+        "Expected the folder of a training run, a bundle (x.oax) or a Python file (file.py or file.py:function) but got "
+        f"{text}, which is {'none of these' if Path(text).exists() else 'not there'}."
+    )
+
+
+def normalised(subject: Subject, id_name: str, training_images: Callable[[], ImageSet]) -> Subject:
+    """The subject with a normalisation: its own, the one published for the ID set, or that of the training images."""
+    if subject.normalise is not None:
+        return subject
+    return replace(subject, normalise=PUBLISHED.get(id_name) or Normalise.of(training_images()))
+
+
+def ensemble(members: Sequence[Subject], label: str | None = None) -> Subject:
+    """Several networks as one, whose cosines and probabilities are averaged."""
+    first = members[0]
+    networks = [m.network for m in members if not isinstance(m.network, Ensemble)]
+    if len(networks) < len(members):
+        raise ArgumentError("Expected single networks to make an ensemble of but one is an ensemble already.")
+    _check_same(members, "an ensemble")
+    made = label or f"{first.label} x{len(members)}"
+    return Subject(
+        Ensemble(networks).eval(), first.normalise, made, first.seed, _origins(members), first.id,
+        {**first.settings, "together": "ensemble"},
+    )  # fmt: skip
+
+
+def leave_out_ensemble(members: Sequence[Subject], label: str | None = None) -> Subject:
+    """The networks of ``offaxis train --leave-out 0/N`` to ``N-1/N``, in this order, as one."""
+    networks = [m.network for m in members if isinstance(m.network, Classifier)]
+    if len(networks) < len(members) or len(members) < 2:
+        raise ArgumentError(f"Expected at least two leave-out classifiers but got {len(networks)}.")
+    _check_same(members, "a leave-out ensemble")
+    first = members[0]
+    dealt = folds(first.network.num_classes, len(members))
+    check_dealt([(member.origin, member.settings.get("loss")) for member in members], dealt)
+    team = LeaveOutEnsemble(networks, dealt).eval()
+    made = label or f"{first.label.removesuffix(_LEFT_OUT)}{_LEFT_OUT} x{len(members)}"
+    settings = {**first.settings, "together": "leave-out"}
+    return Subject(team, first.normalise, made, first.seed, _origins(members), first.id, settings)
+
+
+_LEFT_OUT = " leave-out"
+
+
+def paired(members: Sequence[Subject], label: str | None = None) -> Subject:
+    """Two networks: the first names the class, the second judges familiarity."""
+    networks = [m.network for m in members if isinstance(m.network, Classifier)]
+    if len(members) != 2 or len(networks) != 2:
+        raise ArgumentError(f"Expected two classifiers to pair but got {len(members)} networks.")
+    _check_same(members, "a pair")
+    first, second = members
+    made = label or f"{first.label} + {second.label}"
+    return Subject(
+        Paired(*networks).eval(), second.normalise, made, second.seed, _origins(members), second.id,
+        {**second.settings, "together": "paired"},
+    )  # fmt: skip
+
+
+def run_label(settings: dict[str, Any]) -> str:
+    """A name for the runs that differ by their seed alone, out of run.json: "wrn-10-2-half cosine scale=16"."""
+    network = settings.get("network")
+    if network is None:
+        return "own network"
+    words = [short_name(network)]
+    head = dict(network["head"])
+    words.append(head.pop("name"))
+    usual = {"scale": (None, "predicted") if words[-1] == "cosine" else (None,), "hidden": (None,)}
+    words += [f"{key}={_short(value)}" for key, value in head.items() if key in usual and value not in usual[key]]
+    if settings["recipe"].get("decay_head"):
+        words.append("decayed")
+    if network["dropout"]:
+        words.append(f"dropout={network['dropout']:g}")
+    left_out = settings.get("loss", "").startswith(MarginEntropyLoss.__name__)
+    return " ".join(words) + (_LEFT_OUT if left_out else "")
+
+
+def short_name(network: dict[str, Any]) -> str:
+    """The name that ``offaxis.networks.by_name`` takes, out of a description: "wrn-10-2-half"."""
+    kind, second = ("wrn", "width") if network["name"] == "wide_resnet" else ("densenet", "growth")
+    return f"{kind}-{network['depth']}-{network[second]}" + ("-half" if network["stem_stride"] == 2 else "")
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _from_run(folder: Path, label: str | None) -> Subject:
+    settings = read_about(folder)["settings"]
+    trained = load_run(folder)
+    return Subject(
+        trained.classifier, trained.normalise, label or run_label(settings), int(settings["seed"]), folder.resolve().name,
+        settings["data"]["name"], {key: settings[key] for key in ("recipe", "network", "loss") if key in settings},
+    )  # fmt: skip
+
+
+def _from_bundle(path: Path, label: str | None) -> Subject:
+    from offaxis.deploy.bundle import read  # only where a bundle is given
+
+    model = read(path)
+    known: list[dict[str, Any]] = model.provenance.get("id_sets", [])
+    name = known[0].get("name") if known else None
+    return Subject(model.network.eval(), model.preprocessing.normalise, label or path.stem, 0, path.name, name)
+
+
+def _from_file(file: Path, name: str, label: str | None) -> Subject:
+    if not file.is_file():
+        raise EvaluationError(f"Expected a Python file that makes a network but {file} is not there.")
+    spec = importlib.util.spec_from_file_location(f"offaxis_network_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        made: Any = _function(file, module, name)()
+    except OffaxisError:
+        raise
+    except Exception as error:
+        raise EvaluationError(f"{file} could not make the network: {type(error).__name__}: {error}") from error
+    normalise: Normalise | None = None
+    if isinstance(made, Trained):
+        made, normalise = made.classifier, made.normalise
+    elif isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Normalise):
+        made, normalise = made
+    if not isinstance(made, AnyNetwork):
+        raise EvaluationError(
+            f"Expected {file} to return an offaxis Classifier, Paired or Ensemble (offaxis.attach makes one of any "
+            f"network), alone or with its Normalise, but it returned a {type(made).__name__}."
+        )
+    return Subject(made.eval(), normalise, label or file.stem, 0, file.name)
+
+
+def _function(file: Path, module: Any, name: str) -> Callable[[], Any]:
+    own = {
+        n: f for n, f in inspect.getmembers(module, inspect.isfunction)
+        if f.__module__ == module.__name__ and not n.startswith("_")
+    }  # fmt: skip
+    chosen = name or ("network" if "network" in own else next(iter(own)) if len(own) == 1 else "")
+    if chosen not in own:
+        raise EvaluationError(
+            f"Expected a function that returns a network in {file} but it has {', '.join(own) or 'none'}: name one as "
+            f"{file}:FUNCTION, or call it `network`."
+        )
+    return own[chosen]
+
+
+def _check_same(members: Sequence[Subject], what: str) -> None:
+    if len({m.normalise for m in members}) > 1 or len({m.id for m in members}) > 1:
+        raise ArgumentError(
+            f"Expected networks that were trained on one set and take images normalised alike for {what} but got "
+            f"{', '.join(f'{m.origin} ({m.id})' for m in members)}."
+        )
+
+
+def _origins(members: Sequence[Subject]) -> str:
+    return ", ".join(m.origin for m in members)

@@ -1,0 +1,186 @@
+"""Rows on disk: a journal that can be gone on with, then CSV, JSON lines or Parquet, written whole or not at all."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from offaxis.deploy.prediction import Prediction
+from offaxis.deploy.scoring.sources import parts, readable
+from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
+from offaxis.files import replacing
+
+Row = dict[str, Any]
+FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "error")
+FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_HEADER = "offaxis-score-1"
+
+
+def row_of(name: str, prediction: Prediction) -> Row:
+    """The row of an image that was judged."""
+    said = prediction.to_json()
+    return {"path": readable(name), **{field: said[field] for field in FIELDS[1:-1]}, "error": None}
+
+
+def bad_row(name: str, reason: str) -> Row:
+    """The row of a file that could not be judged."""
+    return {**dict.fromkeys(FIELDS), "path": readable(name), "error": readable(reason)}
+
+
+def format_of(out: str, wanted: str | None) -> str:
+    """The format that a name or an option asks for.
+
+    Raises:
+        ArgumentError: neither says it.
+    """
+    found = wanted or FORMATS.get(Path(out).suffix.lower()) or ("csv" if out == "-" else None)
+    if found is None or found not in FORMATS.values():
+        raise ArgumentError(
+            f"Expected --out to end in {', '.join(FORMATS)}, or --format csv, jsonl or parquet, but got {out!r}."
+        )
+    if found == "parquet":
+        if out == "-":
+            raise ArgumentError("Expected csv or jsonl for standard output: a Parquet file is written at its end.")
+        _pyarrow()
+    return found
+
+
+class Journal:
+    """Rows as they are made, one JSON line each, beside the output; what was cut off is cut away.
+
+    Args:
+        out: the output; the journal is ``out`` with ``.journal`` behind it.
+        identity: what a journal must have been begun with to be gone on with: the bundle's checksum.
+    """
+
+    def __init__(self, out: Path, identity: str) -> None:
+        self.path = out.with_name(out.name + ".journal")
+        self.identity = identity
+        self._file: IO[str] | None = None
+
+    def begin(self, out: Path, resume: bool, overwrite: bool) -> None:
+        """Look at what is there, and open the journal.
+
+        Raises:
+            ArgumentError: there are results already, or a journal of another bundle.
+        """
+        if overwrite:
+            self.path.unlink(missing_ok=True)
+        elif out.exists() and not self.path.exists():
+            raise ArgumentError(f"{out} is there already: name another file, or add --overwrite.")
+        elif self.path.exists() and not resume:
+            raise ArgumentError(f"{self.path} was left by a run that stopped: add --resume to go on, or --overwrite.")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            begun = self.path.exists() and self._check()
+            self._file = self.path.open("a", encoding="utf-8")
+            if not begun:
+                self._file.write(self._header())
+                self._file.flush()  # a run that is killed in its first batch can be gone on with
+        except OSError as error:
+            self.close()
+            raise StorageError(f"{self.path} cannot be written ({error.strerror}).") from error
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append rows; they are with the system when this returns."""
+        assert self._file is not None
+        try:
+            for row in rows:
+                self._file.write(_line(row))
+            self._file.flush()
+        except OSError as error:
+            raise StorageError(
+                f"{self.path} cannot be written ({error.strerror}): free some space and resume."
+            ) from error
+
+    def rows(self) -> Iterator[Row]:
+        """Every row so far."""
+        with self.path.open(encoding="utf-8") as file:
+            next(file, None)
+            for line in file:
+                yield json.loads(line)
+
+    def close(self) -> None:
+        """Close the file; the journal stays."""
+        if self._file is not None:
+            with suppress(OSError):  # what a full disk has not taken; add() has told of it
+                self._file.close()
+
+    def _header(self) -> str:
+        return _line({"format": _HEADER, "bundle": self.identity})
+
+    def _check(self) -> bool:
+        """Whether there are rows to go on with; a last line without its end is cut away, another bundle's refused."""
+        with self.path.open("rb+") as file:
+            first = file.readline()
+            if not first.endswith(b"\n") and self._header().encode().startswith(first):
+                file.truncate(0)  # it stopped before its first line was whole
+                return False
+            data_end = len(first)
+            while line := file.readline():
+                if not line.endswith(b"\n"):
+                    break
+                data_end += len(line)
+            file.truncate(data_end)
+        try:
+            header = json.loads(first)
+        except ValueError:
+            header = {}
+        if header.get("format") != _HEADER or header.get("bundle") != self.identity:
+            raise DataError(f"{self.path} belongs to another bundle: add --overwrite, or name another --out.")
+        return True
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def write_rows(rows: Iterable[Row], out: Path, kind: str) -> None:
+    """Write rows as CSV, JSON lines or Parquet, whole or not at all."""
+    with replacing(out) as temporary:
+        if kind == "parquet":
+            _write_parquet(rows, temporary)
+        else:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                RowWriter(file, kind).add(rows)
+
+
+class RowWriter:
+    """CSV with a header, or JSON lines, to an open file."""
+
+    def __init__(self, file: IO[str], kind: str) -> None:
+        self.file = file
+        self.csv = csv.DictWriter(file, FIELDS, lineterminator="\n") if kind == "csv" else None
+        if self.csv is not None:
+            self.csv.writeheader()
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Write rows."""
+        for row in rows:
+            if self.csv is not None:
+                self.csv.writerow(row)
+            else:
+                self.file.write(_line(row))
+
+
+def _write_parquet(rows: Iterable[Row], path: Path) -> None:
+    pyarrow, parquet = _pyarrow()
+    text, number = pyarrow.string(), pyarrow.float64()
+    kinds = dict.fromkeys(("probability", "cosine", "score", "p_value", "class_p_value"), number)
+    schema = pyarrow.schema([(field, kinds.get(field, text)) for field in FIELDS])
+    with parquet.ParquetWriter(path, schema) as writer:
+        for part in parts(rows, 50_000):
+            writer.write_table(pyarrow.Table.from_pylist(list(part), schema=schema))
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingPackageError(
+            "Parquet needs pyarrow, which is not installed: pip install 'offaxis[parquet]'."
+        ) from error
+    return pyarrow, parquet

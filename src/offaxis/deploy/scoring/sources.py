@@ -1,0 +1,167 @@
+"""Paths -> work: images, folders and archives, in an order that is always the same."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from offaxis.data.archive import is_archive, read_each
+from offaxis.data.decode import MAX_BYTES, SUFFIXES
+from offaxis.data.folder_files import IGNORED
+from offaxis.errors import DataError
+
+T = TypeVar("T")
+INSIDE = "::"  # between an archive and a file in it
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one worker does at a time: some files, or one archive.
+
+    Attributes:
+        paths: the files; or the archive alone.
+        archive: whether it is an archive.
+    """
+
+    paths: tuple[str, ...]
+    archive: bool = False
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image to be, before it is decoded.
+
+    Attributes:
+        name: what its row is called: the path, or ``archive::path`` for a file in an archive.
+        source: where its bytes are, or the bytes.
+        reason: why it cannot be decoded, where that is known already.
+    """
+
+    name: str
+    source: Path | bytes | None
+    reason: str | None = None
+
+
+def files(paths: Iterable[str]) -> Iterator[str]:
+    """The files behind paths, in order; folders are walked by name, and links to folders in them are not followed."""
+    for path in paths:
+        try:
+            folder = Path(path).is_dir()
+        except OSError:
+            folder = False  # its row will say why
+        if folder:
+            yield from _walk(path)
+        else:
+            yield path
+
+
+def units(files: Iterable[str], batch: int) -> Iterator[Unit]:
+    """Files as work, in order: ``batch`` at a time, each archive by itself."""
+    waiting: list[str] = []
+    for path in files:
+        if is_archive(Path(path)):
+            if waiting:
+                yield Unit(tuple(waiting))
+                waiting = []
+            yield Unit((path,), archive=True)
+            continue
+        waiting.append(path)
+        if len(waiting) == batch:
+            yield Unit(tuple(waiting))
+            waiting = []
+    if waiting:
+        yield Unit(tuple(waiting))
+
+
+def readable(name: str) -> str:
+    r"""A name as text that every file can hold: bytes of it that are not UTF-8 are written out, ``caf\xe9.png``."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def place_of(name: str) -> tuple[str, bool]:
+    """Where the image of a row is: (its file, False), or (the archive that holds it, True)."""
+    pieces = name.split(INSIDE)
+    for count in range(1, 1 if _is_file(_on_disk(name)) else len(pieces)):
+        archive = _on_disk(INSIDE.join(pieces[:count]))  # folders may be called a::b too
+        if is_archive(Path(archive)) and _is_file(archive):
+            return archive, True
+    return _on_disk(name), False
+
+
+def batches(unit: Unit, batch: int) -> Iterator[tuple[Item, ...]]:
+    """The items of a unit, ``batch`` at a time."""
+    return parts(_inside(unit.paths[0]) if unit.archive else map(_item, unit.paths), batch)
+
+
+def parts(of: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Anything, ``size`` at a time."""
+    rest = iter(of)
+    while part := tuple(islice(rest, size)):
+        yield part
+
+
+def _on_disk(name: str) -> str:
+    """The path that ``readable`` gave a name."""
+    if _is_file(name):
+        return name
+    return re.sub(r"\\x([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), name)
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # longer than a name may be, as files in archives can have
+        return False
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Files below a folder by name, folder by folder, without a list of all."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        yield folder  # its row will say that it cannot be read
+        return
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name.lower() in IGNORED:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+        else:
+            yield entry.path
+
+
+def _item(path: str) -> Item:
+    file = Path(path)
+    try:
+        if not file.exists():
+            return Item(path, None, "there is no such file")
+        if file.is_symlink() and file.is_dir():
+            return Item(path, None, "this is a link to a folder, which is not followed: name the folder itself")
+        if not file.is_file():
+            return Item(path, None, "this is no file that can be read")
+    except OSError as error:
+        return Item(path, None, f"this cannot be read ({error.strerror})")
+    return Item(path, file)
+
+
+def _inside(archive: str) -> Iterator[Item]:
+    try:
+        for name, data in read_each(Path(archive), MAX_BYTES):
+            last = name.rpartition("/")[2]
+            if last.startswith(".") or last.lower() in IGNORED:
+                continue
+            called = f"{archive}{INSIDE}{name}"
+            if data is None:
+                yield Item(called, None, f"it has more than {MAX_BYTES:,} bytes")
+            else:
+                yield Item(called, data)
+    except (DataError, OSError) as error:
+        yield Item(archive, None, str(error))
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a name ends as those of image files do."""
+    return Path(name).suffix.lower() in SUFFIXES

@@ -1,0 +1,257 @@
+"""The contract of a detector: what it reads, how it is fitted, and that a larger score means more out-of-distribution."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import StrEnum
+from itertools import product
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from offaxis.detectors.checks import check_outputs
+from offaxis.detectors.choosing import best_setting
+from offaxis.detectors.fitted import Fitted
+from offaxis.errors import ArgumentError, DetectorError, NotFittedError
+from offaxis.heads import Outputs
+from offaxis.networks.ensemble import check_single
+from offaxis.networks.inference import Batches, ImageBatches, Network, evaluating, images_of, stream, to_device
+
+
+class Reads(StrEnum):
+    """What a detector scores: a network's outputs, outputs with inner layers, or the images themselves."""
+
+    OUTPUTS = "outputs"
+    LAYERS = "layers"
+    IMAGES = "images"
+
+
+class State(StrEnum):
+    """Where the values of a detector's hyperparameters come from."""
+
+    NONE = "none"
+    DEFAULT = "published default"
+    TUNED = "tuned"
+
+
+class Passes(NamedTuple):
+    """What scoring costs, in passes through the network per image."""
+
+    forward: float
+    backward: float = 0.0
+
+
+class Detector(Fitted, ABC):
+    """How unfamiliar an image is to a network. **Larger = more out-of-distribution**, for every detector.
+
+    A subclass computes scores in ``forward(outputs)`` without checks, so that it can be exported; users call ``score``
+    or ``score_images``. Statistics of the training images are buffers, filled by ``begin``, ``update`` (once a batch)
+    and ``finish``, so that one pass over the data can fit many detectors.
+
+    Attributes:
+        name: what tables, files and the command line call it.
+        paper: link to the paper.
+        uses: the fields of Outputs that it reads.
+        needs_fit: whether ``fit`` must come before ``score``.
+        fits_on_images: whether ``fit`` needs the images themselves and makes passes of its own.
+        tunable: the hyperparameters, which are constructor arguments and attributes of the same name.
+        options: the other constructor arguments, attributes of the same name too.
+        savable: whether all that was fitted is in the buffers.
+        tuned_on: what the hyperparameters were chosen with (``"OOD samples"``); None where they were not tuned.
+    """
+
+    name: str
+    paper: str
+    uses: tuple[str, ...] = ("logits",)
+    needs_fit: bool = False
+    fits_on_images: bool = False
+    tunable: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    savable: bool = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tuned_on: str | None = None
+
+    # what it is ------------------------------------------------------------------------------------------------------
+
+    @property
+    def reads(self) -> Reads:
+        """What it scores."""
+        return Reads.LAYERS if "layers" in self.uses else Reads.OUTPUTS
+
+    @property
+    def evidence_reads(self) -> Reads:
+        """What ``evidence`` needs: as ``reads``, unless the grid has settings that need more."""
+        return self.reads
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the inner layers that it reads."""
+        return ()
+
+    @property
+    def passes(self) -> Passes:
+        """Passes through the network that scoring one image takes."""
+        return Passes(forward=1)
+
+    @property
+    def grid(self) -> Mapping[str, tuple[Any, ...]]:
+        """The published values to try of each hyperparameter; empty where none are tuned."""
+        return {}
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """The hyperparameters and their present values."""
+        return {name: getattr(self, name) for name in self.tunable}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """All constructor arguments with their present values, in types that JSON has."""
+        return {**self.hyperparameters, **{name: getattr(self, name) for name in self.options}}
+
+    @property
+    def state(self) -> State:
+        """Where the hyperparameters' values come from."""
+        if not self.tunable:
+            return State.NONE
+        return State.TUNED if self.tuned_on else State.DEFAULT
+
+    def sizes(self) -> dict[str, int]:
+        """The widths that a fitted detector expects, by field of Outputs or by layer; empty where any will do."""
+        return {}
+
+    def check_network(self, network: Network) -> None:
+        """Raise DetectorError where the score has no meaning for such a network: for most, for an ensemble."""
+        check_single(self.name, network)
+
+    # fitting ---------------------------------------------------------------------------------------------------------
+
+    def begin(self, network: Network) -> None:
+        """Forget earlier statistics and copy what is needed of the network."""
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:
+        """Add a batch of training images: Outputs of N images with their labels (N,)."""
+
+    def finish(self) -> None:
+        """Turn the sums into buffers."""
+
+    def fit(self, network: Network, batches: Batches) -> Self:
+        """See the training images once; several detectors share a pass through ``fit_all``."""
+        if not self.needs_fit:
+            return self
+        self.begin(network)
+        for outputs, labels in stream(network, batches, self.layers):
+            self.update(outputs, labels)
+        self.finish()
+        return self
+
+    # scoring ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,), without checks; a plain graph for export."""
+
+    @torch.no_grad()
+    def score(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,), larger = more out-of-distribution.
+
+        Raises:
+            NotFittedError: ``fit`` has not been called.
+            MissingOutputError: the network gives no cosine, or its layers were not asked for.
+            BadOutputsError: a wrong shape, NaN or infinity.
+            DetectorError: the detector reads images, so outputs are not enough.
+        """
+        self.check_fitted()
+        if self.reads is Reads.IMAGES:
+            raise DetectorError(
+                f"{self.name} perturbs the images or runs several networks, so outputs are not enough: call "
+                "score_images(network, images)."
+            )
+        check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())
+        scores: Tensor = self(outputs)
+        return scores
+
+    def score_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images (N, c, h, w), normalised as in training -> scores (N,), larger = more out-of-distribution."""
+        self.check_fitted()
+        on_device = to_device(network, images)
+        with evaluating(network), torch.no_grad():
+            outputs = network.outputs(on_device, self.layers)
+        return self.score(outputs)
+
+    def check_fitted(self) -> None:
+        """Raise NotFittedError unless the detector can score."""
+        if not self.fitted:
+            raise NotFittedError(
+                f"Expected a fitted detector but {self.name} has not seen training images: call "
+                "fit(network, batches) with batches of (images, labels) first, or load a saved one."
+            )
+
+    # tuning ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """Every combination of the grid's values, in a fixed order, and the present values last where the grid lacks them."""
+        grid = self.grid
+        tried = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+        return tried if self._present in tried else [*tried, self._present]
+
+    def at(self, **hyperparameters: Any) -> Self:
+        """The same fitted detector with other hyperparameters; the buffers are shared, not copied."""
+        unknown = [name for name in hyperparameters if name not in self.tunable]
+        if unknown:
+            raise ArgumentError(
+                f"Expected hyperparameters of {self.name} ({', '.join(self.tunable) or 'it has none'}) but got "
+                f"{', '.join(unknown)}."
+            )
+        other = type(self)(**{**self.arguments, **hyperparameters})
+        other.load_state_dict(self.state_dict(), assign=True)
+        return other
+
+    def evidence(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> (N, S, ...): what is needed to score them at each of the S settings."""
+        return torch.stack([self.at(**setting).score(outputs) for setting in self.settings], 1)
+
+    def evidence_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images -> (N, S, ...), as ``evidence``; detectors that read images share their passes here."""
+        self.check_fitted()
+        on_device = to_device(network, images)
+        with evaluating(network), torch.no_grad():
+            outputs = network.outputs(on_device, self.layers)
+        return self.evidence(outputs)
+
+    def score_evidence(self, evidence: Tensor) -> Tensor:
+        """(N, S, ...) -> scores (N,) at this detector's own hyperparameters, with no pass through the network."""
+        return evidence[:, self._place(evidence)]
+
+    def choose(self, id_evidence: Tensor, ood_evidence: Tensor, on: str = "OOD samples") -> Self:
+        """The detector at the setting that separates best: by TNR at TPR 95 %, ties by AUROC, then the first.
+
+        Args:
+            id_evidence: (N, S) of validation images of the ID set.
+            ood_evidence: (M, S) of validation images of the assumed OOD set.
+            on: what the second set is, for reports.
+        """
+        chosen = self.at(**self.settings[best_setting(id_evidence, ood_evidence)])
+        chosen.tuned_on = on if self.grid else None  # without a grid nothing was chosen
+        return chosen
+
+    def tune(self, network: Network, id_images: ImageBatches, ood_images: ImageBatches) -> Self:
+        """The detector with hyperparameters chosen on validation images: ID against samples of an assumed OOD set."""
+        id_evidence = torch.cat([self.evidence_images(network, images) for images in images_of(id_images)])
+        ood_evidence = torch.cat([self.evidence_images(network, images) for images in images_of(ood_images)])
+        return self.choose(id_evidence, ood_evidence)
+
+    @property
+    def _present(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.grid or self.tunable}
+
+    def _place(self, evidence: Tensor) -> int:
+        place = self.settings.index(self._present)
+        if place >= evidence.shape[1]:
+            raise DetectorError(
+                f"Expected {self.name} at a setting that the evidence was taken for but it is at {self._present}: score "
+                "the images instead."
+            )
+        return place

@@ -1,0 +1,255 @@
+"""Every detector of pytorch-ood 0.4.0 under our contract (https://github.com/kkirchheim/pytorch-ood).
+
+Those that score logits or features are fed from the outputs that all our detectors share, so they cost no pass of their
+own; the rest are called with images. pytorch-ood's scores have our sign: larger = more out-of-distribution.
+"""
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from offaxis.detectors.base import Detector, Passes, Reads, State
+from offaxis.detectors.head_copy import HeadCopy
+from offaxis.detectors.pytorch_ood_network import loader, parts_of, untouched
+from offaxis.detectors.pytorch_ood_table import PASSES, TABLE, Feed, Parts
+from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
+from offaxis.heads import Outputs
+from offaxis.networks.inference import Batches, Network, to_device
+
+FITTED_BY_IMAGES = ("Gram", "NACUE")
+NOT_HYPERPARAMETERS = (
+    "self model encoder backbone head w b feature_layers layers num_classes weights text_embeddings "
+    + ("detector criterion norm_std feature_reduce device knn_kwargs micro_batch_size param_filter args kwargs")
+)
+
+
+def pytorch_ood() -> Any:
+    """The module ``pytorch_ood.detector``, or an error that says how to install it."""
+    try:
+        return importlib.import_module("pytorch_ood.detector")
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            f"Expected pytorch-ood for the detectors of the zoo but {error.name} is not installed: "
+            "pip install 'offaxis[zoo]'."
+        ) from error
+    except (ImportError, RuntimeError) as error:
+        raise MissingPackageError(
+            f"pytorch-ood imports torchvision, and that failed ({error}). torchvision must be built for the very torch "
+            f"that is installed, {torch.__version__}: install a matching pair at once, as in 'pip install --force-reinstall "
+            "torch torchvision' (see pytorch.org/get-started for the command of your platform)."
+        ) from error
+
+
+class Zoo(Detector):
+    """A detector of pytorch-ood by its class name.
+
+    With a cosine head the methods that need a linear one get unit features and unit axes, as ``HeadCopy`` has them. What
+    is fitted is kept as the features or logits that it was fitted with, and a loaded detector is fitted with them again;
+    Gram and NACUE keep theirs inside pytorch-ood and cannot be saved. Features and logits are fed in float32.
+
+    Args:
+        kind: the class, such as ``"DICE"``; ``TABLE`` lists them.
+        keywords: arguments for its constructor, such as ``{"p": 0.9}``; None takes pytorch-ood's defaults.
+        inner: the layers that Gram, NACUE, MultiMahalanobis and RankFeat (the last of them) read; None takes the
+            network's own.
+    """
+
+    tunable = ("keywords",)
+    options = ("kind", "inner")
+
+    bank: Tensor
+    labels: Tensor
+    widths: Tensor
+
+    def __init__(
+        self, kind: str, keywords: Mapping[str, Any] | None = None, inner: Sequence[str] | None = None
+    ) -> None:
+        super().__init__()
+        if kind not in TABLE:
+            raise ArgumentError(f"Expected argument `kind` to be one of {', '.join(TABLE)} but got {kind!r}.")
+        theirs = getattr(pytorch_ood(), kind)
+        self.kind, self.keywords, self.inner = kind, dict(keywords or {}), tuple(inner or ())
+        self.feed, self.takes_head, self.make = TABLE[kind]
+        self.name = f"zoo-{kind.lower()}"
+        self.paper = theirs.info.paper.url if theirs.info and theirs.info.paper else "https://arxiv.org/abs/2111.11374"
+        self.space: dict[str, list[Any]] = theirs.hyperparameter_space
+        self.has_hyperparameters = bool(set(inspect.signature(theirs).parameters) - set(NOT_HYPERPARAMETERS.split()))
+        self.uses = {Feed.LOGITS: ("logits",), Feed.LAYERS: ("layers",)}.get(self.feed, ("features",))
+        self.fits_on_images = kind in FITTED_BY_IMAGES
+        self.savable = not self.fits_on_images
+        self.keeps_bank = bool(theirs.requires_fit) and not self.fits_on_images
+        self.needs_fit = bool(theirs.requires_fit) or self.takes_head
+        if self.keeps_bank:
+            self.expect("bank", "labels", "widths")
+        if self.takes_head:
+            self.head = HeadCopy()
+        # pytorch-ood's object, made when it is first needed, with its network; a pair, or the network would be a part of us
+        self._made: tuple[Any, object] | None = None
+
+    # what it is ------------------------------------------------------------------------------------------------------
+
+    @property
+    def reads(self) -> Reads:
+        """Outputs, layers, or images through the network."""
+        return Reads.IMAGES if self.feed is Feed.MODEL else super().reads
+
+    @property
+    def passes(self) -> Passes:
+        """Passes through the network that scoring one image takes."""
+        return Passes(*PASSES.get(self.kind, (1, 0)))
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers whose pooled features it is fed."""
+        return self.inner if self.feed is Feed.LAYERS else ()
+
+    @property
+    def grid(self) -> dict[str, tuple[dict[str, Any], ...]]:
+        """The search space that pytorch-ood gives, as constructor arguments."""
+        if not self.space:
+            return {}
+        return {"keywords": tuple(dict(zip(self.space, v, strict=True)) for v in product(*self.space.values()))}
+
+    @property
+    def state(self) -> State:
+        """Where the hyperparameters' values come from; none where pytorch-ood's class has none."""
+        return super().state if self.has_hyperparameters else State.NONE
+
+    @property
+    def fitted(self) -> bool:
+        """Whether its data is there; Gram and NACUE: whether pytorch-ood's object is."""
+        return super().fitted and (not self.fits_on_images or self._made is not None)
+
+    # fitting ---------------------------------------------------------------------------------------------------------
+
+    def begin(self, network: Network) -> None:
+        """Copy the head where it is needed and start to collect."""
+        self._forget()
+        if self.feed is Feed.LAYERS and not self.inner:
+            self.inner = tuple(network.layers)
+        if self.takes_head:
+            self.head.set(network.head)
+        self._parts: list[tuple[Tensor, Tensor]] = []
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:
+        """Keep what it is fed with, and the labels."""
+        if self.keeps_bank:
+            fodder = self._fodder(outputs)
+            self._widths = [part.shape[1] for part in fodder]
+            self._parts.append((torch.cat(fodder, 1), labels))
+
+    def finish(self) -> None:
+        """The collected features or logits as one buffer."""
+        if self.keeps_bank:
+            if not self._parts:
+                raise NotFittedError("Expected training images to fit on but there were none.")
+            self.bank = torch.cat([part for part, _ in self._parts])
+            self.labels = torch.cat([labels for _, labels in self._parts])
+            self.widths = torch.tensor(self._widths)
+        del self._parts
+
+    def fit(self, network: Network, batches: Batches) -> Self:
+        """See the training images; Gram and NACUE run the network themselves (NACUE twice over the batches)."""
+        if not self.fits_on_images:
+            return super().fit(network, batches)
+        self._forget()
+        with untouched(network), torch.random.fork_rng(devices=()):
+            torch.manual_seed(0)  # Gram holds out a random part
+            self._object(parts_of(network, self.inner), network).fit(loader(network, batches))
+        return self
+
+    # scoring ---------------------------------------------------------------------------------------------------------
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Outputs of N images -> scores (N,)."""
+        fodder = self._fodder(outputs)
+        linear = self._linear() if self.takes_head else None
+        made = self._object(Parts(outputs.logits.shape[1], linear), None)
+        if self.kind == "OpenMax":
+            # Its distances are to the classes that some image of the batch is predicted as; the rest count as 0. One
+            # more row a class makes every image's score its own.
+            logits = torch.cat([fodder[0], torch.eye(fodder[0].shape[1], device=fodder[0].device)])
+            scores = made.predict_logits(logits)[: len(fodder[0])]
+        elif self.feed is Feed.LOGITS:
+            scores = made.predict_logits(*fodder)
+        elif self.feed is Feed.FEATURES:
+            scores = made.predict_features(*fodder)
+        elif self.feed is Feed.MAPS:
+            scores = made.predict_feature_maps(fodder[0][:, :, None, None])
+        else:
+            scores = made.predict_structured(fodder)
+        return torch.as_tensor(scores).to(outputs.logits.device)
+
+    def score_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images (N, c, h, w) -> scores (N,)."""
+        if self.feed is not Feed.MODEL:
+            return super().score_images(network, images)
+        self.check_fitted()
+        on_device = to_device(network, images)
+        with untouched(network), torch.random.fork_rng(devices=()):
+            torch.manual_seed(0)  # MCD draws its dropout masks
+            scores: Tensor = self._object(parts_of(network, self.inner), network).predict(on_device)
+        return scores.detach()
+
+    def evidence_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images -> scores (N, S) over the grid."""
+        if self.feed is not Feed.MODEL:
+            return super().evidence_images(network, images)
+        return torch.stack([self.at(**setting).score_images(network, images) for setting in self.settings], 1)
+
+    def _fodder(self, outputs: Outputs) -> list[Tensor]:
+        """What pytorch-ood's object is given, in float32."""
+        if self.feed is Feed.LOGITS:
+            return [outputs.logits.detach().float()]
+        if self.feed is Feed.LAYERS:
+            assert outputs.layers is not None
+            return [outputs.layers[name].detach().float() for name in self.inner]
+        features = self.head.inputs(outputs.features) if self.takes_head else outputs.features
+        return [features.detach().float()]
+
+    def _linear(self) -> nn.Linear:
+        """The copied head as a layer of its own."""
+        weight, bias = self.head.weight.float(), self.head.bias.float()
+        linear = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device)
+        linear.load_state_dict({"weight": weight, "bias": bias})
+        return linear.requires_grad_(False)
+
+    def _object(self, parts: Parts, network: object) -> Any:
+        """pytorch-ood's object, made and fitted at its first use."""
+        if self._made is None or self._made[1] is not network:
+            layers = parts.layers or [nn.Identity()] * len(self.inner)
+            made = self.make(pytorch_ood(), parts._replace(layers=layers), self.keywords)
+            if self.keeps_bank:
+                made.to(self.bank.device)
+                with torch.enable_grad():  # temperature scaling optimises
+                    self._fit_with_bank(made)
+            self._made = made, network
+        return self._made[0]
+
+    def _fit_with_bank(self, made: Any) -> None:
+        fodder = [part.contiguous() for part in self.bank.split(self.widths.tolist(), 1)]
+        if self.feed is Feed.LOGITS:
+            made.fit_logits(*fodder, self.labels)
+        elif self.feed is Feed.LAYERS:
+            made.fit_structured(fodder, self.labels)
+        elif self.feed is Feed.MAPS:
+            made.fit_feature_maps(fodder[0][:, :, None, None], self.labels)
+        else:
+            made.fit_features(*fodder, self.labels)
+
+    def _forget(self) -> None:
+        self._made = None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        self._forget()  # it holds tensors of its own where the buffers were
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # PyTorch's
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._forget()
+        super()._load_from_state_dict(*arguments)

@@ -1,0 +1,244 @@
+"""Results on disk: files that are written once, whole, and never change.
+
+::
+
+    STORE/
+      store.json                   the format's name and version
+      networks/KEY-SET.json        a NetworkRecord
+      sets/KEY.json, KEY.npz       a set's name, count and checksum; the indices of its validation and test images
+      results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own; .gz is read too
+      scores/NETWORK/SET/*.npz     the scores of the test images
+      evidence/NETWORK/SET/*.npz   what scores at every setting of a grid are made from; may be deleted
+
+No file is ever appended to or replaced, and each gets its name only when it is complete. So any number of processes, on
+any number of machines that share the folder, can write at once, and whatever stops them leaves only whole files.
+"""
+
+import gzip
+import json
+import time
+import tokenize
+import uuid
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offaxis.errors import StoreError
+from offaxis.evaluation.results import NetworkRecord, Result
+from offaxis.files import replacing, write_text
+
+FORMAT = "offaxis-results"
+VERSION = 1
+Array = NDArray[Any]
+Made = TypeVar("Made")
+_UNREADABLE = (zlib.error, tokenize.TokenError, SyntaxError, NotImplementedError, RuntimeError)
+"""What numpy and zipfile raise besides their own errors where bits of an array's file are wrong."""
+
+
+class Store:
+    """A folder of results.
+
+    Args:
+        path: the folder; made when something is first written to it.
+
+    Raises:
+        StoreError: the folder holds something else, or was written by a newer version.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._about = self.path / "store.json"
+        if self._about.exists():
+            about = _json(self._about)
+            if about.get("format") != FORMAT or not isinstance(about.get("version"), int):
+                raise StoreError(f"Expected a results store in {self.path} but store.json is something else's.")
+            if about["version"] > VERSION:
+                raise StoreError(
+                    f"The results in {self.path} have version {about['version']} but this offaxis reads up to {VERSION}: "
+                    "install a newer one."
+                )
+        elif self._foreign() and not self._about.exists():  # another process may have begun it just now
+            raise StoreError(
+                f"Expected a results store or an empty folder but {self.path} holds something else. Name another folder."
+            )
+
+    @classmethod
+    def existing(cls, path: str | Path) -> "Store":
+        """A store that must be there already."""
+        if not (Path(path) / "store.json").is_file():
+            raise StoreError(
+                f"There are no results in {path}: name the folder that `offaxis evaluate --out` was given."
+            )
+        return cls(path)
+
+    # results -----------------------------------------------------------------------------------------------------------
+
+    def add(self, results: Iterable[Result]) -> None:
+        """Keep some results; they appear together."""
+        lines = [json.dumps(result.to_json()) + "\n" for result in results]
+        if lines:
+            self._begin()
+            write_text(self.path / "results" / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.jsonl", "".join(lines))
+
+    def results(self) -> list[Result]:
+        """All results, in the order in which they were made; each once, however often it was made."""
+        found: dict[str, Result] = {}
+        for file in self._whole("results", "*.jsonl*"):
+            for values in _lines(file):
+                result = _made(Result.from_json, values, file)
+                found.setdefault(result.key, result)
+        return list(found.values())
+
+    def add_network(self, record: NetworkRecord) -> None:
+        """Keep what is known of a network."""
+        self._keep_json(f"networks/{record.key}-{record.id_data}.json", record.to_json())
+
+    def has_network(self, key: str, id_data: str) -> bool:
+        """Whether a network was evaluated on a set of ID images."""
+        return (self.path / "networks" / f"{key}-{id_data}.json").exists()
+
+    def networks(self) -> list[NetworkRecord]:
+        """All networks, by label and seed; each once, as it was evaluated on the most ID images."""
+        found = [_made(NetworkRecord.from_json, _json(file), file) for file in self._whole("networks", "*.json")]
+        sizes = {key: about.get("images", 0) for key, about in self.sets().items()}
+        found.sort(key=lambda record: sizes.get(record.id_data, 0))
+        latest = {record.weights: record for record in found}
+        return sorted(latest.values(), key=lambda record: (record.id, record.label, record.seed))
+
+    # sets ----------------------------------------------------------------------------------------------------------------
+
+    def add_set(self, key: str, about: Mapping[str, Any], validation: Array, test: Array) -> None:
+        """Keep what is known of a set, and which of its images are for validation and for testing."""
+        self._keep_arrays(f"sets/{key}.npz", {"validation": validation, "test": test})
+        self._keep_json(f"sets/{key}.json", about)
+
+    def sets(self) -> dict[str, dict[str, Any]]:
+        """What is known of every set, by key: name, images, fingerprint, rule."""
+        return {file.stem: _json(file) for file in self._whole("sets", "*.json")}
+
+    def indices(self, key: str, part: str = "test") -> Array:
+        """int64 (T,): which images of a set were tested, in the order of their scores (or "validation")."""
+        return _arrays(self.path / "sets" / f"{key}.npz")[part]
+
+    # arrays --------------------------------------------------------------------------------------------------------------
+
+    def has_scores(self, reference: str) -> bool:
+        """Whether ``scores`` would find something."""
+        return (self.path / reference.partition("#")[0]).exists()
+
+    def add_scores(self, reference: str, scores: Array) -> None:
+        """Keep the scores (T,) of a set's test images under a reference, ``FILE#NAME``."""
+        file, _, name = reference.partition("#")
+        self._keep_arrays(file, {name: smallest(scores)})
+
+    def scores(self, reference: str) -> Array:
+        """(T,) in float32 or float64, larger = more out-of-distribution, in the order of the set's test indices."""
+        file, _, name = reference.partition("#")
+        found = _arrays(self.path / file)
+        if name not in found:
+            raise StoreError(f"{self.path / file} holds no scores named {name!r}: evaluate again.")
+        scores = found[name]
+        return scores.astype(np.float32) if scores.dtype == np.float16 else scores
+
+    def add_evidence(self, network: str, set_key: str, name: str, arrays: Mapping[str, Array]) -> None:
+        """Keep arrays over all images of a set, from which scores are made."""
+        self._keep_arrays(str(self._evidence(network, set_key, name).relative_to(self.path)), arrays)
+
+    def has_evidence(self, network: str, set_key: str, name: str) -> bool:
+        """Whether ``evidence`` would find something."""
+        return self._evidence(network, set_key, name).exists()
+
+    def evidence(self, network: str, set_key: str, name: str) -> dict[str, Array]:
+        """What ``add_evidence`` was given."""
+        return _read(self._evidence(network, set_key, name))
+
+    # -----------------------------------------------------------------------------------------------------------------------
+
+    def _whole(self, folder: str, pattern: str) -> list[Path]:
+        """The files of a folder, in order; what is being written, or was left behind, has a name that begins with a dot."""
+        return sorted(file for file in (self.path / folder).glob(pattern) if not file.name.startswith("."))
+
+    def _evidence(self, network: str, set_key: str, name: str) -> Path:
+        return self.path / "evidence" / network / set_key / f"{name}.npz"
+
+    def _foreign(self) -> bool:
+        """Whether there is something here that is not ours: we begin with store.json, written under a name of its own."""
+        if not self.path.is_dir():
+            return self.path.exists()
+        return any(not file.name.endswith(".part") for file in self.path.iterdir())
+
+    def _begin(self) -> None:
+        if not self._about.exists():
+            write_text(self._about, json.dumps({"format": FORMAT, "version": VERSION}) + "\n")
+
+    def _keep_json(self, name: str, values: Mapping[str, Any]) -> None:
+        self._begin()
+        if not (self.path / name).exists():
+            write_text(self.path / name, json.dumps(values, indent=1) + "\n")
+
+    def _keep_arrays(self, name: str, arrays: Mapping[str, Array]) -> None:
+        self._begin()
+        if not (self.path / name).exists():
+            with replacing(self.path / name) as temporary, temporary.open("wb") as file:
+                np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]
+
+
+def smallest(scores: Array) -> Array:
+    """The scores as float32 where that keeps all distinct values apart, else as they are."""
+    narrow = scores.astype(np.float32)
+    if scores.dtype != np.float64 or len(np.unique(narrow)) == len(np.unique(scores)):
+        return narrow
+    return scores
+
+
+def _made(make: Callable[[dict[str, Any]], Made], values: Any, file: Path) -> Made:
+    try:
+        return make(values)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise StoreError(f"{file} does not hold whole records ({error}): remove it and evaluate again.") from error
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        lines = content.decode().splitlines()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise StoreError(f"{file} is damaged ({error}): remove the file and evaluate again.") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise StoreError(
+                f"Line {number} of {file} is damaged ({error}): remove the file and evaluate again."
+            ) from None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{file} is damaged ({error}): remove it and evaluate again.") from None
+    if not isinstance(values, dict):
+        raise StoreError(f"{file} does not hold whole records ({values!r:.40}): remove it and evaluate again.")
+    return values
+
+
+@lru_cache(maxsize=64)
+def _arrays(file: Path) -> dict[str, Array]:
+    return _read(file)
+
+
+def _read(file: Path) -> dict[str, Array]:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, *_UNREADABLE) as error:
+        raise StoreError(
+            f"{file} is missing or damaged ({error}): remove it if it is there and evaluate again."
+        ) from None

@@ -1,0 +1,210 @@
+"""Results -> means and standard deviations: over all sets and by near, far and noise, seeds and sets apart."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offaxis.data import CATALOGUE, relation
+from offaxis.data.relations import Group
+from offaxis.evaluation import less_biased
+from offaxis.evaluation import protocols as one_vs_one
+from offaxis.evaluation.results import Result
+from offaxis.metrics import HIGHER_IS_BETTER
+
+View = Literal["one-vs-one", "less-biased by tested set", "less-biased by assumed set"]
+VIEWS: tuple[View, ...] = ("one-vs-one", "less-biased by tested set", "less-biased by assumed set")
+GROUPS = ("all", "near", "far", "noise")
+Kind = tuple[str, str, str, str, str]
+"""What results of a row have in common: ID set, network, detector, its arguments, where its hyperparameters come from."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over sets and seeds, with the two reasons why it varies kept apart.
+
+    Attributes:
+        mean: over sets of the mean over seeds, each set counting the same.
+        seed_std: standard deviation over seeds of the mean over sets; None with one seed.
+        set_std: standard deviation over sets of the mean over seeds; None with one set.
+        seeds: how many seeds.
+        sets: how many sets.
+    """
+
+    mean: float
+    seed_std: float | None
+    set_std: float | None
+    seeds: int
+    sets: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of a table for one detector: mean and standard deviation over seeds (and, less-biased, over the other sets).
+
+    Attributes:
+        mean: of all values.
+        std: of all values, with n - 1; None with one value.
+        count: how many values.
+    """
+
+    mean: float
+    std: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One detector on one network (of several seeds) under one protocol, by one metric.
+
+    Attributes:
+        id: the ID set.
+        network: the network's label.
+        detector: the detector's name.
+        state: where its hyperparameters come from.
+        method: both as tables show them, with a number where several settings of a detector would be called the same.
+        passes: the most forward and backward passes that scoring an image takes.
+        groups: "all", "near", "far", "noise" -> Spread, as far as there are such sets.
+        rows: OOD set -> Cell.
+        cells: (seed, OOD set) -> mean value, from which pairs are compared.
+        metric: what the values are.
+    """
+
+    id: str
+    network: str
+    detector: str
+    state: str
+    method: str
+    passes: tuple[float, float]
+    groups: Mapping[str, Spread]
+    rows: Mapping[str, Cell]
+    cells: Mapping[tuple[int, str], float]
+    metric: str = "auroc"
+
+    @property
+    def title(self) -> str:
+        """Network and detector."""
+        return f"{self.network}: {self.method}"
+
+
+def summarise(results: Iterable[Result], view: View = "one-vs-one", metric: str = "auroc") -> list[Summary]:
+    """Every detector on every network, the best first.
+
+    Args:
+        results: of any protocol; those that the view does not take are left out.
+        view: the protocol, and for less-biased which set names a row.
+        metric: a name that ``all_metrics`` gives.
+    """
+    known = largest(results)
+    names = method_names(known)
+    gathered: dict[Kind, list[tuple[str, Result]]] = {}
+    for row, result in rows_of(known, view):
+        gathered.setdefault(kind_of(result), []).append((row, result))
+    found = [_summary(members, names[kind], metric) for kind, members in gathered.items()]
+    sign = -1 if HIGHER_IS_BETTER[metric] else 1
+    return sorted(found, key=lambda s: (s.id, sign * s.groups["all"].mean))
+
+
+def kind_of(result: Result) -> Kind:
+    """The row that a result belongs to."""
+    return result.id, result.network, result.detector, result.setup, result.state
+
+
+def method_names(results: Iterable[Result]) -> dict[Kind, str]:
+    """What every table and figure calls a row: its method; of several that differ by their arguments, the later numbered."""
+    names: dict[Kind, str] = {}
+    seen: dict[tuple[str, str, str], int] = {}
+    for r in results:
+        if kind_of(r) not in names:
+            place = (r.id, r.network, r.method)
+            seen[place] = seen.get(place, 0) + 1
+            names[kind_of(r)] = r.method if seen[place] == 1 else f"{r.method} #{seen[place]}"
+    return names
+
+
+def largest(results: Iterable[Result]) -> list[Result]:
+    """One result for each question: where the same was tested on fewer images first, the fullest test counts."""
+    found: dict[tuple[object, ...], Result] = {}
+    for r in results:
+        question = (r.network, r.seed, r.id, r.ood, r.assumed, r.detector, r.setup, r.state)
+        if question not in found or sum(r.images) >= sum(found[question].images):
+            found[question] = r
+    return list(found.values())
+
+
+def rows_of(results: Iterable[Result], view: View) -> list[tuple[str, Result]]:
+    """(row of the table, result) for the results that belong to a view."""
+    if view == "one-vs-one":
+        return [(r.ood, r) for r in one_vs_one.select(results)]
+    return less_biased.rows(results, "tested" if view == "less-biased by tested set" else "assumed")
+
+
+def views_in(results: Iterable[Result]) -> list[View]:
+    """The views that there are results for; less-biased only where something was tuned on another set."""
+    known = list(results)
+    tuned = {r.assumed_data == r.ood_data for r in known if r.assumed is not None}
+    return [view for view in VIEWS if view == "one-vs-one" or False in tuned]
+
+
+def spread(values: NDArray[np.float64]) -> Spread:
+    """(seeds, sets) -> mean and both standard deviations."""
+    seeds, sets = values.shape
+    return Spread(
+        float(values.mean()),
+        float(values.mean(1).std(ddof=1)) if seeds > 1 else None,
+        float(values.mean(0).std(ddof=1)) if sets > 1 else None,
+        seeds,
+        sets,
+    )
+
+
+def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Summary:
+    first = members[0][1]
+    values: dict[str, dict[int, list[float]]] = {}
+    groups: dict[str, Group] = {}
+    for row, result in members:
+        values.setdefault(row, {}).setdefault(result.seed, []).append(result.metrics[metric])
+        if row == result.ood:
+            groups[row] = result.group
+    order = sorted(values, key=lambda row: _place(first.id, row))
+    values = {row: values[row] for row in order}
+    cells = {(seed, row): float(np.mean(v)) for row, by_seed in values.items() for seed, v in by_seed.items()}
+    return Summary(
+        first.id, first.network, first.detector, first.state, method,
+        (max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members)),
+        _spreads(cells, groups), {row: _cell([v for one in by_seed.values() for v in one]) for row, by_seed in values.items()},
+        cells, metric,
+    )  # fmt: skip
+
+
+def _place(id_name: str, row: str) -> tuple[int, int, str]:
+    """Where a set stands in every table: near before far before noise, then as in the catalogue."""
+    known = list(CATALOGUE)
+    return GROUPS.index(relation(id_name, row).group), known.index(row) if row in known else len(known), row
+
+
+def _cell(values: list[float]) -> Cell:
+    return Cell(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
+
+
+def _spreads(cells: Mapping[tuple[int, str], float], groups: Mapping[str, Group]) -> dict[str, Spread]:
+    """Spreads over the sets that every seed has; where no set is shared by all seeds, over what there is."""
+    found = {}
+    for group in GROUPS:
+        rows = list(dict.fromkeys(row for _, row in cells if group in ("all", groups.get(row))))
+        matrix = complete(cells, rows)
+        if matrix.size:
+            found[group] = spread(matrix)
+        elif rows:
+            each = [np.mean([v for (_, r), v in cells.items() if r == row]) for row in rows]
+            found[group] = spread(np.array([each], np.float64))
+    return found
+
+
+def complete(cells: Mapping[tuple[int, str], float], rows: Iterable[str]) -> NDArray[np.float64]:
+    """(seeds, sets) of the sets that every seed has a value for."""
+    seeds = sorted({seed for seed, _ in cells})
+    kept = [row for row in rows if all((seed, row) in cells for seed in seeds)]
+    return np.array([[cells[seed, row] for row in kept] for seed in seeds], np.float64).reshape(len(seeds), len(kept))

@@ -1,0 +1,164 @@
+"""attach(): any third-party network, with its output layer replaced by one of our heads."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from offaxis.errors import AttachError
+from offaxis.heads import HeadLike, make_head
+from offaxis.networks.classifier import Classifier
+
+USUAL_NAMES = ("fc", "classifier", "head", "heads", "output", "out", "logits")
+
+
+def attach(
+    model: nn.Module,
+    head: HeadLike = "cosine",
+    num_classes: int | None = None,
+    *,
+    layer: str | None = None,
+    freeze: bool = False,
+) -> Classifier:
+    """Give a network one of our heads in place of its last linear layer.
+
+    The network itself becomes the backbone (it is changed in place: an identity stands where its output layer was), so
+    pretrained weights are kept and the head gets what the old layer got, bit for bit.
+
+    Args:
+        model: a timm, torchvision or transformers image classifier, or any module whose output is a linear layer's.
+        head: ``"cosine"``, ``"linear"``, or a callable (in_features, num_classes) -> Head.
+        num_classes: how many classes the new head has; None keeps the old layer's.
+        layer: dotted name of the output layer, where it cannot be found.
+        freeze: train the head alone on a frozen backbone.
+
+    Raises:
+        AttachError: there is no linear output layer, or several could be meant; the message lists them. Or a softmax follows
+            it, as far as the network can be traced.
+    """
+    name = layer if layer is not None else _find_output_layer(model)
+    try:
+        old = model.get_submodule(name)
+    except AttributeError:
+        raise AttachError(
+            f"Expected `layer` to name a module of the network but got {name!r}. {_candidates(model)}"
+        ) from None
+    if not isinstance(old, nn.Linear) or name == "":
+        raise AttachError(
+            f"Expected the output layer to be an nn.Linear but {name or 'the network'!r} is a {type(old).__name__}. "
+            f"{_candidates(model)}"
+        )
+    _refuse_squashed(model, name)
+    new = make_head(head, old.in_features, num_classes if num_classes is not None else old.out_features)
+    new.to(old.weight.device, old.weight.dtype)
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, nn.Identity())
+    return Classifier(model, new, freeze=freeze).train(model.training)
+
+
+def _find_output_layer(model: nn.Module) -> str:
+    """The name of the linear layer whose output is the network's output."""
+    for find in (_by_own_interface, _by_usual_name, _by_tracing, _by_being_alone):
+        name = find(model)
+        if name is not None:
+            return name
+    raise AttachError(f"Cannot tell which layer of {type(model).__name__} is its output layer. {_candidates(model)}")
+
+
+def _by_own_interface(model: nn.Module) -> str | None:
+    """What timm's ``get_classifier()`` returns."""
+    get = getattr(model, "get_classifier", None)
+    own: Any = get() if callable(get) else None
+    if isinstance(own, (tuple, list)):
+        names = [n for n, m in model.named_modules() if any(m is o for o in own)]
+        raise AttachError(
+            f"{type(model).__name__} has {len(own)} output layers ({', '.join(names)}), one of them for distillation: "
+            "make it with a single one (in timm: the variant without 'distilled' in its name)."
+        )
+    return _last_linear(model, own) if isinstance(own, nn.Module) else None
+
+
+def _by_usual_name(model: nn.Module) -> str | None:
+    """A child with a usual name, or the last linear layer inside it, if exactly one child answers to such a name."""
+    named = [child for name, child in model.named_children() if name in USUAL_NAMES]
+    found = [name for name in (_last_linear(model, child) for child in named) if name is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def _by_tracing(model: nn.Module) -> str | None:
+    """The linear layer that feeds the output node of the traced graph, where the network can be traced."""
+    for node in _from_the_output(model):
+        if node.op != "call_module":
+            return None
+        module = model.get_submodule(str(node.target))
+        if isinstance(module, nn.Linear):
+            return str(node.target)
+        if not isinstance(module, (nn.Identity, nn.Dropout, nn.Flatten)):
+            return None
+    return None
+
+
+SQUASHING = ("softmax", "log_softmax", "logsoftmax", "sigmoid", "logsigmoid")
+
+
+def _refuse_squashed(model: nn.Module, layer: str) -> None:
+    """Raise AttachError where the output layer's result goes through a softmax: the head's input would, too."""
+    after = []
+    for node in _from_the_output(model):
+        if node.op == "call_module" and node.target == layer:
+            break
+        what = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+        after.append(getattr(what, "__name__", str(what)).lower())
+    else:
+        return  # another way leads to the output, or it cannot be told
+    squashing = [name for name in after if name in SQUASHING]
+    if squashing:
+        raise AttachError(
+            f"Expected the network to give what its output layer {layer!r} gives but a {squashing[0]} follows it, which the "
+            "new head's features would go through as well. Take it out of the network: it belongs to the loss."
+        )
+
+
+def _from_the_output(model: nn.Module) -> Iterator[torch.fx.Node]:
+    """The traced graph's nodes from the output backwards, each the first input of the one before; none if untraceable."""
+    try:
+        graph = torch.fx.Tracer().trace(model)
+    except Exception:  # control flow, untraceable operators: any failure only means that this way does not tell
+        return
+    (source,) = next(n for n in graph.nodes if n.op == "output").args
+    while isinstance(source, torch.fx.Node) and source.op != "placeholder":
+        yield source
+        source = source.args[0] if source.args else None
+
+
+def _by_being_alone(model: nn.Module) -> str | None:
+    linear = _linear_layers(model)
+    return linear[0] if len(linear) == 1 else None
+
+
+def _last_linear(model: nn.Module, part: nn.Module) -> str | None:
+    """The full name of ``part`` if it is linear, else of the last linear layer inside it."""
+    inside = {id(m) for m in part.modules() if isinstance(m, nn.Linear)}
+    names = [n for n, m in model.named_modules() if id(m) in inside]
+    return names[-1] if names else None
+
+
+def _linear_layers(model: nn.Module) -> list[str]:
+    return [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and n]
+
+
+def _candidates(model: nn.Module) -> str:
+    names = _linear_layers(model)
+    if not names:
+        return (
+            f"{type(model).__name__} has no nn.Linear layer inside it: wrap it as nn.Sequential(backbone, nn.Linear(d, C)) "
+            "where backbone gives features of shape (N, d)."
+        )
+    shown = [
+        f"{n} ({m.in_features} -> {m.out_features})"
+        for n in names[-8:]
+        if isinstance(m := model.get_submodule(n), nn.Linear)
+    ]
+    more = f" and {len(names) - 8} before them" if len(names) > 8 else ""
+    return f"Its linear layers are {', '.join(shown)}{more}: name the one meant with attach(..., layer={names[-1]!r})."

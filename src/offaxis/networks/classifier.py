@@ -1,0 +1,208 @@
+"""Classifier = backbone + head: the one type that everything downstream takes."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from offaxis.errors import ArgumentError
+from offaxis.heads import Head, Outputs
+
+
+class Classifier(nn.Module):
+    """A network whose output layer is one of our heads.
+
+    ``forward`` gives logits, so every training loop and ``cross_entropy`` just works; ``outputs`` gives all that a
+    detector may read, from the same single forward pass.
+
+    Attributes:
+        builder: how a bundle makes the backbone again, where it came from one; see offaxis.networks.third_party.
+
+    Args:
+        backbone: images -> features (N, d), or anything ``feature_tensor`` can read them from.
+        head: features -> Outputs.
+        layers: names of the backbone's submodules that multi-layer methods read by default.
+        freeze: train the head alone. The backbone's parameters then take no gradient and its normalisations keep their
+            statistics, in train mode too.
+        origin: which function of offaxis.networks made the backbone and with what, as JSON can hold it.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: Head,
+        layers: Sequence[str] = (),
+        freeze: bool = False,
+        origin: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.origin = origin
+        self.builder: dict[str, Any] | None = None
+        self.backbone = backbone
+        self.head = head
+        self.layers = tuple(layers)
+        self.frozen = freeze
+        if freeze:
+            self.backbone.requires_grad_(False)
+            self.backbone.eval()
+
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes."""
+        return self.head.num_classes
+
+    def train(self, mode: bool = True) -> Self:
+        """Set train or eval mode; a frozen backbone stays in eval mode."""
+        super().train(mode)
+        if self.frozen:
+            self.backbone.eval()
+        return self
+
+    def features(self, images: Tensor) -> Tensor:
+        """(N, c, h, w) -> (N, d), what the head is given."""
+        return feature_tensor(self.backbone(images))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, c, h, w) -> logits (N, C)."""
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+    def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
+        """All outputs for a batch, from one forward pass.
+
+        Args:
+            images: (N, c, h, w), normalised as in training.
+            layers: names of submodules of the backbone whose outputs are wanted too, each pooled to (N, d_l): the mean
+                over positions of a map (N, c, h, w) or over tokens (N, t, d).
+        """
+        names = tuple(layers)
+        if not names:
+            return self.head.outputs(self.features(images))
+        with _Recorder(self.backbone, names) as recorder:
+            out = self.head.outputs(self.features(images))
+        return out._replace(layers=recorder.pooled)
+
+    def parameter_groups(self, weight_decay: float, decay_head: bool = False) -> list[dict[str, Any]]:
+        """Parameter groups for an optimiser: everything trainable is decayed but the weight of the cosine.
+
+        Args:
+            weight_decay: decay of the first group; the second has none.
+            decay_head: decay the cosine weight (and its ``hidden`` layer) too, as rows 3-7 and 9 of the ablation do.
+        """
+        spared = set() if decay_head else {f"head.{name}" for name in self.head.undecayed}
+        trainable = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
+        decayed = [p for n, p in trainable if n not in spared]
+        undecayed = [p for n, p in trainable if n in spared]
+        groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
+        return [g for g in groups if g["params"]]
+
+
+class Paired(nn.Module):
+    """Two networks in one: a standard one names the class, a cosine one judges familiarity.
+
+    The paper's remedy for the small loss of accuracy of the cosine network. ``forward`` and the logits of ``outputs``
+    are the classifier's; features, cosine, scale and layers are the detector network's.
+    """
+
+    def __init__(self, classifier: Classifier, detector_network: Classifier) -> None:
+        super().__init__()
+        if classifier.num_classes != detector_network.num_classes:
+            raise ArgumentError(
+                "Expected two networks for the same classes but got one with "
+                f"{classifier.num_classes} and one with {detector_network.num_classes} classes."
+            )
+        self.classifier = classifier
+        self.detector_network = detector_network
+
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes."""
+        return self.classifier.num_classes
+
+    @property
+    def head(self) -> Head:
+        """The detector network's head: the one whose cosine is read."""
+        return self.detector_network.head
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The detector network's layers for multi-layer methods."""
+        return self.detector_network.layers
+
+    def features(self, images: Tensor) -> Tensor:
+        """(N, c, h, w) -> (N, d), the detector network's features."""
+        return self.detector_network.features(images)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, c, h, w) -> logits (N, C) of the classifier."""
+        logits: Tensor = self.classifier(images)
+        return logits
+
+    def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
+        """The classifier's logits with the detector network's features, cosine, scale and layers."""
+        return self.detector_network.outputs(images, layers)._replace(logits=self.classifier(images))
+
+
+def feature_tensor(out: Any) -> Tensor:
+    """The tensor inside what a backbone returns: itself, or the ``logits`` of a transformers output."""
+    found = getattr(out, "logits", out)
+    if not isinstance(found, Tensor):
+        raise ArgumentError(
+            f"Expected the network to return a tensor or an object with `logits` but got {type(out).__name__}. Networks "
+            "with several outputs (auxiliary classifiers, distillation) must be made with a single one."
+        )
+    return found
+
+
+def pooled(out: Any, channels_last: bool = False) -> Tensor:
+    """A layer's output as (N, d): the mean over positions of a map, over tokens of a sequence.
+
+    Args:
+        out: (N, c, h, w), (N, t, d), (N, d), or a tuple whose first element is one of these.
+        channels_last: maps are (N, h, w, c), as in Swin transformers.
+    """
+    tensor = out[0] if isinstance(out, (tuple, list)) else getattr(out, "last_hidden_state", out)
+    if not isinstance(tensor, Tensor) or tensor.dim() < 2:
+        raise ArgumentError(f"Expected a layer that gives maps, tokens or vectors but got {type(out).__name__}.")
+    if tensor.dim() > 3 and not channels_last:
+        return tensor.flatten(2).mean(2)
+    return tensor.flatten(1, -2).mean(1) if tensor.dim() > 2 else tensor
+
+
+def has_channels_last(backbone: nn.Module) -> bool:
+    """Whether a network's maps are (N, h, w, c), as Swin's are: timm says so, torchvision does not."""
+    return getattr(backbone, "output_fmt", "") == "NHWC" or type(backbone).__name__ == "SwinTransformer"
+
+
+class _Recorder:
+    """Forward hooks that pool the outputs of named submodules, and are gone afterwards."""
+
+    def __init__(self, backbone: nn.Module, names: tuple[str, ...]) -> None:
+        modules = dict(backbone.named_modules())
+        unknown = [n for n in names if n not in modules]
+        if unknown:
+            known = [n for n, _ in backbone.named_children()]
+            raise ArgumentError(
+                f"Expected names of layers of the network but got {', '.join(map(repr, unknown))}. Its outermost layers "
+                f"are {', '.join(known)}; named_modules() of the backbone lists all."
+            )
+        self.modules = {n: modules[n] for n in names}
+        self.channels_last = has_channels_last(backbone)
+        self.pooled: dict[str, Tensor] = {}
+        self.handles: list[torch.utils.hooks.RemovableHandle] = []
+
+    def __enter__(self) -> Self:
+        for name, module in self.modules.items():
+            self.handles.append(module.register_forward_hook(self._keep(name)))
+        return self
+
+    def _keep(self, name: str) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, out: Any) -> None:
+            self.pooled[name] = pooled(out, self.channels_last)
+
+        return hook
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()

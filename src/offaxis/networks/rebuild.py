@@ -1,0 +1,162 @@
+"""How a bundle says what its network is, and makes it again."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from offaxis import networks
+from offaxis.detectors import Ensemble, LeaveOutEnsemble
+from offaxis.errors import BundleError
+from offaxis.heads import HEADS, describe
+from offaxis.networks import third_party
+from offaxis.networks.attach import attach
+from offaxis.networks.classifier import Classifier, Paired
+from offaxis.networks.ensemble import AnyNetwork
+from offaxis.networks.leave_out_ensemble import Chosen
+from offaxis.networks.third_party import Builder
+
+Member = TypeVar("Member", bound=nn.Module)
+
+
+def blueprint(network: AnyNetwork, builder: Builder | None = None) -> dict[str, Any]:
+    """What ``rebuild`` needs to make such a network again, as JSON can hold it.
+
+    Networks of offaxis.networks are kept by their description; attached ones of timm, torchvision and transformers by
+    name and arguments; any other as ``given``: whoever loads the bundle brings the network.
+
+    Args:
+        network: what is described.
+        builder: how an attached network was made, where looking at it does not tell.
+    """
+    if isinstance(network, Paired):
+        parts = {
+            "classifier": blueprint(network.classifier, builder),
+            "detector_network": blueprint(network.detector_network, builder),
+        }
+        return {"kind": "paired", **parts}
+    if isinstance(network, Ensemble):
+        members = [blueprint(member, builder) for member in network.networks]
+        if not isinstance(network, LeaveOutEnsemble):
+            return {"kind": "ensemble", "members": members}
+        dealt = {"left_out": [list(fold) for fold in network.left_out], "chosen": [c._asdict() for c in network.chosen]}
+        return {"kind": "leave-out", "members": members, **dealt}
+    if not isinstance(network, Classifier):
+        raise BundleError(
+            f"Expected a Classifier, a Paired or an Ensemble but got a {type(network).__name__}: offaxis.attach makes a "
+            "Classifier of any network."
+        )
+    return {**_kind(network, builder), "channels_last": _channels_last(network)}
+
+
+def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
+    ours = networks.description(network)
+    if ours is not None:
+        return {"kind": "offaxis", "description": ours}
+    head = describe(network.head)
+    builder = builder or network.builder or third_party.find_builder(network.backbone)
+    if head is None or builder is None:
+        return {"kind": "given", "num_classes": network.num_classes}
+    layer = third_party.output_layer(network.backbone, third_party.make(builder))
+    if layer is None:
+        raise BundleError(
+            f"{builder['name']} of {builder['library']} with {builder.get('arguments', {})} is not the network that was "
+            "attached: give the builder that made it, save(path, builder={'library': ..., 'name': ..., 'arguments': {...}})."
+        )
+    return {
+        "kind": "attached",
+        "builder": builder,
+        "layer": layer,
+        "head": head,
+        "num_classes": network.num_classes,
+        "layers": list(network.layers),
+    }
+
+
+def must_be_given(plan: dict[str, Any]) -> bool:
+    """Whether the network of a blueprint, or a part of it, cannot be made from it alone."""
+    parts = [plan.get("classifier"), plan.get("detector_network"), *plan.get("members", ())]
+    return plan["kind"] == "given" or any(must_be_given(part) for part in parts if part is not None)
+
+
+def rebuild(plan: dict[str, Any], given: nn.Module | None = None) -> AnyNetwork:
+    """The network that a blueprint stands for, with fresh weights.
+
+    Args:
+        plan: what ``blueprint`` gave.
+        given: the network itself, or an Ensemble or a Paired like it, where the plan or a part of it is ``given``.
+
+    Raises:
+        BundleError: the plan cannot be followed.
+    """
+    if plan["kind"] == "paired":
+        pair = given if isinstance(given, Paired) else None
+        first = rebuild(plan["classifier"], None if pair is None else pair.classifier)
+        second = rebuild(plan["detector_network"], None if pair is None else pair.detector_network)
+        return Paired(*_all_of([first, second], (Classifier,)))
+    if plan["kind"] in ("ensemble", "leave-out"):
+        return _rebuild_ensemble(plan, given)
+    made = _make(plan, given)
+    if plan["channels_last"]:  # other kernels run then, and round in another way
+        made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return made
+
+
+def _rebuild_ensemble(plan: dict[str, Any], given: nn.Module | None) -> Ensemble:
+    plans = plan["members"]
+    parts: list[nn.Module | None] = [None] * len(plans)
+    if must_be_given(plan):
+        if not isinstance(given, Ensemble) or len(given.networks) != len(plans):
+            came = f"an ensemble of {len(given.networks)}" if isinstance(given, Ensemble) else type(given).__name__
+            raise BundleError(
+                f"it holds the weights of an ensemble of {len(plans)} networks that it cannot build itself but got "
+                f"{'nothing' if given is None else came}: make the same networks and pass them as one, offaxis.load(path, "
+                "network=offaxis.detectors.Ensemble([...])), or name a function that does, --network module:function."
+            )
+        parts = list(given.networks)
+    members = [rebuild(each, part) for each, part in zip(plans, parts, strict=True)]
+    if plan["kind"] == "ensemble":
+        return Ensemble(_all_of(members, (Classifier, Paired)))
+    chosen = [Chosen(**choice) for choice in plan["chosen"]]
+    return LeaveOutEnsemble(_all_of(members, (Classifier,)), plan["left_out"], chosen)
+
+
+def _all_of(members: Sequence[nn.Module], kinds: tuple[type[Member], ...]) -> list[Member]:
+    """The members, all of which are of the kinds that a pair or such an ensemble takes."""
+    fitting = [member for member in members if isinstance(member, kinds)]
+    if len(fitting) < len(members):
+        raise BundleError(f"Expected members that are {' or '.join(kind.__name__ for kind in kinds)} but got others.")
+    return fitting
+
+
+def _make(plan: dict[str, Any], given: nn.Module | None) -> Classifier | Paired:
+    kind = plan["kind"]
+    if kind == "given":
+        if not isinstance(given, (Classifier, Paired)):
+            raise BundleError(
+                "The bundle holds the weights of a network that is not one of offaxis.networks, timm, torchvision or "
+                "transformers: make the same network and pass it, offaxis.load(path, network=classifier), or name a function "
+                "that makes it, --network module:function."
+            )
+        return given
+    if kind == "offaxis":
+        return networks.build(plan["description"])
+    if kind == "attached":
+        head = dict(plan["head"])
+        name = head.pop("name")
+        if name not in HEADS:
+            raise BundleError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
+        network = third_party.make(plan["builder"])
+        made = attach(network, partial(HEADS[name], **head), int(plan["num_classes"]), layer=plan["layer"])
+        made.layers = tuple(plan.get("layers", ()))
+        made.builder = plan["builder"]  # looking at the network may not tell it
+        return made
+    raise BundleError(f"Expected a network that this version can build but got the kind {kind!r}.")
+
+
+def _channels_last(network: nn.Module) -> bool:
+    """Whether the weights of convolutions lie in memory with their channels last, as training leaves them."""
+    maps = [p for p in network.parameters() if p.dim() == 4 and not p.is_contiguous()]
+    return any(p.is_contiguous(memory_format=torch.channels_last) for p in maps)

@@ -1,0 +1,118 @@
+"""The images that a detector ranks most and least familiar, as thumbnails, where the images are at hand."""
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from offaxis.data import ImageSet
+from offaxis.errors import OffaxisError
+from offaxis.evaluation.results import Result
+from offaxis.evaluation.store import Store
+from offaxis.evaluation.summary import Kind, kind_of, method_names
+from offaxis.evaluation.validation_split import at_most
+from offaxis.reports.result_tables import set_title
+
+Loader = Callable[[str, ImageSet | None], ImageSet]
+"""(name of a set, the ID set to be matched or None) -> its test images."""
+
+
+class Thumbnails:
+    """Images of a store's sets, by set and index, each kept once.
+
+    Args:
+        store: whose sets they are.
+        load: reads a set; what it cannot read is left out with a note.
+    """
+
+    def __init__(self, store: Store, load: Loader) -> None:
+        self.store, self.load = store, load
+        self.about = store.sets()
+        self.sets: dict[str, ImageSet | None] = {}
+        self.pictures: dict[str, str] = {}
+        self.notes: dict[str, str] = {}
+
+    def add(self, id_key: str, set_key: str, place: int) -> str | None:
+        """The name of one picture, or None where the set is not at hand; ``place`` counts among the test images."""
+        images = self._images(id_key, set_key)
+        if images is None:
+            return None
+        index = int(self.store.indices(set_key)[place])
+        name = f"{set_key[:6]}-{index}"
+        if name not in self.pictures:
+            self.pictures[name] = _encoded(images.batch(torch.tensor([index]))[0])
+        return name
+
+    def _images(self, id_key: str, set_key: str) -> ImageSet | None:
+        if set_key not in self.sets:
+            like = None if set_key == id_key else self._images(id_key, id_key)
+            self.sets[set_key] = self._load(self.about[set_key], like)
+        return self.sets[set_key]
+
+    def _load(self, about: dict[str, Any], like: ImageSet | None) -> ImageSet | None:
+        name = about["name"]
+        try:
+            images = at_most(self.load(name, like), about["images"])
+        except (OffaxisError, OSError):
+            self.notes[set_title(name)] = "not on this machine"
+            return None
+        if images.fingerprint != about["fingerprint"]:
+            self.notes[set_title(name)] = "not the images that were evaluated"
+            return None
+        return images
+
+
+def strangest(
+    store: Store, results: Iterable[Result], thumbnails: Thumbnails, count: int = 6
+) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Four strips of images for each "network|method": ID and OOD, most and least familiar.
+
+    Only what was not tuned is shown, on the first seed of each network, so that scores of all sets can be compared.
+    """
+    known = list(results)
+    names = method_names(known)
+    plain = [r for r in known if r.assumed is None]
+    first = {label: min(r.seed for r in plain if r.network == label) for label in {r.network for r in plain}}
+    members: dict[Kind, list[Result]] = {}
+    for r in plain:
+        if r.seed == first[r.network]:
+            members.setdefault(kind_of(r), []).append(r)
+    return {
+        f"{found[0].network}|{names[kind]}": _strips(store, found, thumbnails, count) for kind, found in members.items()
+    }
+
+
+def _strips(
+    store: Store, members: Sequence[Result], thumbnails: Thumbnails, count: int
+) -> dict[str, list[dict[str, Any]]]:
+    first = members[0]
+    sides = {
+        "ID": [(first.id, first.id_data, store.scores(first.scores[0]))],
+        "OOD": [(r.ood, r.ood_data, store.scores(r.scores[1])) for r in members],
+    }
+    strips: dict[str, list[dict[str, Any]]] = {}
+    for side, parts in sides.items():
+        scores = np.concatenate([s for _, _, s in parts])
+        which = np.repeat(np.arange(len(parts)), [len(s) for _, _, s in parts])
+        places = np.concatenate([np.arange(len(s)) for _, _, s in parts])
+        order = np.argsort(scores, kind="stable")
+        for title, chosen in (("most familiar", order[:count]), ("least familiar", order[::-1][:count])):
+            strip = strips.setdefault(f"{side}, {title}", [])
+            for at in chosen.tolist():
+                name, key, _ = parts[int(which[at])]
+                picture = thumbnails.add(first.id_data, key, int(places[at]))
+                if picture is not None:
+                    strip.append({"picture": picture, "set": set_title(name), "score": float(f"{scores[at]:.4g}")})
+    return strips
+
+
+def _encoded(image: torch.Tensor) -> str:
+    pixels = image if image.dtype == torch.uint8 else (image * 255).round().to(torch.uint8)
+    array = pixels.permute(1, 2, 0).numpy()
+    out = io.BytesIO()
+    Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(out, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()

@@ -1,0 +1,115 @@
+"""The paper's table of computing times: what Mahalanobis, ODIN and the cosine take per batch, on this machine."""
+
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offaxis.detectors.arguments import at_least_one
+from offaxis.detectors.base import Detector
+from offaxis.detectors.cosine import Cosine
+from offaxis.detectors.mahalanobis import Mahalanobis
+from offaxis.detectors.odin import ODIN
+from offaxis.errors import ArgumentError
+from offaxis.networks import densenet_bc, wide_resnet
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.inference import to_device
+
+PAPER = ("densenet-100-12", "wrn-28-10")
+"""The networks of the paper's table."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds per batch, the median over rounds.
+
+    Attributes:
+        network: its name, such as ``wrn-28-10``.
+        batch: images in a batch.
+        rounds: over how many batches the median goes.
+        forward: the plain forward pass with a linear layer.
+        mahalanobis: with the input perturbation of each of four layers.
+        odin: with its perturbation.
+        cosine: of the same network with a cosine head.
+    """
+
+    network: str
+    batch: int
+    rounds: int
+    forward: float
+    mahalanobis: float
+    odin: float
+    cosine: float
+
+
+def network_named(name: str, head: str) -> Classifier:
+    """``wrn-DEPTH-WIDTH`` or ``densenet-DEPTH-GROWTH`` for ten classes, with random weights."""
+    found = re.fullmatch(r"(wrn|densenet)-(\d+)-(\d+)", name)
+    if found is None:
+        raise ArgumentError(
+            f"Expected a network such as wrn-28-10, wrn-16-4 or densenet-100-12 (kind, depth, width) but got {name!r}."
+        )
+    make = wide_resnet if found[1] == "wrn" else densenet_bc
+    return make(int(found[2]), int(found[3]), head=head).eval()
+
+
+def measure(
+    name: str,
+    batch: int = 128,
+    rounds: int = 5,
+    device: str = "cpu",
+    told: Callable[[str], object] = lambda _: None,
+) -> Cost:
+    """Time the three methods on noise images of 32 x 32 pixels; what is computed does not depend on the weights.
+
+    Args:
+        name: of the network.
+        batch: images in a batch; 128 in the paper.
+        rounds: the methods are run in turn this often, after one run that does not count.
+        device: where to run.
+        told: called with what is being timed, for a progress line.
+    """
+    at_least_one("batch", batch)
+    at_least_one("rounds", rounds)
+    linear, cosine = (network_named(name, head).to(device) for head in ("linear", "cosine"))
+    images = to_device(
+        linear, torch.randn(batch, 3, 32, 32)
+    )  # in the layout that detectors use, for the plain pass too
+    few = images[:20] if batch >= 20 else images.repeat(20, 1, 1, 1)[:20]
+    told(f"{name}: fitting")
+    mahalanobis = Mahalanobis(eps=0.001).fit(linear, [(few, torch.arange(20) % 10)])
+
+    @torch.no_grad()
+    def forward() -> Tensor:
+        logits: Tensor = linear(images)
+        return logits
+
+    def scoring(detector: Detector, network: Classifier) -> Callable[[], Tensor]:
+        return lambda: detector.score_images(network, images)
+
+    runs = {
+        "forward": forward,
+        "mahalanobis": scoring(mahalanobis, linear),
+        "odin": scoring(ODIN(), linear),
+        "cosine": scoring(Cosine(), cosine),
+    }
+    times: dict[str, list[float]] = {what: [] for what in runs}
+    for i in range(rounds + 1):
+        for what, run in runs.items():
+            told(f"{name}: {what}")
+            taken = _seconds(run, device)
+            if i:
+                times[what].append(taken)
+    return Cost(name, batch, rounds, **{what: statistics.median(found) for what, found in times.items()})
+
+
+def _seconds(run: Callable[[], Tensor], device: str) -> float:
+    start = time.perf_counter()
+    run()
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start

@@ -1,0 +1,161 @@
+"""Results and networks -> the paper's figures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from offaxis.data import ImageSet, load
+from offaxis.data.batches import Batches
+from offaxis.errors import DataError
+from offaxis.evaluation import Store, at_most
+from offaxis.evaluation.summary import summarise
+from offaxis.reports.figures import (
+    Panel,
+    Space,
+    dependency,
+    dependency_full,
+    dependency_matrix,
+    feature_spaces,
+    fixed_scale,
+    frames,
+    head_diagram,
+    histograms,
+    less_biased_bars,
+    save,
+)
+from offaxis.reports.result_tables import set_title
+from offaxis.reproduce.beside_paper import paper_rows
+from offaxis.reproduce.commands import Chain, Run
+from offaxis.reproduce.query import results_of
+from offaxis.training import Trained, load_run
+
+SHOWN_FRAMES = 8
+FRAME = 2  # pixels, on each side of the crops that the field uses
+
+
+def head(_: Chain, out: Path) -> list[Path]:
+    """The diagram of the head."""
+    return list(save(head_diagram(), out / "head"))
+
+
+def score_histograms(chain: Chain, standard: Run, cosine: Run, out: Path) -> list[Path]:
+    """The largest logit of a standard network above the largest cosine of a cosine network, set by set."""
+    store = Store.existing(chain.store)
+    panels = []
+    for run, detector, label in ((standard, "max-logit", "largest logit"), (cosine, "cosine", "largest cosine")):
+        for r in results_of(chain, [run], chain.scale.shown):
+            if r.detector == detector:
+                known, strange = (-store.scores(reference) for reference in r.scores)  # a score is the value, negated
+                panels.append(
+                    Panel(f"{_called(run.head)} network", known, strange, set_title(r.id), set_title(r.ood), label)
+                )
+    return list(save(histograms(panels), out / "histograms"))
+
+
+def _called(head: str) -> str:
+    return "standard" if head == "linear" else head
+
+
+def bars(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> list[Path]:
+    """A bar for each method over each assumed set, with the deviation over the other sets and the seeds."""
+    panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+    results = results_of(chain, [run for pair in pairs for run in pair], chain.scale.frame_free)
+    for s in paper_rows(summarise(results, "less-biased by assumed set")):
+        panel = panels.setdefault(f"{s.network.split()[0]}, {set_title(s.id)}", {})
+        panel[s.detector] = {set_title(n): (100 * cell.mean, 100 * (cell.std or 0.0)) for n, cell in s.rows.items()}
+    return list(save(less_biased_bars(panels), out / "less-biased-bars"))
+
+
+def dependencies(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> list[Path]:
+    """AUROC over the assumed set: of two tested sets (figure 4), of all (the supplement's), and as a matrix."""
+    trained, id_name = chain.scale.networks[-1], chain.scale.ids[-1]
+    runs = [run for pair in pairs for run in pair if run.trained == trained and run.id == id_name]
+    gathered: dict[tuple[str, str | None, str], list[float]] = {}
+    for r in results_of(chain, runs, chain.scale.frame_free):
+        if (r.state == "tuned" and "linear" in r.network.split()) or r.detector == "cosine":
+            assumed = set_title(r.assumed) if r.assumed else None
+            gathered.setdefault((r.detector, assumed, set_title(r.ood)), []).append(100 * r.metrics["auroc"])
+    values = {key: float(np.mean(found)) for key, found in gathered.items()}
+    panels: dict[str, dict[str, dict[str, float]]] = {}
+    for (detector, assumed, tested), value in values.items():
+        if assumed is not None:
+            panels.setdefault(detector, {}).setdefault(assumed, {})[tested] = value
+    figures: dict[str, Figure] = {
+        "dependency-full": dependency_full(panels),
+        "dependency-matrix": dependency_matrix(panels),
+    }
+    free = {tested: value for (detector, _, tested), value in values.items() if detector == "cosine"}
+    shown = [name for name in map(set_title, chain.scale.shown) if name in free] or list(free)[:2]
+    rows = panels.get("mahalanobis", {})
+    tuned = {tested: {a: row[tested] for a, row in rows.items() if tested in row} for tested in shown}
+    figures["dependency"] = dependency(tuned, {tested: free[tested] for tested in shown})
+    return [path for name, figure in figures.items() for path in save(figure, out / name)]
+
+
+def scales(chain: Chain, sweep: Mapping[tuple[str, float | None], Sequence[Run]], out: Path) -> list[Path]:
+    """AUROC over the fixed scale, and what the predicted scale gives."""
+    curves: dict[str, dict[float, float]] = {}
+    predicted: dict[str, float] = {}
+    for (id_name, scale), runs in sweep.items():
+        found = [r for r in results_of(chain, runs, [chain.scale.near]) if r.detector == "cosine"]
+        mean = 100 * float(np.mean([r.metrics["auroc"] for r in found]))
+        if scale is None:
+            predicted[set_title(id_name)] = mean
+        else:
+            curves.setdefault(set_title(id_name), {})[scale] = mean
+    return list(save(fixed_scale(curves, predicted), out / "fixed-scale"))
+
+
+def spaces(chain: Chain, standard: Run, cosine: Run, out: Path) -> list[Path]:
+    """t-SNE of both networks' features."""
+    points = chain.scale.points
+    id_test, id_train = (at_most(load(standard.id, split), points) for split in ("test", "train"))
+    first, second = (at_most(load(name, like=id_test), points) for name in chain.scale.shown)
+    found = []
+    for run, title in ((standard, "standard"), (cosine, "cosine")):
+        network = load_run(chain.runs / run.name)
+        train, test, one, two = (_features(network, images) for images in (id_train, id_test, first, second))
+        found.append(Space(title, train, _labels(id_train), test, _labels(id_test), one, two))
+    names = [set_title(name) for name in chain.scale.shown]
+    return list(save(feature_spaces(found, names[0], names[1], limit=points), out / "tsne"))
+
+
+def framed_images(_: Chain, out: Path) -> list[Path]:
+    """Cropped images with their black frame and without it; where no such set is here, photographs with a drawn frame."""
+    found: dict[str, tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]] = {}
+    for name in ("tin-crop", "lsun-crop"):
+        try:
+            images = load(name, "test", in_memory=False)
+        except DataError:
+            continue
+        found[set_title(name)] = _with_and_without(images, FRAME)
+    if not found:
+        pictures = load("photographs", "test", size=32, count=SHOWN_FRAMES).batch(torch.arange(SHOWN_FRAMES))
+        padded = torch.nn.functional.pad(pictures, (2, 2, 2, 2))
+        found["photographs, framed by us"] = ([_shown(p) for p in padded], [_shown(p) for p in pictures])
+    return list(save(frames(found), out / "frames"))
+
+
+def _with_and_without(images: ImageSet, width: int) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
+    chosen = images.batch(torch.arange(min(SHOWN_FRAMES, len(images))))
+    inner = chosen[:, :, width : chosen.shape[2] - width, width : chosen.shape[3] - width]
+    return [_shown(p) for p in chosen], [_shown(p) for p in inner]
+
+
+def _shown(image: torch.Tensor) -> NDArray[np.uint8]:
+    return image.permute(1, 2, 0).numpy()
+
+
+def _features(trained: Trained, images: ImageSet) -> NDArray[np.float32]:
+    with torch.no_grad():
+        parts = [trained.classifier.features(batch).numpy() for batch, _ in Batches(images, trained.normalise, 256)]
+    return np.concatenate(parts)
+
+
+def _labels(images: ImageSet) -> NDArray[np.int64]:
+    assert images.labels is not None
+    return images.labels.numpy()

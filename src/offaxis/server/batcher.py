@@ -1,0 +1,92 @@
+"""Requests -> batches: images that come while the network is busy go through it together afterwards."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from offaxis.deploy.prediction import Prediction
+from offaxis.server.limits import Limits
+from offaxis.server.refusals import busy
+
+Said = Prediction | str
+"""What is said of an image, or why nothing can be."""
+Judge = Callable[[Tensor], list[Said]]
+Waiting = tuple[NDArray[np.uint8], asyncio.Future[Said]]
+
+
+class Batcher:
+    """A bounded queue in front of the network, which runs in a thread of its own.
+
+    Nothing waits for a batch to fill: an idle network takes what there is, a busy one finds a fuller queue.
+    """
+
+    def __init__(self, judge: Judge, limits: Limits) -> None:
+        self.judge, self.limits = judge, limits
+        self.queue: deque[Waiting] = deque()
+        self.batches = 0
+        self._work = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="network")
+
+    async def __aenter__(self) -> "Batcher":
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Finish what was taken, then stop."""
+        self._closing = True
+        self._work.set()
+        if self._task is not None:
+            await self._task
+        self._thread.shutdown()
+
+    async def predict(self, images: Sequence[NDArray[np.uint8]]) -> list[Said]:
+        """What is said of the images (c, h, w) of one request, all or none.
+
+        Raises:
+            Refusal: the queue cannot hold them (503).
+        """
+        if len(self.queue) + len(images) > self.limits.queue:
+            raise busy(self.limits.retry_after)
+        loop = asyncio.get_running_loop()
+        waiting: list[Waiting] = [(pixels, loop.create_future()) for pixels in images]
+        self.queue.extend(waiting)
+        self._work.set()
+        try:
+            return list(await asyncio.gather(*(future for _, future in waiting)))
+        finally:
+            for _, future in waiting:  # whoever has gone is not worked for
+                future.cancel()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not (self._closing and not self.queue):
+            if not self.queue:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            # A power of two: PyTorch keeps plans for every size of batch that it meets, and a few sizes are enough.
+            size = 1 << (min(self.limits.batch, len(self.queue)).bit_length() - 1)
+            taken = [self.queue.popleft() for _ in range(size)]
+            taken = [entry for entry in taken if not entry[1].done()]
+            if not taken:
+                continue
+            pixels = torch.from_numpy(np.stack([image for image, _ in taken]))
+            try:
+                predictions = await loop.run_in_executor(self._thread, self.judge, pixels)
+            except Exception as error:  # whoever asked gets it; the service goes on
+                for _, future in taken:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            self.batches += 1
+            for (_, future), prediction in zip(taken, predictions, strict=True):
+                if not future.done():
+                    future.set_result(prediction)

@@ -1,0 +1,110 @@
+"""``offaxis data`` as a user types it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from offaxis.cli import app
+from offaxis.data import CATALOGUE
+from offaxis.errors import DataError
+
+Save = Callable[[Path, NDArray[np.uint8]], None]
+
+
+def run(*words: str, width: int = 110) -> Result:
+    return CliRunner().invoke(app, ["data", *words], env={"COLUMNS": str(width), "OFFAXIS_DATA": "/nowhere"})
+
+
+@pytest.fixture
+def framed(tmp_path: Path, save: Save) -> Path:
+    images = np.random.default_rng(0).integers(1, 256, (6, 3, 36, 36), np.uint8)
+    images[:, :, [0, 1, -2, -1]] = 0
+    images[:, :, :, [0, 1, -2, -1]] = 0
+    for number, image in enumerate(images):
+        save(tmp_path / "Imagenet" / "test" / f"{number}.png", image)
+    return tmp_path
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_list_shows_every_set_on_a_line_of_its_own(width: int) -> None:
+    shown = run("list", width=width)
+    assert shown.exit_code == 0
+    lines = shown.output.splitlines()
+    for name in CATALOGUE:
+        assert sum(line.split()[:1] == [name] for line in lines) == 1
+    assert max(map(len, lines)) <= width
+    assert "50,000" in shown.output
+
+
+def test_list_knows_what_is_here_and_how_it_stands_to_the_id_set(framed: Path) -> None:
+    shown = run("list", "--data", str(framed), "--id", "cifar10").output
+    row = next(line for line in shown.splitlines() if line.split()[:1] == ["tin-crop"])
+    assert "yes" in row
+    assert "near" in row
+    assert "refused" in next(line for line in shown.splitlines() if line.split()[:1] == ["stl10"])
+    assert "nine of STL-10's ten classes" in shown
+
+
+def test_list_in_full_and_as_json(framed: Path) -> None:
+    card = run("list", "svhn", "notmnist", "--id", "cifar10").output
+    for fact in ("Netzer", "non-commercial", "md5:eb5a983be6a315427106f1b164d9cef3", "no checksum is published", "far"):
+        assert fact in card
+    facts = {entry["name"]: entry for entry in json.loads(run("list", "--json", "--data", str(framed)).output)}
+    assert set(facts) == set(CATALOGUE)
+    assert facts["tin-crop-free"]["here"] == ["test"]
+    assert facts["cifar10"]["here"] == []
+
+
+def test_inspect_finds_the_frame_and_writes_a_sheet(framed: Path, tmp_path: Path) -> None:
+    sheet = tmp_path / "out" / "sheet.png"
+    shown = run("inspect", "tin-crop", "--data", str(framed), "--sheet", str(sheet))
+    assert shown.exit_code == 0, shown.output
+    assert "yes, 2 pixels wide" in shown.output
+    assert "its publisher has 10,000" in shown.output
+    with Image.open(sheet) as page:
+        assert page.size == (3 * 78 + 6, 2 * 78 + 6)
+    free = run("inspect", "tin-crop-free", "--data", str(framed), "--sheet", str(sheet))
+    assert "none" in next(line for line in free.output.splitlines() if "black frame" in line)
+
+
+def test_inspect_finds_duplicates_in_a_users_own_folders(tmp_path: Path, save: Save) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (8, 3, 16, 16), np.uint8)
+    for number, image in enumerate(images[:6]):
+        save(tmp_path / "known" / ("train" if number < 4 else "test") / "ab"[number % 2] / f"{number}.png", image)
+    for number in (0, 1, 5, 6):
+        save(tmp_path / "other" / f"{number}.png", images[number])
+    (tmp_path / "other" / "notes.txt").write_text("x")
+    words = ("inspect", str(tmp_path / "other"), "--id", str(tmp_path / "known"), "--sheet", str(tmp_path / "s.png"))
+    bad = run(*words)
+    assert isinstance(bad.exception, DataError)
+    assert "notes.txt" in str(bad.exception)
+    shown = run(*words, "--skip-bad", width=200)
+    assert shown.exit_code == 0, shown.exception
+    lines = shown.output.splitlines()
+    assert any("2 also in" in line and "known train" in line for line in lines)
+    assert any("1 also in" in line and "known test" in line for line in lines)
+    assert any("left out" in line and "notes.txt" in line for line in lines)
+
+
+def test_inspect_refuses_a_size_without_pixels(framed: Path) -> None:
+    shown = run("inspect", str(framed), "--size", "0")
+    assert shown.exit_code == 2
+    assert "--size" in shown.output
+
+
+def test_get_names_every_set_that_failed_and_where_to_put_it(tmp_path: Path) -> None:
+    failed = run("get", "scenes", "uniform", "--data", str(tmp_path))
+    assert isinstance(failed.exception, DataError)
+    assert str(tmp_path / "scenes.zip") in str(failed.exception)
+    assert "Uniform" in failed.output
+
+
+@pytest.mark.parametrize("command", ["list", "get", "inspect"])
+def test_every_command_shows_an_example(command: str) -> None:
+    assert f"offaxis data {command}" in run(command, "--help").output

@@ -1,0 +1,391 @@
+"""A user's own images: folders, archives, and everything that can be wrong with them."""
+
+import io
+import os
+import re
+import tarfile
+import threading
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from offaxis.data import load
+from offaxis.data import own as own_module
+from offaxis.data.archive import Limits, unpack
+from offaxis.data.decode import decode
+from offaxis.data.folder import FolderSet
+from offaxis.data.own import own_splits
+from offaxis.errors import ArgumentError, DataError, StorageError
+
+Pixels = NDArray[np.uint8]
+Save = Callable[[Path, Pixels], None]
+
+
+def _pixels(count: int, height: int = 8, width: int = 8) -> Pixels:
+    return np.random.default_rng(0).integers(0, 256, (count, 3, height, width), np.uint8)
+
+
+@pytest.fixture
+def by_class(tmp_path: Path, save: Save) -> Path:
+    images = _pixels(12)
+    for number, image in enumerate(images):
+        save(tmp_path / "photos" / ["cat", "dog", "eel"][number // 4] / f"{number:02d}.png", image)
+    return tmp_path / "photos"
+
+
+def _bomb() -> bytes:
+    """A PNG of a few kilobytes that claims 30,000 x 30,000 pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+    head = (30_000).to_bytes(4, "big") * 2 + bytes([8, 0, 0, 0, 0])
+    body = zlib.compress(bytes(10_000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def test_a_folder_per_class_is_a_labelled_set(by_class: Path) -> None:
+    images = load(by_class)
+    assert images.classes == ("cat", "dog", "eel")
+    assert images.labels is not None
+    assert images.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert images.sorted_by_class
+    assert images.name == "photos"
+    np.testing.assert_array_equal(torch.cat(list(images.batches(5))).numpy(), _pixels(12))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_lazy_and_in_memory_sets_are_the_same(by_class: Path, workers: int) -> None:
+    lazy = load(by_class, size=5, in_memory=False, workers=workers)
+    eager = load(by_class, size=5, in_memory=True, workers=workers)
+    assert isinstance(lazy, FolderSet)
+    assert lazy.fingerprint == eager.fingerprint
+    order = [torch.tensor([7, 0]), torch.tensor([-1]), torch.tensor([3, 3, 3])]
+    for got, expected in zip(lazy.stream(order), eager.stream(order), strict=True):
+        assert torch.equal(got, expected)
+    part = torch.tensor([9, 2, 4])
+    assert torch.equal(torch.cat(list(lazy.subset(part).batches(2))), torch.cat(list(eager.subset(part).batches(2))))
+
+
+def test_a_stream_that_is_left_early_leaves_no_thread_behind(by_class: Path) -> None:
+    before = threading.active_count()
+    stream = load(by_class, in_memory=False, workers=3).batches(2)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def test_sets_that_do_not_fit_stay_in_their_files(by_class: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offaxis.data.folder.MEMORY_LIMIT", 12 * 3 * 64 - 1)
+    assert isinstance(load(by_class), FolderSet)
+    monkeypatch.setattr("offaxis.data.folder.MEMORY_LIMIT", 12 * 3 * 64)
+    assert not isinstance(load(by_class), FolderSet)
+
+
+def test_splits_are_folders_or_held_out_but_never_the_same_images(by_class: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holdout"):
+        load(by_class, "train")
+    train, test = (load(by_class, split, holdout=0.25) for split in ("train", "test"))
+    assert (len(train), len(test)) == (9, 3)
+    assert test.labels is not None
+    assert test.labels.tolist() == [0, 1, 2]
+    root = tmp_path / "both"
+    root.mkdir()
+    by_class.rename(root / "train")
+    (root / "val").mkdir()
+    (root / "train" / "cat" / "00.png").rename(root / "val" / "00.png")
+    assert len(load(root, "train")) == 11
+    assert len(load(root, "test")) == 1
+
+
+def test_labels_of_the_test_images_are_those_of_training(tmp_path: Path, save: Save) -> None:
+    images = iter(_pixels(20))
+
+    def put(*names: str) -> None:
+        for name in names:
+            save(tmp_path / name, next(images))
+
+    put("train/a/0.png", "train/b/0.png", "train/c/0.png", "test/a/0.png", "test/c/0.png", "test/c/1.png")
+    (tmp_path / "train" / "notes.txt").write_text("not needed to number the classes")
+    test = load(tmp_path)
+    assert test.classes == ("a", "b", "c")
+    assert test.labels is not None
+    assert test.labels.tolist() == [0, 2, 2]
+    assert load(tmp_path, "train", skip_bad=True).classes == test.classes
+    (tmp_path / "test" / "a" / "0.png").unlink()
+    test = load(tmp_path)  # one class alone is known by its name
+    assert test.labels is not None
+    assert test.labels.tolist() == [2, 2]
+    put("test/zebra/0.png")
+    with pytest.raises(DataError, match=r"\(a, b, c\) but got zebra"):
+        load(tmp_path)
+
+
+def test_a_split_without_a_folder_is_not_made_of_the_other(by_class: Path, tmp_path: Path) -> None:
+    root = tmp_path / "half"
+    root.mkdir()
+    by_class.rename(root / "train")
+    assert len(load(root, "train")) == 12
+    with pytest.raises(DataError, match=r"Expected a folder test in .* none, only train: .*holdout"):
+        load(root)
+    train, test = (load(root, split, holdout=0.25) for split in ("train", "test"))
+    assert (len(train), len(test)) == (9, 3)
+    assert train.classes == test.classes == ("cat", "dog", "eel")
+    (root / "train").rename(root / "valid")
+    assert len(load(root, holdout=0.25)) == 12
+    for holdout in (None, 0.25):
+        with pytest.raises(DataError, match="Expected a folder train in .* none, only valid"):
+            load(root, "train", holdout=holdout)
+
+
+def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Save) -> None:
+    save(tmp_path / "deep" / "er" / "a.png", _pixels(1, 20, 10)[0])
+    save(tmp_path / "b.jpg", _pixels(1, 7, 9)[0])
+    images = load(tmp_path, like=load("digits"))
+    assert images.shape == (1, 28, 28)
+    assert images.labels is None
+    with pytest.raises(DataError, match=r"deep/er/a.png is 10x20"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.png", b"", "is none, or is damaged"),
+        ("x.png", b"hello", "is none, or is damaged"),
+        ("x.png", b"\x89PNG\r\n\x1a\n" + b"\x00" * 40, "damaged"),
+        ("x.png", _bomb(), "too large|more than"),
+        ("x.txt", b"hello", "not an image file"),
+        ("x.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image file"),
+        ("x.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is none, or is damaged"),
+    ],
+)
+@pytest.mark.parametrize("lazily", [False, True])
+def test_bad_files_are_named_or_skipped_and_listed(
+    by_class: Path, name: str, content: bytes, message: str, lazily: bool
+) -> None:
+    bad = by_class / "dog" / name
+    bad.write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        list(load(by_class, in_memory=not lazily).batches(4))
+    assert str(bad) in str(caught.value)
+    images = load(by_class, skip_bad=True, in_memory=not lazily)
+    assert [skipped.path for skipped in images.skipped] == [str(bad)]
+    assert len(images) == 12
+    np.testing.assert_array_equal(torch.cat(list(images.batches(5))).numpy(), _pixels(12))
+    assert images.labels is not None
+    assert images.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_truncated_and_wrong_sized_images_are_skipped_too(by_class: Path, save: Save) -> None:
+    first, second = by_class / "cat" / "01.png", by_class / "eel" / "10.png"
+    first.write_bytes(first.read_bytes()[:-40])
+    save(second, _pixels(1, 9, 8)[0])
+    images = load(by_class, skip_bad=True)
+    assert {skipped.path for skipped in images.skipped} == {str(first), str(second)}
+    np.testing.assert_array_equal(images.batch(torch.arange(10)).numpy(), np.delete(_pixels(12), [1, 10], 0))
+    for path in by_class.rglob("*.png"):
+        path.write_bytes(b"gone")
+    with pytest.raises(DataError, match="None of the 12 files"):
+        load(by_class, skip_bad=True)
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_the_size_of_most_files_is_kept(tmp_path: Path, save: Save, lazily: bool) -> None:
+    save(tmp_path / "0.png", _pixels(1, 10, 10)[0])
+    for number, image in enumerate(_pixels(9, 32, 24), 1):
+        save(tmp_path / f"{number}.png", image)
+    images = load(tmp_path, skip_bad=True, in_memory=not lazily)
+    assert (len(images), images.shape) == (9, (3, 32, 24))
+    assert [skipped.path for skipped in images.skipped] == [str(tmp_path / "0.png")]
+
+
+def test_what_systems_leave_behind_is_ignored(by_class: Path) -> None:
+    (by_class / "cat" / "Thumbs.db").write_bytes(b"x")
+    (by_class / ".git").mkdir()
+    (by_class / ".git" / "x.png").write_bytes(b"x")
+    assert len(load(by_class)) == 12
+
+
+def test_linked_folders_are_followed_but_never_in_circles(by_class: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "a").symlink_to(by_class / "cat")
+    (linked / "b").symlink_to(by_class / "dog")
+    (by_class / "dog" / "loop").symlink_to(linked)
+    images = load(linked)
+    assert images.classes == ("a", "b")
+    assert len(images) == 8
+
+
+@given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM"]))
+@settings(max_examples=150, deadline=None)
+def test_damaged_images_give_pixels_or_an_error_that_names_them(data: st.DataObject, kind: str) -> None:
+    file = io.BytesIO()
+    Image.fromarray(_pixels(1, 9, 11)[0].transpose(1, 2, 0)).save(file, format=kind)
+    content = bytearray(file.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        outcome = f"the picture {decode(bytes(content[: data.draw(st.integers(1, len(content)))]), 'the picture').size}"
+    except DataError as error:
+        outcome = str(error)
+    assert "the picture" in outcome
+
+
+@pytest.mark.parametrize("size", [0, -1, (8, 0)])
+def test_images_without_pixels_are_refused(by_class: Path, size: int | tuple[int, int]) -> None:
+    for name in (by_class, "digits", "gaussian"):
+        with pytest.raises(ArgumentError, match="at least 1 pixel"):
+            load(name, size=size)
+
+
+def test_an_empty_folder_and_an_unknown_name_say_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there are none"):
+        load(tmp_path)
+    with pytest.raises(ArgumentError, match="Did you mean cifar10"):
+        load("cifar-10")
+    with pytest.raises(ArgumentError, match="'train' or 'test'"):
+        load("cifar10", "val")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="no train split"):
+        load("isun", "train")
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("1", "L"), ("L", "L"), ("LA", "L"), ("P", "RGB"), ("RGBA", "RGB"), ("I;16", "L")]
+)
+def test_every_kind_of_image_becomes_grey_or_rgb(mode: str, expected: str) -> None:
+    if mode == "I;16":
+        image = Image.fromarray(np.full((4, 4), 200 * 256 + 5, np.uint16))
+    else:
+        image = Image.new("L", (4, 4), 200).convert(mode)
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    decoded = decode(file.getvalue())
+    assert decoded.mode == expected
+    assert np.asarray(decoded).max() == (255 if mode == "1" else 200)
+
+
+def test_values_beyond_16_bits_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "deep.tif"
+    Image.fromarray(np.array([[0, 70_000], [5, 9]], np.int32)).save(path)
+    with pytest.raises(DataError, match=r"16 bits but .*deep\.tif has values from 0 to 70000"):
+        decode(path)
+
+
+def test_large_images_are_refused_before_they_are_decoded() -> None:
+    file = io.BytesIO()
+    Image.new("L", (100, 100)).save(file, format="PNG")
+    with pytest.raises(DataError, match="cat photo is 100x100, more than the 9,999 pixels"):
+        decode(file.getvalue(), "cat photo", max_pixels=9_999)
+
+
+def _archive(path: Path, members: dict[str, bytes]) -> Path:
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as pack:
+            for name, data in members.items():
+                pack.writestr(name, data)
+    else:
+        with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as tar:
+            for name, data in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
+def test_archives_of_images_are_sets(
+    kind: str, tmp_path: Path, png: Callable[[Pixels], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_module, "cache_folder", lambda: tmp_path / "cache")
+    images = _pixels(4)
+    members = {f"top/{'ab'[i // 2]}/{i}.png": png(image) for i, image in enumerate(images)}
+    path = _archive(tmp_path / f"own.{kind}", members)
+    read = load(path)
+    assert read.classes == ("a", "b")
+    np.testing.assert_array_equal(read.batch(torch.arange(4)).numpy(), images)
+    with monkeypatch.context() as patch:
+        patch.setattr(own_module, "unpack", lambda *_: pytest.fail("unpacked twice"))
+        assert load(path).fingerprint == read.fingerprint
+    cut = tmp_path / f"cut.{kind}"
+    cut.write_bytes(path.read_bytes()[: 700 if kind != "tar" else 1024])  # between two files, where it is a plain tar
+    with pytest.raises(DataError, match=re.escape(str(cut))):
+        load(cut)
+
+
+@pytest.mark.parametrize("top", ["", "photos/"])
+@pytest.mark.parametrize("macos", [False, True])
+def test_archives_keep_their_splits(
+    top: str, macos: bool, tmp_path: Path, png: Callable[[Pixels], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_module, "cache_folder", lambda: tmp_path / "cache")
+    images = [png(image) for image in _pixels(4)]
+    names = [f"{top}train/{'ab'[n // 2]}/{n}.png" for n in range(4)]
+    extra = {f"__MACOSX/{top}train/a/._0.png": b"left behind"} if macos else {}
+    path = _archive(tmp_path / "own.zip", dict(zip(names, images, strict=True)) | extra)
+    assert own_splits(path) == ("train",)
+    train = load(path, "train")
+    assert (len(train), train.classes) == (4, ("a", "b"))
+    with pytest.raises(DataError, match="Expected a folder test"):
+        load(path)
+    both = _archive(tmp_path / "both.zip", dict.fromkeys((*names, f"{top}test/b/9.png"), images[0]) | extra)
+    assert own_splits(both) == ("train", "test")
+    test = load(both)
+    assert test.labels is not None
+    assert test.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "a\\evil", "C:evil"])
+def test_archives_cannot_write_elsewhere(kind: str, name: str, tmp_path: Path) -> None:
+    path = _archive(tmp_path / f"x.{kind}", {"good.txt": b"1", name: b"2"})
+    with pytest.raises(DataError, match="leads out of its folder"):
+        unpack(path, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []  # not even the good one
+
+
+def test_links_and_devices_are_refused(tmp_path: Path) -> None:
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
+        with tarfile.open(tmp_path / "x.tar", "w") as tar:
+            info = tarfile.TarInfo("link")
+            info.type, info.linkname = kind, "/etc/passwd"
+            tar.addfile(info)
+        with pytest.raises(DataError, match="link"):
+            unpack(tmp_path / "x.tar", tmp_path / "out")
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as pack:
+        link = zipfile.ZipInfo("link")
+        link.external_attr = 0o120777 << 16
+        pack.writestr(link, "/etc/passwd")
+    with pytest.raises(DataError, match="is a link"):
+        unpack(tmp_path / "x.zip", tmp_path / "out")
+
+
+def test_archives_that_grow_too_large_are_refused(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "x.tar.gz", {f"{i}": bytes(1000) for i in range(5)})
+    with pytest.raises(DataError, match=r"more than 4,999 bytes"):
+        unpack(path, tmp_path / "out", Limits(bytes=4_999))
+    with pytest.raises(DataError, match=r"4 files"):
+        unpack(path, tmp_path / "out", Limits(files=4))
+    unpack(path, tmp_path / "out", Limits(bytes=5_000, files=5))
+    assert len(list((tmp_path / "out").iterdir())) == 5
+    (tmp_path / "no.tar").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"no.tar is no archive"):
+        unpack(tmp_path / "no.tar", tmp_path / "out")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "x.tar", {"a": b"1"})
+    (tmp_path / "out").mkdir(mode=0o500)
+    with pytest.raises(StorageError, match="could not be unpacked"):
+        unpack(path, tmp_path / "out")

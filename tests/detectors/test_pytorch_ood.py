@@ -1,0 +1,139 @@
+"""Every detector of pytorch-ood under our contract."""
+
+import copy
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from offaxis.detectors import DETECTORS, Reads, State, fit_all, load, save, score_all
+from offaxis.detectors.pytorch_ood import Zoo
+from offaxis.detectors.pytorch_ood_table import TABLE, Feed
+from offaxis.errors import ArgumentError, DetectorError, MissingPackageError, NotFittedError
+
+KEYWORDS: dict[str, dict[str, Any]] = {
+    "KNN": {"k": 5},
+    "MCD": {"samples": 3},
+    "ViM": {"d": 8},
+    "ODIN": {"eps": 0.001, "temperature": 1.0},
+    "MahalanobisODIN": {"eps": 0.001},
+}
+# Some do not solve the toy: RankFeat wants maps with structure, MCD a network with dropout, SHE goes by the features' length.
+UNSOLVED = {"RankFeat", "MCD", "SHE"}
+
+
+@pytest.fixture(params=TABLE)
+def case(request: pytest.FixtureRequest, ood: Any, toy: Any, network_of: Any) -> tuple[Zoo, Any]:
+    network = network_of("linear")
+    return Zoo(request.param, KEYWORDS.get(request.param)).fit(network, toy.train), network
+
+
+def test_the_table_is_all_of_pytorch_ood(ood: Any) -> None:
+    theirs = importlib.import_module("pytorch_ood.detector").__all__
+    assert set(TABLE) == {name for name in theirs if name != "odin_preprocessing"}
+    assert len(TABLE) == 35
+    assert {f"zoo-{kind.lower()}" for kind in TABLE} <= set(DETECTORS)
+
+
+def test_scores(case: Any, toy: Any) -> None:
+    detector, network = case
+    known = detector.score_images(network, toy.images)
+    strange = detector.score_images(network, toy.strangers)
+    assert known.shape == (len(toy.images),)
+    assert torch.isfinite(known).all()
+    assert not known.requires_grad
+    if detector.kind not in UNSOLVED:
+        assert (strange.unsqueeze(1) >= known).double().mean() > 0.6
+    if detector.kind != "MCD":
+        alone = torch.cat([detector.score_images(network, image) for image in toy.images[:3].split(1)])
+        torch.testing.assert_close(alone, known[:3], rtol=1e-3, atol=1e-4)
+
+
+def test_they_leave_no_trace_in_the_network(case: Any, toy: Any) -> None:
+    detector, network = case
+    network.train()
+    modes = [module.training for module in network.modules()]
+    before = copy.deepcopy(network.state_dict())
+    detector.fit(network, toy.train)
+    detector.score_images(network, toy.images)
+    assert [module.training for module in network.modules()] == modes
+    assert all(parameter.grad is None for parameter in network.parameters())
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_saved_and_loaded_they_score_the_same_to_the_bit(case: Any, toy: Any, tmp_path: Path) -> None:
+    detector, network = case
+    path = tmp_path / "zoo.safetensors"
+    if not detector.savable:
+        with pytest.raises(DetectorError, match="fit it again"):
+            save(detector, path)
+        return
+    detector.score_images(network, toy.images[:2])  # what it has scored with is no part of it
+    save(detector, path)
+    again = load(path)
+    assert again.arguments == detector.arguments
+    assert torch.equal(again.score_images(network, toy.images), detector.score_images(network, toy.images))
+
+
+def test_they_share_our_pass(ood: Any, toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    kinds = [kind for kind, entry in TABLE.items() if entry.feed is not Feed.MODEL]
+    detectors = [Zoo(kind, KEYWORDS.get(kind)) for kind in kinds]
+    assert all(detector.reads is not Reads.IMAGES for detector in detectors)
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    network.backbone.register_forward_hook(count)
+    fit_all(network, toy.train, detectors)
+    score_all(network, [toy.images], detectors)
+    assert calls == len(toy.train) + 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind, entry in TABLE.items() if entry.head])
+def test_those_that_need_a_linear_head_work_with_a_cosine_head(kind: str, ood: Any, toy: Any, network_of: Any) -> None:
+    network = network_of("cosine")
+    detector = Zoo(kind, KEYWORDS.get(kind)).fit(network, toy.train)
+    assert torch.isfinite(detector.score_images(network, toy.images)).all()
+
+
+def test_tuning_takes_their_search_space(ood: Any, toy: Any, network_of: Any) -> None:
+    network = network_of("linear")
+    detector = Zoo("DICE").fit(network, toy.train)
+    assert detector.state is State.DEFAULT
+    tuned = detector.tune(network, [toy.images], [toy.strangers])
+    assert tuned.state is State.TUNED
+    assert tuned.keywords["p"] in (0.1, 0.3, 0.5, 0.7, 0.9)
+    assert Zoo("Entropy").state is State.NONE
+
+
+def test_errors(ood: Any, toy: Any, network_of: Any) -> None:
+    with pytest.raises(ArgumentError, match="DICE"):
+        Zoo("Dice")
+    with pytest.raises(NotFittedError, match="zoo-dice"):
+        Zoo("DICE").score_images(network_of("linear"), toy.images)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ModuleNotFoundError("no", name="pytorch_ood"), r"offaxis\[zoo\]"),
+        (RuntimeError("operator torchvision::nms does not exist"), "matching pair"),
+    ],
+)
+def test_where_it_cannot_be_imported_the_error_says_what_to_install(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> Any:
+        raise error
+
+    monkeypatch.delitem(sys.modules, "pytorch_ood.detector", raising=False)
+    monkeypatch.setattr(importlib, "import_module", fail)
+    with pytest.raises(MissingPackageError, match=said):
+        Zoo("DICE")

@@ -1,0 +1,195 @@
+"""The results store: whole files, several writers, damage that is told."""
+
+import io
+import json
+import multiprocessing
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offaxis.errors import StoreError
+from offaxis.evaluation import NetworkRecord, Result, Store
+from offaxis.evaluation.archive import compact, narrow
+from offaxis.evaluation.store import smallest
+
+RESULT = Result(
+    network="wrn cosine", seed=0, weights="w0", id="digits", ood="letters", assumed=None, id_data="d", ood_data="l",
+    assumed_data=None, group="near", detector="cosine", setup="s", hyperparameters={}, state="none", passes=(1, 0),
+    metrics={"auroc": 0.9}, images=(2, 3), scores=("a#x", "b#x"), versions={"offaxis": "0"},
+)  # fmt: skip
+
+
+def test_what_is_added_comes_back(tmp_path: Path) -> None:
+    store = Store(tmp_path / "new" / "store")
+    tuned = replace(
+        RESULT, assumed="scans", assumed_data="z", state="tuned", hyperparameters={"eps": 0.1, "weights": [1.0]}
+    )
+    store.add([RESULT, tuned])
+    store.add([replace(RESULT, metrics={"auroc": 0.1})])  # the same result again: the first stays
+    assert Store(store.path).results() == [RESULT, tuned]
+    assert (RESULT.method, tuned.method) == ("cosine", "cosine (tuned)")
+    assert replace(RESULT, state="published default").method == "cosine (default)"
+    record = NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01, "run", {"recipe": {"epochs": 1}})
+    store.add_network(record)
+    assert store.networks() == [record]
+    assert store.has_network(record.key, "d")
+    assert not store.has_network("other", "d")
+    fuller = replace(record, id_data="e", accuracy=0.8)
+    store.add_set("d", {"images": 10}, np.arange(2), np.arange(2))
+    store.add_set("e", {"images": 90}, np.arange(2), np.arange(2))
+    store.add_network(fuller)
+    assert store.networks() == [fuller]
+
+
+def _write(path: str, process: int) -> None:
+    store = Store(path)
+    for number in range(20):
+        store.add([replace(RESULT, seed=process, ood_data=f"{process}-{number}", metrics={"auroc": float(number)})])
+        store.add_scores(f"scores/n/s/{number}.npz#scores", np.arange(100.0))
+
+
+def test_several_processes_write_at_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_write, args=(str(tmp_path / "store"), n)) for n in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    store = Store(tmp_path / "store")
+    assert len(store.results()) == 60
+    assert store.scores("scores/n/s/7.npz#scores").tolist() == list(range(100))
+    assert not [file for file in store.path.rglob("*") if file.name.endswith(".part")]
+
+
+def test_a_store_that_another_process_begins_is_no_foreign_folder(tmp_path: Path) -> None:
+    (tmp_path / ".store.json.abc.part").write_text("")
+    Store(tmp_path).add([RESULT])
+    assert Store(tmp_path).results() == [RESULT]
+
+
+def test_what_another_process_is_writing_is_not_read(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    record = NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01)
+    store.add([RESULT])
+    store.add_network(record)
+    store.add_set("d", {"images": 10}, np.arange(2), np.arange(2))
+    for name in ("results/.1-a.jsonl.x1y2.part", "results/.all.jsonl.gz.x1y2.part", "networks/.n.json", "sets/.d.json"):
+        (store.path / name).write_text('{"network": "wr')
+    assert store.results() == [RESULT]
+    assert store.networks() == [record]
+    assert list(store.sets()) == ["d"]
+
+
+def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match="holds something else"):
+        Store(tmp_path / "other")
+    with pytest.raises(StoreError, match="no results"):
+        Store.existing(tmp_path / "nowhere")
+    store = Store(tmp_path / "store")
+    store.add([RESULT])
+    [file] = (store.path / "results").iterdir()
+    text = file.read_text()
+    file.write_text(text[:30])
+    with pytest.raises(StoreError, match="Line 1 of"):
+        store.results()
+    file.write_text(json.dumps({"network": "x"}))
+    with pytest.raises(StoreError, match="whole records"):
+        store.results()
+    (store.path / "scores").mkdir()
+    (store.path / "scores" / "a.npz").write_bytes(b"PK nonsense")
+    with pytest.raises(StoreError, match="missing or damaged"):
+        store.scores("scores/a.npz#scores")
+    store.add_scores("scores/b.npz#x", np.zeros(3))
+    with pytest.raises(StoreError, match="named 'y'"):
+        store.scores("scores/b.npz#y")
+    (store.path / "store.json").write_text(json.dumps({"format": "offaxis-results", "version": 99}))
+    with pytest.raises(StoreError, match="install a newer"):
+        Store(store.path)
+    (store.path / "store.json").write_text("{}")
+    with pytest.raises(StoreError, match="something else's"):
+        Store(store.path)
+    (store.path / "store.json").write_text("{")
+    with pytest.raises(StoreError, match="damaged"):
+        Store(store.path)
+
+
+def _compressed_wrongly(file: Path) -> None:
+    np.savez_compressed(file, scores=np.random.default_rng(0).normal(size=20_000))
+    damaged = bytearray(file.read_bytes())
+    damaged[200:400] = b"\xff" * 200
+    file.write_bytes(damaged)
+
+
+def _with_half_a_header(file: Path) -> None:
+    whole = io.BytesIO()
+    np.save(whole, np.arange(3.0))
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("scores.npy", whole.getvalue().replace(b"(3,)", b"(3, "))
+
+
+@pytest.mark.parametrize("damage", [_compressed_wrongly, _with_half_a_header])
+def test_damaged_arrays_are_told_by_their_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    (tmp_path / "store" / "scores").mkdir(parents=True)
+    (tmp_path / "store" / "store.json").write_text(json.dumps({"format": "offaxis-results", "version": 1}))
+    damage(tmp_path / "store" / "scores" / "a.npz")
+    with pytest.raises(StoreError, match=r"a\.npz is missing or damaged"):
+        Store(tmp_path / "store").scores("scores/a.npz#scores")
+
+
+@pytest.mark.parametrize("values", [{"label": "a"}, ["label"], None])
+def test_records_that_are_not_whole_are_told_by_their_file(tmp_path: Path, values: Any) -> None:
+    store = Store(tmp_path / "store")
+    store.add([RESULT])
+    store.add_network(NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01))
+    [network], [result] = (list((store.path / name).iterdir()) for name in ("networks", "results"))
+    for file, read in ((network, store.networks), (result, store.results)):
+        file.write_text(json.dumps(values))
+        with pytest.raises(StoreError, match=f"{file.name} does not hold whole records"):
+            read()
+
+
+def test_a_result_of_a_newer_version_is_read_without_what_it_adds() -> None:
+    values: dict[str, Any] = {**RESULT.to_json(), "colour": "red"}
+    assert Result.from_json(json.loads(json.dumps(values))) == RESULT
+
+
+def test_scores_are_narrowed_only_where_no_two_become_one() -> None:
+    assert smallest(np.array([0.1, 0.2])).dtype == np.float32
+    close = 0.1 + np.arange(10) * 1e-12
+    assert smallest(close).dtype == np.float64
+    assert smallest(np.array([0.1], np.float16)).dtype == np.float32
+
+
+def test_a_compact_copy_holds_the_same_results_in_few_files(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.add_set("d", {"name": "digits", "images": 100, "validation": 10}, np.arange(10), np.arange(10, 100))
+    store.add_set("l", {"name": "letters", "images": 50, "validation": 10}, np.arange(10), np.arange(10, 50))
+    draw = np.random.default_rng(0)
+    scores = {"a": draw.normal(size=90), "b": draw.normal(size=40)}
+    for name, values in scores.items():
+        store.add_scores(f"scores/w0/{'d' if name == 'a' else 'l'}/{name}.npz#scores", values)
+    result = replace(RESULT, scores=("scores/w0/d/a.npz#scores", "scores/w0/l/b.npz#scores"))
+    store.add([result])
+    store.add_evidence("w0", "d", "big", {"evidence": np.zeros((90, 40))})
+    copy = compact(store, tmp_path / "copy", images=30)
+    [kept] = copy.results()
+    assert (kept.key, kept.metrics, kept.images) == (result.key, result.metrics, result.images)
+    assert len(list((tmp_path / "copy" / "scores").rglob("*.npz"))) == 1
+    assert not (tmp_path / "copy" / "evidence").exists()
+    indices = copy.indices("d")
+    assert len(indices) == 30
+    np.testing.assert_allclose(copy.scores(kept.scores[0]), scores["a"][indices - 10], atol=2e-3)
+    assert copy.scores(kept.scores[0]).dtype == np.float32
+    assert narrow(np.array([1.0, 1e6])).dtype == np.float32  # too large for 16 bits
+    assert narrow(1 + 1e-4 * np.arange(500)).dtype == np.float32  # too fine for them
+    assert narrow(np.array([0.5, 0.25])).dtype == np.float16
+    whole = compact(store, tmp_path / "all")
+    np.testing.assert_array_equal(whole.indices("l"), store.indices("l"))

@@ -1,0 +1,168 @@
+"""Means, deviations and comparisons against numbers made by hand, and both less-biased views."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from offaxis.data.relations import Group
+from offaxis.errors import ArgumentError
+from offaxis.evaluation import Result, less_biased
+from offaxis.evaluation import protocols as one_vs_one
+from offaxis.evaluation.comparison import compare, reference_of
+from offaxis.evaluation.pools import EMBEDDED, FRAME_FREE, FRAMED, sets_for
+from offaxis.evaluation.summary import Summary, View, method_names, summarise, views_in
+
+SETS: dict[str, Group] = {"a": "near", "b": "far", "c": "noise"}
+
+
+def result(ood: str, value: float, seed: int = 0, detector: str = "cosine", assumed: str | None = None) -> Result:
+    return Result(
+        network="net", seed=seed, weights=f"w{seed}", id="id", ood=ood, assumed=assumed, id_data="id", ood_data=ood,
+        assumed_data=assumed, group=SETS[ood], detector=detector, setup="", hyperparameters={},
+        state="tuned" if assumed else "none", passes=(1, 0), metrics={"auroc": value, "fpr_at_tpr95": 1 - value},
+        images=(1, 1), scores=("", ""), versions={},
+    )  # fmt: skip
+
+
+VALUES = {("a", 0): 0.8, ("b", 0): 0.9, ("c", 0): 1.0, ("a", 1): 0.7, ("b", 1): 0.9, ("c", 1): 0.9}
+FREE = [result(ood, value, seed) for (ood, seed), value in VALUES.items()]
+TUNED = [
+    result(tested, 0.5 + 0.1 * i + 0.01 * j + 0.001 * seed, seed, "odin", assumed)
+    for i, assumed in enumerate(SETS) for j, tested in enumerate(SETS) for seed in (0, 1)
+]  # fmt: skip
+
+
+def one(results: list[Result], *arguments: str) -> Summary:
+    [found] = summarise(results, *arguments)  # type: ignore[arg-type]
+    return found
+
+
+def test_seed_and_set_variance_are_kept_apart() -> None:
+    summary = one(FREE)
+    matrix = np.array([[0.8, 0.9, 1.0], [0.7, 0.9, 0.9]])
+    whole = summary.groups["all"]
+    assert whole.mean == pytest.approx(matrix.mean())
+    assert whole.seed_std == pytest.approx(np.std(matrix.mean(1), ddof=1))
+    assert whole.set_std == pytest.approx(np.std(matrix.mean(0), ddof=1))
+    assert (whole.seeds, whole.sets) == (2, 3)
+    assert summary.groups["near"].mean == pytest.approx(0.75)
+    assert summary.groups["near"].set_std is None
+    assert summary.groups["noise"].mean == pytest.approx(0.95)
+    assert summary.rows["a"].mean == pytest.approx(0.75)
+    assert summary.rows["a"].std == pytest.approx(0.05 * 2**0.5)
+    assert one(FREE[:1]).groups["all"].seed_std is None
+
+
+def test_seeds_that_lack_a_set_do_not_bend_the_spread() -> None:
+    summary = one([*FREE, result("a", 0.0, seed=2), result("b", 0.9, seed=2)])
+    assert (summary.groups["all"].seeds, summary.groups["all"].sets) == (3, 2)
+    apart = one([result("a", 0.5, seed=0), result("b", 0.7, seed=1)])
+    assert apart.groups["all"].mean == pytest.approx(0.6)
+
+
+def test_a_fuller_test_takes_the_place_of_a_smaller_one() -> None:
+    fuller = replace(
+        FREE[0], metrics={"auroc": 0.1, "fpr_at_tpr95": 0.9}, images=(9, 9), id_data="more", ood_data="more"
+    )
+    for order in ([*FREE, fuller], [fuller, *FREE]):
+        assert one(order).cells[0, "a"] == 0.1
+
+
+def test_the_best_comes_first_whichever_way_is_better() -> None:
+    other = [result(ood, value - 0.1, seed, "max-softmax") for (ood, seed), value in VALUES.items()]
+    for metric in ("auroc", "fpr_at_tpr95"):
+        assert [s.detector for s in summarise([*other, *FREE], "one-vs-one", metric)] == ["cosine", "max-softmax"]
+
+
+def test_the_two_protocols_share_results_without_an_assumed_set() -> None:
+    assert {(r.assumed, r.ood) for r in one_vs_one.select(TUNED)} == {(s, s) for s in SETS}
+    assert len(less_biased.select([*TUNED, *FREE])) == 12 + 6
+    assert views_in(FREE) == views_in(one_vs_one.select(TUNED)) == ["one-vs-one"]
+    assert len(views_in(TUNED)) == 3
+
+
+def test_settings_of_one_detector_have_the_same_names_everywhere() -> None:
+    """The second setting was tuned on other sets alone: its number does not depend on the view."""
+    first = [replace(r, setup="one") for r in TUNED]
+    second = [replace(r, setup="two") for r in TUNED if r.assumed != r.ood]
+    names = method_names([*second, *first])
+    assert {kind[3]: name for kind, name in names.items()} == {"two": "odin (tuned)", "one": "odin (tuned) #2"}
+    assert [s.method for s in summarise([*second, *first])] == ["odin (tuned) #2"]
+    views: tuple[View, ...] = ("less-biased by tested set", "less-biased by assumed set")
+    for view in views:
+        assert {s.method for s in summarise([*second, *first], view)} == {"odin (tuned)", "odin (tuned) #2"}
+
+
+def test_both_less_biased_views() -> None:
+    tested = one(TUNED, "less-biased by tested set")
+    values = [0.5 + 0.1 * i + 0.001 * seed for i in (1, 2) for seed in (0, 1)]  # assumed b and c, tested a
+    assert tested.rows["a"].mean == pytest.approx(np.mean(values))
+    assert tested.rows["a"].std == pytest.approx(np.std(values, ddof=1))
+    assert tested.rows["a"].count == 4
+    assumed = one(TUNED, "less-biased by assumed set")
+    values = [0.5 + 0.01 * j + 0.001 * seed for j in (1, 2) for seed in (0, 1)]  # assumed a, tested b and c
+    assert assumed.rows["a"].mean == pytest.approx(np.mean(values))
+    assert assumed.groups["all"].mean == pytest.approx(tested.groups["all"].mean)
+    # without hyperparameters: the tested view is one-vs-one, the assumed view the mean over the other sets
+    assert one(FREE, "less-biased by tested set").rows == one(FREE).rows
+    assert one(FREE, "less-biased by assumed set").rows["a"].mean == pytest.approx(np.mean([0.9, 1.0, 0.9, 0.9]))
+
+
+def test_pairs_are_compared_seed_by_seed_and_set_by_set() -> None:
+    other = [result(ood, value - 0.05 - 0.01 * seed, seed, "max-softmax") for (ood, seed), value in VALUES.items()]
+    first, second = summarise([*FREE, *other])
+    found = compare(first, second)
+    assert found.difference == pytest.approx(0.055)
+    assert (found.wins, found.pairs, found.seeds, found.sets) == (6, 6, 2, 3)
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.05 - 1e-9 <= found.low <= 0.055 <= found.high <= 0.06 + 1e-9
+    assert found.clear
+    assert compare(second, first).difference == pytest.approx(-found.difference)
+    assert compare(first, second) == found
+    assert not compare(first, first).clear
+    alone = one(FREE[:1])
+    assert compare(alone, first).low is None
+    assert reference_of([second, first]) is first
+    assert reference_of([second]) is second
+    with pytest.raises(ArgumentError, match="in common"):
+        compare(one([result("a", 1.0, seed=8)]), first)
+
+
+def test_the_smaller_value_wins_where_the_metric_is_an_error() -> None:
+    other = [result(ood, value - 0.05, seed, "max-softmax") for (ood, seed), value in VALUES.items()]
+    better, worse = summarise([*FREE, *other], metric="fpr_at_tpr95")
+    assert (better.detector, better.metric) == ("cosine", "fpr_at_tpr95")
+    assert compare(better, worse).difference == pytest.approx(-0.05)
+    assert (compare(better, worse).wins, compare(worse, better).wins) == (6, 0)
+    assert compare(better, better).wins == 0
+
+
+def test_an_interval_covers_what_it_should() -> None:
+    """Fifteen sets with differences from N(0.02, 0.05): the interval holds the mean in about 95 of 100 cases."""
+    draw = np.random.default_rng(0)
+    names = [f"s{i}" for i in range(15)]
+    base = one([result("a", 0.5)])
+    held = 0
+    for _ in range(200):
+        cells = {(0, n): 0.02 + 0.05 * float(v) for n, v in zip(names, draw.standard_normal(15), strict=True)}
+        zero = Summary(**{**base.__dict__, "cells": dict.fromkeys(cells, 0.0)})
+        found = compare(Summary(**{**base.__dict__, "cells": cells}), zero, resamples=500)
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 0.02 <= found.high
+    assert 0.86 <= held / 200 <= 0.99
+
+
+def test_the_papers_pools() -> None:
+    assert len(FRAME_FREE) == len(FRAMED) == 13  # with STL-10, which CIFAR-10 has no use for
+    assert set(FRAME_FREE) - set(FRAMED) == {"tin-crop-free", "lsun-crop-free"}
+    names, left_out = sets_for("cifar10", ["paper-frame-free"], "/nowhere")
+    assert names == ["gaussian", "uniform"]
+    assert "nine of STL-10's" in left_out["stl10"]
+    assert left_out["svhn"] == "it is not on this machine"
+    assert sets_for("digits", ["embedded", "mnist"])[0] == [*EMBEDDED, "mnist"]
+    assert "digits" not in sets_for("digits", ["here"])[0]
+    with pytest.raises(ArgumentError, match="at least one OOD set"):
+        sets_for("digits", [])

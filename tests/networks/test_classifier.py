@@ -1,0 +1,135 @@
+"""Classifier, parameter groups and Paired."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from offaxis import Classifier, CosineHead, LinearHead, Paired
+from offaxis.errors import ArgumentError
+from offaxis.networks import wide_resnet
+from offaxis.networks.classifier import feature_tensor, pooled
+
+
+def small(**arguments: object) -> Classifier:
+    return wide_resnet(depth=10, width=1, **arguments)  # type: ignore[arg-type]
+
+
+def names_in_group(network: Classifier, group: dict[str, object]) -> set[str]:
+    held = {id(p) for p in group["params"]}  # type: ignore[attr-defined]
+    return {name for name, p in network.named_parameters() if id(p) in held}
+
+
+def test_weight_decay_spares_the_cosine_weight_alone() -> None:
+    network = small()
+    decayed, undecayed = network.parameter_groups(5e-4)
+    assert names_in_group(network, undecayed) == {"head.weight"}
+    assert undecayed["weight_decay"] == 0.0
+    assert decayed["weight_decay"] == 5e-4
+    everything = {name for name, _ in network.named_parameters()}
+    assert names_in_group(network, decayed) == everything - {"head.weight"}
+    assert {"head.scale.linear.weight", "head.scale.norm.bias"} <= names_in_group(network, decayed)
+
+
+def test_decay_head_decays_everything() -> None:
+    network = small()
+    (only,) = network.parameter_groups(5e-4, decay_head=True)
+    assert len(only["params"]) == len(list(network.parameters()))
+
+
+def test_with_an_extra_layer_both_layers_of_the_head_are_spared() -> None:
+    network = small(head=partial(CosineHead, hidden=8))
+    _, undecayed = network.parameter_groups(5e-4)
+    assert names_in_group(network, undecayed) == {"head.weight", "head.hidden.weight", "head.hidden.bias"}
+
+
+def test_a_linear_head_is_decayed_whole() -> None:
+    network = small(head="linear")
+    (only,) = network.parameter_groups(5e-4)
+    assert len(only["params"]) == len(list(network.parameters()))
+
+
+def test_frozen_backbones_are_left_alone_by_training() -> None:
+    whole = small()
+    network = Classifier(whole.backbone, whole.head, freeze=True).train()
+    assert not network.backbone.training
+    assert network.head.training
+    groups = network.parameter_groups(5e-4)
+    assert {n for g in groups for n in names_in_group(network, g)} == {
+        n for n, _ in network.named_parameters() if n.startswith("head.")
+    }
+    before = {k: v.clone() for k, v in network.backbone.state_dict().items()}
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    nn.functional.cross_entropy(network(torch.rand(4, 3, 16, 16)), torch.arange(4)).backward()
+    optimizer.step()
+    assert all(torch.equal(before[k], v) for k, v in network.backbone.state_dict().items())
+
+
+def test_unknown_layers_are_named_with_those_that_exist() -> None:
+    with pytest.raises(ArgumentError, match=r"'block9'.*conv, group1"):
+        small().outputs(torch.rand(2, 3, 16, 16), ["block9"])
+
+
+def test_hooks_are_gone_afterwards_even_after_an_error() -> None:
+    network = small()
+    with pytest.raises(RuntimeError):
+        network.outputs(torch.rand(2, 5, 16, 16), network.layers)
+    assert not any(module._forward_hooks for module in network.backbone.modules())
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels_last", "pooled_size"),
+    [((2, 5, 3, 4), False, 5), ((2, 3, 4, 5), True, 5), ((2, 7, 5), False, 5), ((2, 5), False, 5)],
+)
+def test_layers_are_pooled_over_positions_or_tokens(
+    shape: tuple[int, ...], channels_last: bool, pooled_size: int
+) -> None:
+    out = torch.randn(shape)
+    means = pooled(out, channels_last)
+    assert means.shape == (2, pooled_size)
+    assert torch.equal(pooled((out, None), channels_last), means)
+    torch.testing.assert_close(means.mean(), out.mean())
+
+
+def test_what_is_no_tensor_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="got tuple"):
+        feature_tensor((torch.rand(2, 3), torch.rand(2, 3)))
+    with pytest.raises(ArgumentError, match="maps, tokens or vectors"):
+        pooled("words")
+
+
+def test_paired_takes_the_class_from_one_and_the_cosine_from_the_other() -> None:
+    torch.manual_seed(0)
+    standard, cosine = small(head="linear").eval(), small().eval()
+    paired = Paired(standard, cosine).eval()
+    images = torch.rand(3, 3, 16, 16)
+    out = paired.outputs(images, paired.layers)
+    own = cosine.outputs(images)
+    assert torch.equal(paired(images), standard(images))
+    assert torch.equal(out.logits, standard(images))
+    assert out.cosine is not None
+    assert own.cosine is not None
+    assert torch.equal(out.cosine, own.cosine)
+    assert torch.equal(out.features, own.features)
+    assert out.layers is not None
+    assert out.layers.keys() == set(cosine.layers)
+    assert paired.num_classes == 10
+    assert paired.head is cosine.head
+    assert torch.equal(paired.features(images), cosine.features(images))
+
+
+def test_paired_networks_must_know_the_same_classes() -> None:
+    with pytest.raises(ArgumentError, match="one with 10 and one with 7"):
+        Paired(small(head="linear"), small(num_classes=7))
+
+
+def test_a_head_of_the_users_own() -> None:
+    class Doubled(LinearHead):
+        def outputs(self, features: torch.Tensor):  # type: ignore[no-untyped-def]
+            out = super().outputs(features)
+            return out._replace(logits=2 * out.logits)
+
+    network = small(head=Doubled)
+    assert isinstance(network.head, Doubled)
+    assert network(torch.rand(2, 3, 16, 16)).shape == (2, 10)

@@ -1,0 +1,217 @@
+"""``offaxis reproduce``: every item dry-runs at every scale, and really runs at a tiny one."""
+
+import csv
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from offaxis.cli import app
+from offaxis.errors import ArgumentError, EvaluationError, RunError
+from offaxis.evaluation import Store
+from offaxis.evaluation.results import digest
+from offaxis.reproduce.commands import Chain, Run
+from offaxis.reproduce.items import ITEMS, ablation_rows, item
+from offaxis.reproduce.paper_init import table
+from offaxis.reproduce.settings import SCALES, tiny
+
+# one epoch on tiny images teaches little, and training says so
+pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+TABLES = ("classification", "one-vs-one", "less-biased", "less-biased-framed", "ablation", "time", "ensembles")
+FIGURES = ("head", "histograms", "less-biased-bars", "dependency", "fixed-scale", "tsne", "frames")
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["reproduce", *words], env={"COLUMNS": "300", "OFFAXIS_DATA": "/nowhere"})
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all items, as they share trainings and results."""
+    return tmp_path_factory.mktemp("reproduce")
+
+
+def test_the_items_are_all_tables_and_figures() -> None:
+    assert tuple(ITEMS) == TABLES + FIGURES
+    shown = run()
+    assert shown.exit_code == 0
+    assert all(name in shown.output for name in ITEMS)
+    with pytest.raises(ArgumentError, match="beauty"):
+        item("beauty")
+    assert isinstance(run("one-vs-one", "--scale", "huge").exception, ArgumentError)
+    for words in ((), ("--network", "wrn-10-1")):
+        refused = run("one-vs-one", "--recipe", "magic", *words).exception
+        assert isinstance(refused, ArgumentError)
+        assert "'magic'" in str(refused)
+    assert run("one-vs-one", "--epochs", "0").exit_code == 2
+
+
+@pytest.mark.parametrize("scale", list(SCALES))
+@pytest.mark.parametrize("name", list(ITEMS))
+def test_every_item_lists_commands_that_the_program_takes(name: str, scale: str, tmp_path: Path) -> None:
+    chain = Chain(SCALES[scale](), tmp_path, tmp_path / "runs")
+    steps = item(name).steps(chain)
+    assert len({step.words for step in steps if step.words[0] == "evaluate"}) == len(
+        [step for step in steps if step.words[0] == "evaluate"]
+    )
+    for step in steps:
+        assert shlex.split(step.command)[0] == "offaxis"
+        assert step.words[0] in ("train", "evaluate")
+        assert step.work.forward > 0
+        assert not step.done
+        if step.words[0] == "train":
+            assert step.work.backward > 0
+            assert "--resume" in step.words
+
+
+@pytest.mark.parametrize("name", ["one-vs-one", "ensembles", "head"])
+def test_dry_runs_say_what_it_costs_and_do_nothing(name: str, tmp_path: Path) -> None:
+    shown = run(name, "--scale", "tiny", "--dry-run", "--out", str(tmp_path / "new"))
+    assert shown.exit_code == 0, shown.output
+    assert ("on this machine" in shown.output) == (name != "head")
+    assert not (tmp_path / "new").exists()
+    listed = run(name, "--scale", "paper", "--list", "--out", str(tmp_path / "new"))
+    lines = [line for line in listed.output.splitlines() if line]
+    assert all(line.startswith("offaxis ") for line in lines)
+    assert len(lines) == {"one-vs-one": 80, "ensembles": 48, "head": 0}[name]
+
+
+def test_the_scale_can_be_changed(tmp_path: Path) -> None:
+    words = ("--id", "digits", "--seeds", "1", "--network", "wrn-10-1", "--recipe", "laptop", "--epochs", "3", "--list")
+    lines = run("classification", *words, "--out", str(tmp_path)).output.splitlines()
+    assert len(lines) == 4
+    assert "--id digits --network wrn-10-1 --head linear --recipe laptop --epochs 3 --seed 0" in lines[0]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_really_made(name: str, folder: Path) -> None:
+    shown = run(name, "--scale", "tiny", "--quiet", "--out", str(folder))
+    assert shown.exit_code == 0, shown.exception
+    text = (folder / name / "tables.md").read_text()
+    assert text.count("|") >= 18
+    assert list((folder / name).glob("*.csv"))
+    assert list((folder / name).glob("*.tex"))
+
+
+def test_what_the_tables_hold(folder: Path) -> None:
+    for name in ("one-vs-one", "less-biased", "ablation", "ensembles"):
+        assert run(name, "--scale", "tiny", "--quiet", "--out", str(folder)).exit_code == 0
+    rows = list(csv.reader((folder / "one-vs-one" / "sets-small-digits-one-vs-one-auroc.csv").read_text().splitlines()))
+    assert {row[0] for row in rows[1:]} == {"cosine", "max-softmax", "odin (tuned)", "mahalanobis (tuned)"}
+    assert rows[0][2:] == ["letters", "photograph crops", "Gaussian"]
+    ablation = list(csv.DictReader((folder / "ablation" / "ablation.csv").read_text().splitlines()))
+    assert [row["row"] for row in ablation] == [str(n) for n in range(1, 11)]
+    team = (folder / "ensembles" / "sets-small-digits-one-vs-one-auroc.csv").read_text()
+    assert "cosine-ensemble" in team
+    assert "leave-out" in team
+
+
+def test_a_second_call_runs_no_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("one-vs-one", "--scale", "tiny", "--quiet", "--out", str(folder)).exit_code == 0
+    before = Store(folder / "results").results()
+    monkeypatch.setattr(
+        "offaxis.cli.reproduce._run", lambda steps, quiet: pytest.fail("nothing is left") if steps else None
+    )
+    assert run("one-vs-one", "--scale", "tiny", "--quiet", "--out", str(folder)).exit_code == 0
+    assert "Nothing is left" in run("one-vs-one", "--scale", "tiny", "--dry-run", "--out", str(folder)).output
+    assert Store(folder / "results").results() == before
+
+
+def test_networks_of_another_recipe_are_not_taken(folder: Path) -> None:
+    words = ("classification", "--scale", "tiny", "--quiet", "--out", str(folder))
+    assert run(*words).exit_code == 0
+    for more, said in (
+        (("--epochs", "2"), r"trained with epochs 2 but the one in .*seed0 was trained with epochs 1: "),
+        (("--recipe", "short"), r"trained with ramp 0\.2 but the one in .* was trained with ramp None: "),
+    ):
+        for last in ((), ("--dry-run",)):
+            refused = run(*words, *more, *last).exception
+            assert isinstance(refused, RunError)
+            assert re.search(said, str(refused))
+        assert run(*words, *more, "--list").exit_code == 0  # these commands may be for another machine
+    assert run(*words).exit_code == 0
+
+
+def test_a_mark_needs_its_networks_and_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain(tiny(), tmp_path, tmp_path / "runs")
+    one = Run(chain.scale.networks[0], "cifar10", 0, "cosine")
+    monkeypatch.setenv("OFFAXIS_DATA", str(tmp_path / "data"))
+
+    def done(ood: list[str]) -> bool:
+        return chain.evaluate([one], ood, ["cosine"]).done
+
+    named = chain.evaluate([one], ["letters", "gaussian"], ["cosine"])
+    assert named._mark.name == f"evaluate-{digest(list(named.words))}"
+    files = [tmp_path / "results" / "store.json", tmp_path / "runs" / one.name / "model.safetensors"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    assert not done(["letters", "gaussian"])
+    named.mark()
+    assert done(["letters", "gaussian"])
+    for file in files:
+        file.unlink()
+        assert not done(["letters", "gaussian"])
+        file.touch()
+    pool = chain.evaluate([one], ["paper-framed"], ["cosine"])
+    pool.mark()
+    assert done(["paper-framed"])
+    (tmp_path / "data" / "svhn").mkdir(parents=True)
+    (tmp_path / "data" / "svhn" / "test_32x32.mat").touch()
+    assert not done(["paper-framed"])  # there is a set more of that pool
+    assert chain.evaluate([one], ["paper-framed"], ["cosine"]).words == pool.words
+    assert done(["letters", "gaussian"])
+    named.forget()
+    assert not done(["letters", "gaussian"])
+
+
+def test_what_follows_from_a_network_that_is_trained_again_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("classification", "--scale", "tiny", "--seeds", "1", "--quiet", "--out", str(tmp_path))
+    assert run(*words).exit_code == 0
+    for model in tmp_path.glob("runs/*cosine*/model.safetensors"):
+        model.unlink()
+    monkeypatch.setattr("offaxis.cli.reproduce._run", lambda steps, quiet: pytest.fail("stopped"))
+    with pytest.raises(pytest.fail.Exception):
+        CliRunner().invoke(app, ["reproduce", *words], catch_exceptions=False)
+    monkeypatch.undo()
+    left = [
+        step
+        for step in item("classification").steps(Chain(tiny().but(seeds=(0,)), tmp_path, tmp_path / "runs"))
+        if not step.done
+    ]
+    assert [step.words[0] for step in left] == ["train", "evaluate"]
+    for step in left[:1]:
+        assert step.outcome is not None
+        step.outcome.touch()  # as if the next call had come as far as this
+    assert not left[1].done
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_really_drawn(name: str, folder: Path) -> None:
+    shown = run(name, "--scale", "tiny", "--quiet", "--out", str(folder))
+    assert shown.exit_code == 0, shown.exception
+    drawn = sorted((folder / name).iterdir())
+    assert {path.suffix for path in drawn} == {".svg", ".png"}
+    assert len(drawn) == (6 if name == "dependency" else 2)
+
+
+def test_the_ablation_has_the_papers_rows() -> None:
+    rows = ablation_rows(tiny().networks[0], "cifar10", 0)
+    assert set(rows) == {cell.method for cell in table("ablation")}
+    assert rows["row-1"].variant == ()
+    assert rows["row-2"].variant == ("--scale", "predicted")
+    assert (rows["row-8"].head, rows["row-8"].variant) == ("cosine", ())
+    assert "--decay-head" in rows["row-9"].variant
+    assert "--decay-head" not in rows["row-10"].variant
+
+
+def test_an_outcome_without_results_says_so(tmp_path: Path) -> None:
+    chain = Chain(tiny(), tmp_path, tmp_path / "runs")
+    Store(tmp_path / "results").add_set("k", {}, np.arange(2), np.arange(2))
+    with pytest.raises(EvaluationError, match="run the steps first"):
+        item("one-vs-one").finish(chain, tmp_path / "out")

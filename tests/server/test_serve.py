@@ -1,0 +1,367 @@
+"""The service, over real sockets: answers, limits, batching, and clients that misbehave."""
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+import httpx
+from typer.testing import CliRunner
+
+from offaxis import Model
+from offaxis.calibration.conformal import flag_rate
+from offaxis.cli import app
+from offaxis.data import TensorSet
+from offaxis.detectors import Energy
+from offaxis.errors import ArgumentError
+from offaxis.server.limits import Limits
+from offaxis.server.service import Service
+from tests.models import World
+from tests.server.serving import free_port, png, running
+
+
+@pytest.fixture(scope="module")
+def address(model: Model) -> Iterator[str]:
+    with running(model) as (address, _):
+        yield address
+
+
+def post(address: str, data: bytes, kind: str = "image/png", **more: Any) -> httpx.Response:
+    return httpx.post(f"{address}/v1/predict", content=data, headers={"content-type": kind}, timeout=30, **more)
+
+
+def test_one_image_as_the_body(address: str, model: Model, world: World) -> None:
+    answer = post(address, png(world.test, 0))
+    assert answer.status_code == 200
+    (said,) = answer.json()["predictions"]
+    expected = model.predict(png(world.test, 0))[0].to_json()
+    assert {key: said[key] for key in ("class", "verdict", "p_value", "nearest")} == {
+        key: expected[key] for key in ("class", "verdict", "p_value", "nearest")
+    }
+    assert 0 < said["online_p_value"] <= 1
+
+
+def test_several_images_and_a_bad_one_among_them(address: str, model: Model, world: World) -> None:
+    parts = [("files", (f"{i}.png", png(world.test, i), "image/png")) for i in range(3)]
+    parts.append(("files", ("bad.png", b"nothing", "image/png")))
+    answer = httpx.post(f"{address}/v1/predict", files=parts)
+    said = answer.json()["predictions"]
+    assert answer.status_code == 200
+    assert [record["name"] for record in said] == ["0.png", "1.png", "2.png", "bad.png"]
+    assert [record["class"] for record in said[:3]] == [
+        p.class_name for p in model.predict([png(world.test, i) for i in range(3)])
+    ]
+    assert "Expected an image" in said[3]["error"]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "status"),
+    [
+        (b"nothing", "image/png", 422),
+        (b"", "image/png", 400),
+        (b"{}", "application/json", 415),
+        (b"--x\r\nbroken", "multipart/form-data; boundary=x", 400),
+        (b"abc", "multipart/form-data", 400),
+    ],
+)
+def test_what_is_no_image_gets_a_status_and_a_sentence(address: str, data: bytes, kind: str, status: int) -> None:
+    answer = post(address, data, kind)
+    assert answer.status_code == status
+    assert "Traceback" not in answer.text
+    assert "/" not in answer.json().get("error", "").replace("image/*", "").replace("multipart/form-data", "").replace(
+        "application/octet-stream", ""
+    )
+
+
+def test_the_model_speaks_of_itself(address: str, model: Model) -> None:
+    about = httpx.get(f"{address}/v1/model").json()
+    assert about["classes"] == list(model.classes)
+    assert about["threshold"] == model.calibration.threshold()
+    assert sum(about["calibration"]["histogram"]["counts"]) == len(model.calibration.scores)
+    assert httpx.get(f"{address}/healthz").json() == {"status": "ok"}
+    assert httpx.get(f"{address}/nothing").status_code == 404
+    assert httpx.get(f"{address}/v1/predict").status_code == 405
+
+
+def test_the_model_speaks_of_each_class_where_verdicts_are_per_class(address: str, model: Model) -> None:
+    about = httpx.get(f"{address}/v1/model").json()
+    assert about["class_thresholds"] is about["calibration"]["class_flag_rates"] is None
+    assert about["calibration"]["flag_rate"] == asdict(model.calibration.flag_rate())
+
+    calibration = replace(model.calibration, per_class=True, alpha=0.04)  # for some classes there are too few images
+    about = Service(replace(model, calibration=calibration)).about()
+    assert about["threshold"] is about["calibration"]["flag_rate"] is None
+    assert about["class_thresholds"] == calibration.class_thresholds()
+    rates = about["calibration"]["class_flag_rates"]
+    for enough, count, found in zip(calibration.enough(), calibration.class_counts(), rates, strict=True):
+        assert found == (asdict(flag_rate(count, 0.04)) if enough else None)
+    assert 0 < rates.count(None) == len(about["classes_without_verdict"]) < 10
+
+
+def test_metrics_count(address: str, world: World) -> None:
+    def value(name: str) -> float:
+        text = httpx.get(f"{address}/metrics").text
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+    before = value("offaxis_verdicts_total"), value("offaxis_p_value_count"), value("offaxis_bad_images_total")
+    post(address, png(world.test, 1))
+    post(address, b"bad")
+    after = value("offaxis_verdicts_total"), value("offaxis_p_value_count"), value("offaxis_bad_images_total")
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1, 1]
+    text = httpx.get(f"{address}/metrics").text
+    assert 'offaxis_requests_total{route="/v1/predict",status="200"}' in text
+    assert "offaxis_request_seconds_bucket" in text
+    assert "offaxis_drift_alarm 0.0" in text
+
+
+def test_drift_is_seen_and_forgotten(model: Model, world: World) -> None:
+    from offaxis.data import load, match
+
+    strangers = match(load("letters", count=200), world.test.shape)
+    with running(model) as (address, _):
+        for start in range(0, 60, 20):
+            httpx.post(
+                f"{address}/v1/predict",
+                files=[("f", (f"{i}.png", png(world.test, i))) for i in range(start, start + 20)],
+            )
+        quiet = httpx.get(f"{address}/v1/drift").json()
+        assert quiet["images"] == 60
+        assert not quiet["alarm"]
+        for start in range(0, 200, 20):
+            httpx.post(
+                f"{address}/v1/predict",
+                files=[("f", (f"{i}.png", png(strangers, i))) for i in range(start, start + 20)],
+            )
+        loud = httpx.get(f"{address}/v1/drift").json()
+        assert loud["alarm"]
+        assert 60 < loud["alarmed_at"] <= 260
+        assert loud["trace"][-1][0] == 260
+        assert httpx.post(f"{address}/v1/drift/reset").json()["images"] == 0
+        assert "offaxis_drift_alarm 0.0" in httpx.get(f"{address}/metrics").text
+
+
+def test_a_token_is_asked_for(model: Model, world: World) -> None:
+    with running(model, token="secret") as (address, _):
+        for path in ("/v1/model", "/v1/drift", "/metrics"):
+            assert httpx.get(f"{address}{path}").status_code == 401
+            assert httpx.get(f"{address}{path}", headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert post(address, png(world.test, 0)).status_code == 401
+        assert httpx.get(f"{address}/v1/model", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        assert httpx.get(f"{address}/").status_code == 200
+
+
+def huge_png(side: int) -> bytes:
+    """A small file that says it is a very large image."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+
+
+def test_limits_on_bytes_pixels_and_count(model: Model, world: World) -> None:
+    limits = Limits(body_bytes=20_000, images=4, pixels=1_000_000)
+    with running(model, limits) as (address, _):
+        assert post(address, bytes(20_001)).status_code == 413
+        answer = post(address, huge_png(5000))
+        assert answer.status_code == 422
+        assert "pixels" in answer.json()["predictions"][0]["error"]
+        many = [("f", (f"{i}.png", png(world.test, i))) for i in range(5)]
+        assert httpx.post(f"{address}/v1/predict", files=many).status_code == 413
+
+        def endless() -> Iterator[bytes]:
+            for _ in range(30):
+                yield bytes(1000)
+
+        # no content-length: the limit holds as the body comes; the connection may close while the rest is being sent
+        with suppress(httpx.TransportError):
+            assert httpx.post(f"{address}/v1/predict", content=endless()).status_code == 413
+        assert post(address, png(world.test, 0)).status_code == 200
+
+
+def test_limits_that_contradict_each_other_are_refused(bundle: Path) -> None:
+    with pytest.raises(ArgumentError, match="32 images may come in a request and only 16 may wait"):
+        Limits(queue=16)
+    with pytest.raises(ArgumentError, match="a request may have 101 bytes and all together 100"):
+        Limits(body_bytes=101, bodies_bytes=100)
+    said = CliRunner().invoke(app, ["serve", str(bundle), "--queue", "16"])
+    assert isinstance(said.exception, ArgumentError)
+
+
+def test_bodies_of_every_size_that_is_allowed_have_room(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Limits] = []
+    monkeypatch.setattr("offaxis.server.run.make_server", lambda *given: made.append(given[4]))
+    monkeypatch.setattr("offaxis.server.run.serve", lambda _: None)
+    for megabytes in ("16", "300"):
+        assert CliRunner().invoke(app, ["serve", str(bundle), "--max-body", megabytes]).exit_code == 0
+    assert [limits.bodies_bytes // 2**20 for limits in made] == [256, 300]
+
+
+def test_requests_are_batched_and_a_full_queue_says_503(model: Model, world: World) -> None:
+    """A slow network: what comes meanwhile is judged together; what does not fit is told to come again."""
+    sizes: list[int] = []
+    gate = threading.Event()
+
+    class Slow(Model):
+        def judge(self, pixels: Any) -> Any:
+            sizes.append(len(pixels))
+            gate.wait(10)
+            return super().judge(pixels)
+
+    slow = Slow(**{name: getattr(model, name) for name in model.__dataclass_fields__})
+    with running(slow, Limits(images=6, queue=6, batch=8)) as (address, _), ThreadPoolExecutor(12) as pool:
+        first = pool.submit(post, address, png(world.test, 0))
+        while not sizes:
+            time.sleep(0.01)
+        waiting = [pool.submit(post, address, png(world.test, number)) for number in range(6)]
+        while "offaxis_queue_images 6.0" not in httpx.get(f"{address}/metrics").text:
+            time.sleep(0.02)
+        for number in range(3):
+            answer = post(address, png(world.test, number))
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "1"
+        gate.set()
+        assert [future.result().status_code for future in (first, *waiting)] == [200] * 7
+        assert sizes == [1, 4, 2]
+        assert post(address, png(world.test, 0)).status_code == 200
+
+
+def test_a_network_that_fails_tells_no_details(model: Model, world: World, caplog: Any) -> None:
+    class Broken(Model):
+        def judge(self, pixels: Any) -> Any:
+            raise RuntimeError("secret at /home/somebody")
+
+    broken = Broken(**{name: getattr(model, name) for name in model.__dataclass_fields__})
+    with running(broken) as (address, _):
+        answer = post(address, png(world.test, 0))
+        assert answer.status_code == 500
+        assert "secret" not in answer.text
+        assert "somebody" not in answer.text
+
+
+def overflowing(network: Any) -> Any:
+    """The network with a scale that no float can hold."""
+    changed = deepcopy(network)
+    changed.head.scale.norm.bias.data.fill_(1000.0)
+    return changed
+
+
+def test_a_scale_that_overflows_leaves_the_class_to_the_cosine(model: Model, world: World) -> None:
+    broken = replace(model, network=overflowing(model.network))
+    expected = model.predict(world.test.batch(torch.arange(8)))
+    for said, before in zip(broken.predict(world.test.batch(torch.arange(8))), expected, strict=True):
+        assert said == replace(before, probability=1.0)
+    with running(broken) as (address, _):
+        answer = post(address, png(world.test, 0))
+        assert answer.status_code == 200
+        assert answer.json()["predictions"][0]["class"] == expected[0].class_name
+
+
+def test_an_image_that_cannot_be_judged_costs_the_others_nothing(model: Model, world: World) -> None:
+    """A detector that reads the logits, and one image among others for which they are infinite."""
+    white = torch.full((1, *world.test.shape), 255, dtype=torch.uint8)
+    by_energy = Model.calibrated(
+        model.network, world.calibration, detector=Energy(), preprocessing=model.preprocessing, classes=model.classes
+    )
+
+    class Sometimes(Model):
+        def judge(self, pixels: Any) -> Any:
+            strange = (pixels == white).flatten(1).all(1).any()
+            return (replace(by_energy, network=overflowing(self.network)) if strange else by_energy).judge(pixels)
+
+    sometimes = Sometimes(**{name: getattr(by_energy, name) for name in by_energy.__dataclass_fields__})
+    files = [("f", (f"{i}.png", png(world.test, i))) for i in range(4)]
+    files.insert(2, ("f", ("white.png", png(TensorSet("white", white), 0))))
+    with running(sometimes) as (address, _):
+        answer = httpx.post(f"{address}/v1/predict", files=files)
+        assert answer.status_code == 200
+        said = answer.json()["predictions"]
+        assert "no finite numbers" in said.pop(2)["error"]
+        expected = by_energy.predict(world.test.batch(torch.arange(4)))
+        assert [record["class"] for record in said] == [p.class_name for p in expected]
+        assert httpx.get(f"{address}/v1/drift").json()["images"] == 4
+
+
+def test_slow_and_vanishing_clients_hold_up_nobody(model: Model, world: World) -> None:
+    limits = replace(Limits(), seconds_to_send=1.0, connections=60)
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
+    with running(model, limits) as (address, _):
+        port = int(address.rsplit(":", 1)[1])
+        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+        for number, connection in enumerate(slow):
+            connection.sendall(head + b"abc" if number % 2 else head[:20])  # a body, or a head, that does not come
+            if number % 8 == 7:
+                connection.close()  # gone in the middle
+        began = time.monotonic()
+        for number in range(10):
+            assert post(address, png(world.test, number)).status_code == 200
+        assert time.monotonic() - began < 5
+        time.sleep(1.2)
+        answers = []
+        for connection in slow:
+            if connection.fileno() >= 0:
+                connection.settimeout(5)
+                answers.append(connection.recv(1000))  # told off, or closed: nobody is left hanging
+                connection.close()
+        assert {answer[:12] for answer in answers} <= {b"", b"HTTP/1.1 408"}
+        assert b"HTTP/1.1 408" in {answer[:12] for answer in answers}
+
+
+def test_sigterm_finishes_what_was_taken(bundle: Path, world: World) -> None:
+    """A real process: a request whose body is half sent when the signal comes is answered, then the process ends."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "offaxis", "serve", str(bundle), "--port", str(port)], stderr=subprocess.PIPE
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/healthz")
+                break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        data = png(world.test, 0)
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            head = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: {len(data)}\r\n\r\n"
+            connection.sendall(head.encode() + data[:10])
+            time.sleep(0.3)
+            os.kill(process.pid, signal.SIGTERM)
+            time.sleep(0.5)
+            with pytest.raises(httpx.TransportError):  # nothing new is taken
+                httpx.get(f"http://127.0.0.1:{port}/healthz")
+            connection.sendall(data[10:])
+            connection.settimeout(10)
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert json.loads(re.split(rb"\r\n\r\n", answer, maxsplit=1)[1])["predictions"][0]["verdict"]
+        process.wait(10)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode in (0, -signal.SIGTERM)

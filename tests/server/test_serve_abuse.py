@@ -1,0 +1,124 @@
+"""Clients that mean the service ill: connections that never end, names that cannot be written, pages of other sites."""
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+import httpx
+
+from offaxis import Model
+from offaxis.server.limits import Limits
+from tests.models import World
+from tests.server.serving import png, running
+
+
+def connect(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), timeout=5)
+
+
+def answer(client: socket.socket) -> bytes:
+    """One answer, whose body is JSON."""
+    read = b""
+    while not read.endswith(b"}"):
+        part = client.recv(4096)
+        assert part, "closed before the answer was whole"
+        read += part
+    return read
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.mark.parametrize("request_line", ["POST /v1/predict", "GET /healthz"])
+def test_a_body_that_drips_after_the_answer_ends_the_connection(model: Model, request_line: str) -> None:
+    head = f"{request_line} HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n".encode()
+    with running(model, Limits(seconds_to_send=0.5), token="secret") as (address, server), connect(address) as client:
+        client.sendall(head)
+        assert answer(client).startswith((b"HTTP/1.1 401", b"HTTP/1.1 200"))
+        client.sendall(b"a")  # a byte of a body that nobody reads any more
+        began = time.monotonic()
+        client.settimeout(0.2)
+        while time.monotonic() - began < 4:
+            try:
+                client.sendall(b"b")
+                if client.recv(4096) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert time.monotonic() - began < 2
+        assert eventually(lambda: not server.server_state.connections)
+
+
+def test_a_body_that_is_sent_whole_after_the_answer_leaves_the_connection_open(model: Model) -> None:
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+    with running(model, Limits(seconds_to_send=1), token="secret") as (address, _), connect(address) as client:
+        for _ in range(3):
+            client.sendall(head)
+            assert answer(client).startswith(b"HTTP/1.1 401")
+            client.sendall(b"0123456789")
+        time.sleep(0.3)
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer(client).startswith(b"HTTP/1.1 200")
+
+
+def test_answers_that_nobody_reads_end_the_connection(model: Model) -> None:
+    with running(model, Limits(seconds_to_send=0.5)) as (address, server), socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", int(address.rsplit(":", 1)[1])))
+        client.settimeout(0.5)
+        try:
+            while True:
+                client.sendall(50 * b"GET /page.js HTTP/1.1\r\nHost: x\r\n\r\n")
+        except (TimeoutError, ConnectionError):
+            pass  # all that fits on the way is there
+        assert eventually(lambda: not server.server_state.connections)
+
+
+@pytest.mark.parametrize(("charset", "name"), [("utf-7", b"+2AA-"), ("unicode_escape", rb"\\ud800")])
+def test_a_name_with_half_a_character_is_answered(model: Model, world: World, charset: str, name: bytes) -> None:
+    head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="' + name + b'"\r\n\r\n'
+    kind = f"multipart/form-data; boundary=x; charset={charset}"
+    with running(model) as (address, _):
+        said = httpx.post(
+            f"{address}/v1/predict",
+            content=head + png(world.test, 0) + b"\r\n--x--\r\n",
+            headers={"content-type": kind},
+        )
+        assert said.status_code == 200
+        assert said.json()["predictions"][0]["name"] == "?"
+
+
+def test_pages_of_other_sites_change_nothing(model: Model, world: World) -> None:
+    with running(model) as (address, _):
+        foreign: list[dict[str, str]] = [
+            {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"},
+            {"Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"},  # another service of this machine
+            {"Origin": "https://elsewhere.example"},
+            {"Origin": "null"},
+        ]
+        own: list[dict[str, str]] = [
+            {"Origin": address, "Sec-Fetch-Site": "same-origin"},
+            {"Origin": "https://proxy.example", "Sec-Fetch-Site": "same-origin"},  # a proxy that changes the Host
+            {"Origin": address},
+            {},
+        ]
+        assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0)).status_code == 200
+        for headers in foreign:
+            refused = httpx.post(f"{address}/v1/drift/reset", headers=headers)
+            assert refused.status_code == 403
+            assert "page of another site" in refused.json()["error"]
+            assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0), headers=headers).status_code == 403
+            assert httpx.get(f"{address}/healthz", headers=headers).status_code == 200
+        assert httpx.get(f"{address}/v1/drift").json()["images"] == 1
+        for headers in own:
+            assert httpx.post(f"{address}/v1/drift/reset", headers=headers).status_code == 200
