@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.data import ImageSet, load
-from offaxis.data.batches import Batches
+from offaxis.data import ImageSet, limit_images, load
+from offaxis.data.transforms import Batches
 from offaxis.deploy.open import Subject
-from offaxis.evaluation import at_most, open_network
+from offaxis.evaluation import open_network
 from offaxis.heads import CosineHead, Outputs
 from offaxis.metrics import auroc
 from study.sets import DEVELOPMENT
@@ -109,9 +109,9 @@ def alignment(train: Outputs, labels: Tensor, weight: Tensor) -> str:
 def main() -> None:
     """Both ID sets."""
     for id_name in ("cifar10", "fashion-mnist"):
-        test, train = at_most(load(id_name, "test"), IMAGES), at_most(load(id_name, "train"), FITTED)
+        test, train = limit_images(load(id_name, "test"), IMAGES), limit_images(load(id_name, "train"), FITTED)
         labels = torch.as_tensor(train.labels).long()
-        strange = {name: at_most(load(name, "test", like=test), IMAGES) for name in DEVELOPMENT}
+        strange = {name: limit_images(load(name, "test", like=test), IMAGES) for name in DEVELOPMENT}
         found: dict[str, list[list[float]]] = {}
         for seed in SEEDS:
             subject = open_network(chain_for(id_name).runs / main_runs(id_name, seed)[1].name)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from offaxis.evaluation import Result, Store
 from offaxis.reproduce.commands import Run
-from offaxis.reproduce.query import results_of
+from offaxis.reproduce.tables import results_of
 from study.steps import KEPT, SEEDS, chain_for, main_runs
 
 GROUPS = ("near", "far", "noise", "all")

@@ -3,7 +3,7 @@
 import shutil
 
 from offaxis.evaluation import Store
-from offaxis.evaluation.archive import compact
+from offaxis.evaluation.store import compact
 from study.steps import KEPT, WORK
 
 IMAGES = 800

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from offaxis.reproduce.step import Step
+from offaxis.reproduce.commands import Step
 from study.steps import WORK, all_steps
 
 LOG = WORK / "log"

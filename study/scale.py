@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offaxis.data import ImageSet, load
-from offaxis.data.batches import Batches
+from offaxis.data import ImageSet, limit_images, load
+from offaxis.data.transforms import Batches
 from offaxis.deploy.open import Subject
-from offaxis.evaluation import at_most, open_network
+from offaxis.evaluation import open_network
 from offaxis.metrics import auroc
 from study.sets import DEVELOPMENT, REPORTED
 from study.steps import SEEDS, chain_for, main_runs
@@ -38,11 +38,11 @@ def main() -> None:
     """Both ID sets."""
     for id_name in ("cifar10", "fashion-mnist"):
         subjects = [open_network(chain_for(id_name).runs / main_runs(id_name, seed)[1].name) for seed in SEEDS]
-        test = at_most(load(id_name, "test"), IMAGES)
+        test = limit_images(load(id_name, "test"), IMAGES)
         known = [scores(subject, test) for subject in subjects]
         print(f"| {id_name} | cosine | scale | cosine x scale | length of features |\n|---|---:|---:|---:|---:|")
         for name in (*DEVELOPMENT, *REPORTED[id_name]):
-            images = at_most(load(name, "test", like=test), IMAGES)
+            images = limit_images(load(name, "test", like=test), IMAGES)
             found = [scores(subject, images) for subject in subjects]
             values = [[auroc(a[:, k], b[:, k]) for k in range(4)] for a, b in zip(known, found, strict=True)]
             print(f"| {name} | " + " | ".join(f"{100 * v:.1f}" for v in np.mean(values, 0)) + " |", flush=True)

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.calibration.conformal import threshold
-from offaxis.data import load
-from offaxis.data.batches import Batches
+from offaxis.data import limit_images, load
 from offaxis.data.image_set import TensorSet
+from offaxis.data.transforms import Batches
 from offaxis.detectors import fit_all, score_all
-from offaxis.evaluation import at_most, make_detectors, open_network
+from offaxis.evaluation import make_detectors, open_network
 from offaxis.files import write_text
 from study.steps import FREE, KEPT, SEEDS, chain_for, main_runs
 
@@ -84,7 +84,9 @@ def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
         assert subject.normalise is not None
         detectors = [d for d in make_detectors(FREE, subject) if "cosine" not in d.uses or run.head == "cosine"]
         fit_all(
-            subject.network, Batches(at_most(load(id_name, "train"), FIT_IMAGES), subject.normalise, 256), detectors
+            subject.network,
+            Batches(limit_images(load(id_name, "train"), FIT_IMAGES), subject.normalise, 256),
+            detectors,
         )
         known = score_all(subject.network, Batches(calibration, subject.normalise, 256), detectors)
         limits = [threshold(np.sort(scores.double().numpy()), ALPHA) for scores in known]

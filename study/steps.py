@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from offaxis.reproduce.commands import Chain, Run
+from offaxis.reproduce.commands import Chain, Run, Step
 from offaxis.reproduce.items import ablation_rows, sweep
 from offaxis.reproduce.settings import Trained, laptop
-from offaxis.reproduce.step import Step
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
 
 QUICK = ("--precision", "bf16-mixed")

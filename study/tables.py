@@ -9,8 +9,8 @@ from offaxis.evaluation import Store
 from offaxis.evaluation.summary import Summary, View, summarise
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, percent
-from offaxis.reproduce.beside_paper import paper_rows
 from offaxis.reproduce.commands import Run
+from offaxis.reproduce.tables import paper_rows
 from offaxis.training import RECIPES
 from study.found import GROUPS, mains, of, there
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED

@@ -10,9 +10,9 @@ from PIL import Image
 
 from offaxis import Model, Trained, networks, train
 from offaxis.data import ImageSet, load
-from offaxis.deploy.together import together
+from offaxis.deploy.open import together
 from offaxis.detectors import MarginEntropyLoss
-from offaxis.networks.leave_out_ensemble import folds
+from offaxis.networks.ensemble import folds
 from offaxis.training import Loss, cross_entropy, laptop
 
 

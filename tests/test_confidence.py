@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offaxis.confidence import area_under_risk_coverage, expected_calibration_error, risk_coverage
 from offaxis.errors import ArgumentError
+from offaxis.metrics import area_under_risk_coverage, expected_calibration_error, risk_coverage
 
 answers = st.lists(st.tuples(st.integers(0, 20).map(lambda v: v / 20), st.booleans()), min_size=1, max_size=40)
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offaxis.demo import Demo, run_demo
+from offaxis.demo import Demo, run_demo, spread, table_rows, write_demo_page
 from offaxis.metrics import auroc
-from offaxis.reports.demo_page import spread, table_rows, write_demo_page
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 

@@ -1,33 +1,75 @@
 """offaxis tells whether an image is one that a classifier was trained for."""
 
-from offaxis.calibration.calibrate import Calibration, calibrate
-from offaxis.deploy import Model, Prediction, Preprocessing, Verdict
-from offaxis.deploy import read as load
-from offaxis.errors import OffaxisError
-from offaxis.heads import CosineHead, LinearHead, Outputs
-from offaxis.networks.attach import attach
-from offaxis.networks.classifier import Classifier, Paired
-from offaxis.training import Recipe, Trained, load_run, train
-from offaxis.version import __version__
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Calibration",
-    "Classifier",
-    "CosineHead",
-    "LinearHead",
-    "Model",
-    "OffaxisError",
-    "Outputs",
-    "Paired",
-    "Prediction",
-    "Preprocessing",
-    "Recipe",
-    "Trained",
-    "Verdict",
-    "__version__",
-    "attach",
-    "calibrate",
-    "load",
-    "load_run",
-    "train",
-]
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from offaxis.calibration.calibrate import Calibration as Calibration
+    from offaxis.calibration.calibrate import calibrate as calibrate
+    from offaxis.data.image_set import ImageSet as ImageSet
+    from offaxis.data.load import load as load_images
+    from offaxis.deploy.bundle import read as load
+    from offaxis.deploy.model import Model as Model
+    from offaxis.deploy.model import Prediction as Prediction
+    from offaxis.deploy.model import Verdict as Verdict
+    from offaxis.deploy.open import open_network as open_network
+    from offaxis.deploy.preprocessing import Preprocessing as Preprocessing
+    from offaxis.detectors.base import Detector as Detector
+    from offaxis.errors import OffaxisError as OffaxisError
+    from offaxis.heads.base import Outputs as Outputs
+    from offaxis.heads.cosine import CosineHead as CosineHead
+    from offaxis.heads.linear import LinearHead as LinearHead
+    from offaxis.networks.attach import attach as attach
+    from offaxis.networks.classifier import Classifier as Classifier
+    from offaxis.networks.classifier import Paired as Paired
+    from offaxis.networks.ensemble import Ensemble as Ensemble
+    from offaxis.training.loop import train as train
+    from offaxis.training.recipe import Recipe as Recipe
+    from offaxis.training.run import Trained as Trained
+    from offaxis.training.run import load_run as load_run
+
+# Where each public name lives: imported when it is first asked for, so that the command line starts at once.
+_HOMES = {
+    "Calibration": "offaxis.calibration.calibrate",
+    "Classifier": "offaxis.networks.classifier",
+    "CosineHead": "offaxis.heads.cosine",
+    "Detector": "offaxis.detectors.base",
+    "Ensemble": "offaxis.networks.ensemble",
+    "ImageSet": "offaxis.data.image_set",
+    "LinearHead": "offaxis.heads.linear",
+    "Model": "offaxis.deploy.model",
+    "OffaxisError": "offaxis.errors",
+    "Outputs": "offaxis.heads.base",
+    "Paired": "offaxis.networks.classifier",
+    "Prediction": "offaxis.deploy.model",
+    "Preprocessing": "offaxis.deploy.preprocessing",
+    "Recipe": "offaxis.training.recipe",
+    "Trained": "offaxis.training.run",
+    "Verdict": "offaxis.deploy.model",
+    "attach": "offaxis.networks.attach",
+    "calibrate": "offaxis.calibration.calibrate",
+    "load": "offaxis.deploy.bundle:read",
+    "load_images": "offaxis.data.load:load",
+    "load_run": "offaxis.training.run",
+    "open_network": "offaxis.deploy.open",
+    "train": "offaxis.training.loop",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home at its first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'offaxis' has no attribute {name!r}")
+    module, _, original = _HOMES[name].partition(":")
+    found = getattr(importlib.import_module(module), original or name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *_HOMES})

@@ -1,11 +1,14 @@
 """Files that are written whole or not at all."""
 
 import errno
+import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from offaxis.errors import StorageError
 
@@ -42,6 +45,11 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def digest(values: Any) -> str:
+    """16 hexadecimal digits for anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _umask() -> int:

@@ -78,7 +78,7 @@ class Progress:
             sys.stderr.flush()
 
 
-class Counter:
+class CountProgress:
     """Work whose end is not known: a number that rises on a terminal, a line now and then elsewhere.
 
     Args:

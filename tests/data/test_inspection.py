@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from offaxis.data import TensorSet, image_hashes, load
-from offaxis.data.contact_sheet import contact_sheet, write_contact_sheet
-from offaxis.data.frame import border_widths, find_frame
-from offaxis.data.inspection import inspect
+from offaxis.data.inspection import border_widths, contact_sheet, find_frame, inspect, write_contact_sheet
 from offaxis.errors import ArgumentError
 
 

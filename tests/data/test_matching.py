@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from offaxis.data import PUBLISHED, Normalise, TensorSet, load, match
-from offaxis.data.match import fit, fit_batch
+from offaxis.data.transforms import fit, fit_batch
 from offaxis.errors import ArgumentError
 
 SHAPES = st.tuples(st.sampled_from([1, 3]), st.integers(1, 12), st.integers(1, 12))

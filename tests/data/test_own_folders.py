@@ -23,7 +23,7 @@ from offaxis.data import own as own_module
 from offaxis.data.archive import Limits, unpack
 from offaxis.data.decode import decode
 from offaxis.data.folder import FolderSet
-from offaxis.data.own import own_splits
+from offaxis.data.load import own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
 
 Pixels = NDArray[np.uint8]

@@ -15,13 +15,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from offaxis.data.folder_files import Files
+from offaxis.data.binary_formats import (
+    read_cifar10_binary,
+    read_cifar10_pickled,
+    read_cifar100_pickled,
+    read_idx,
+    read_idx_pair,
+    read_stl10,
+    write_idx,
+)
+from offaxis.data.folder import Files
 from offaxis.data.image_lists import read_food101, read_gtsrb_test, read_gtsrb_training
 from offaxis.data.mat_files import read_svhn
 from offaxis.data.pickles import read_pickle
-from offaxis.data.readers.cifar import read_cifar10_binary, read_cifar10_pickled, read_cifar100_pickled
-from offaxis.data.readers.idx import read_idx, read_idx_pair, write_idx
-from offaxis.data.readers.stl10 import read_stl10
 from offaxis.errors import DataError
 
 Pixels = NDArray[np.uint8]

@@ -16,7 +16,7 @@ from PIL import Image
 
 from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, load
 from offaxis.data.catalogue import Split
-from offaxis.data.frame import find_frame
+from offaxis.data.inspection import find_frame
 
 ROOT = Path(os.environ.get("OFFAXIS_DATA", "/nowhere"))
 MOSAICS = Path(os.environ.get("OFFAXIS_MOSAICS", "/nowhere"))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from offaxis.data import CATALOGUE, TensorSet, check_pair, hold_out, load, relation, validation_parts
+from offaxis.data import CATALOGUE, TensorSet, check_pair, hold_out, load, relation, split_validation
 from offaxis.errors import ArgumentError, DataError
 
 
@@ -59,18 +59,18 @@ def test_validation_takes_the_first_thousand_but_never_more_than_a_fifth(
     count: int, taken: int, by_class: bool
 ) -> None:
     images = _numbered(count, by_class)
-    parts = validation_parts(images)
+    parts = split_validation(images)
     assert len(parts.validation) == taken
     assert sorted([*parts.validation.tolist(), *parts.test.tolist()]) == list(range(count))
     assert str(taken) in parts.rule
-    assert validation_parts(images).validation.tolist() == parts.validation.tolist()
+    assert split_validation(images).validation.tolist() == parts.validation.tolist()
     if not by_class:
         assert parts.validation.tolist() == list(range(taken))
     elif taken:
         assert images.labels is not None
         assert images.labels[parts.validation].unique().numel() == 4  # of every class, not only the first
         assert "seed 0" in parts.rule
-        assert validation_parts(images, seed=1).validation.tolist() != parts.validation.tolist()
+        assert split_validation(images, seed=1).validation.tolist() != parts.validation.tolist()
 
 
 def test_hold_out_takes_the_same_share_of_every_class() -> None:

@@ -15,11 +15,11 @@ from torch import nn
 import offaxis
 from offaxis import Classifier, Model, Paired, Preprocessing, Trained, networks
 from offaxis.data import Normalise
-from offaxis.deploy.together import together
+from offaxis.deploy.open import together
 from offaxis.detectors import KNN, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
 from offaxis.heads import make_head
-from offaxis.networks.leave_out_ensemble import Chosen
+from offaxis.networks.ensemble import Chosen
 from tests.deploy.damage import rewritten
 from tests.models import World
 from tests.server.serving import png, running

@@ -9,9 +9,9 @@ import torch
 
 import offaxis
 from offaxis import Model, Trained
-from offaxis.deploy.together import Together, together
+from offaxis.deploy.open import Together, together
 from offaxis.detectors import DETECTORS, NATIVE, Detector
-from offaxis.detectors.made_for import arguments_for
+from offaxis.detectors.registry import arguments_for
 from offaxis.errors import BundleError, DetectorError, MissingOutputError
 from tests.models import World, trained_for_a_moment
 

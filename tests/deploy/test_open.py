@@ -10,7 +10,7 @@ from offaxis.detectors import LeaveOutEnsemble, MarginEntropyLoss
 from offaxis.errors import ArgumentError, EvaluationError, RunError
 from offaxis.evaluation import leave_out_ensemble, open_network
 from offaxis.networks import wide_resnet
-from offaxis.networks.leave_out_ensemble import folds
+from offaxis.networks.ensemble import folds
 from offaxis.training import Recipe, train
 
 

@@ -25,7 +25,7 @@ from offaxis.cli import app
 from offaxis.deploy import container
 from offaxis.deploy.scoring import Options, score
 from offaxis.deploy.scoring.rows import Journal
-from offaxis.deploy.scoring.summary import write_strangest
+from offaxis.deploy.scoring.run import write_strangest
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.models import World, write_images
 

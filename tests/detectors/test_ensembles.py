@@ -10,15 +10,14 @@ from torch.nn import functional as F
 
 from offaxis.data import TensorSet
 from offaxis.detectors import Cosine, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble, MarginEntropyLoss, ReAct
-from offaxis.detectors.cosine_ensemble import cosine_ensemble_score
-from offaxis.detectors.leave_out import entropy, leave_out_score
+from offaxis.detectors.cosine import cosine_ensemble_score
 from offaxis.errors import ArgumentError, DetectorError, MissingOutputError
 from offaxis.heads import Outputs
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.leave_out_ensemble import folds
+from offaxis.networks.ensemble import folds
 from offaxis.training import train
-from offaxis.training.leave_out import published_recipe, train_leave_out
+from offaxis.training.leave_out import entropy, leave_out_score, published_recipe, train_leave_out
 
 
 def test_cosines_are_averaged_by_class_and_then_the_largest_is_taken(toy: Any, network_of: Any) -> None:

@@ -28,14 +28,13 @@ from offaxis.detectors import (
     ViM,
 )
 from offaxis.detectors.ash import shape_activations, sum_ratio
-from offaxis.detectors.choosing import best_setting
+from offaxis.detectors.base import best_setting
 from offaxis.detectors.energy import energy_score
 from offaxis.detectors.gen import gen_score
-from offaxis.detectors.head_copy import HeadCopy
 from offaxis.detectors.max_softmax import max_softmax_score
-from offaxis.detectors.reservoir import Reservoir
 from offaxis.detectors.scale import scale_activations
-from offaxis.detectors.statistics import ClassMoments
+from offaxis.detectors.shaped_energy import HeadCopy
+from offaxis.detectors.statistics import ClassMoments, Reservoir
 from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.metrics import fpr_at_tpr

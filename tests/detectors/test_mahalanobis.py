@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from offaxis.detectors import Mahalanobis, RelativeMahalanobis, State
-from offaxis.detectors.adversarial import fast_gradient_sign
-from offaxis.detectors.gaussian import TiedGaussian
-from offaxis.detectors.statistics import ClassMoments
+from offaxis.detectors.perturbation import fast_gradient_sign
+from offaxis.detectors.statistics import ClassMoments, TiedGaussian
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import LinearHead
 from offaxis.networks.classifier import Classifier

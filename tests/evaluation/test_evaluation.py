@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from offaxis.data import TensorSet
-from offaxis.data.batches import Batches
+from offaxis.data.splits import limit_images, split_validation
+from offaxis.data.transforms import Batches
 from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
 from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.evaluation import Result, Store, Subject, evaluate
 from offaxis.evaluation.detector_runs import fitting
 from offaxis.evaluation.grid_scores import Question
-from offaxis.evaluation.validation_split import at_most, divide
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
 
@@ -73,7 +73,7 @@ def test_scores_are_those_of_the_detector_itself(subject: Make, world: dict[str,
     results = {(r.method, r.ood): r for r in run(one, world, store, protocols=("one-vs-one",))}
     bright = world["ood"][0]
     assert one.normalise is not None
-    images = one.normalise(bright.images[divide(bright).test])
+    images = one.normalise(bright.images[split_validation(bright).test])
     for method, detector in (("cosine", Cosine()), ("odin (default)", ODIN(std=None))):
         expected = detector.score_images(one.network, images)
         found = store.scores(results[method, "bright"].scores[1])
@@ -132,7 +132,7 @@ def test_no_images_at_a_time_and_no_images_at_all_are_refused(subject: Make, wor
         Batches(world["id"], one.normalise, 0)
     for count in (0, -5):
         with pytest.raises(ArgumentError, match=f"at least 1 image but got {count}"):
-            at_most(world["id"], count)
+            limit_images(world["id"], count)
 
 
 class StopError(Exception):
@@ -211,7 +211,7 @@ def test_no_test_image_ever_reaches_tuning(subject: Make, world: dict[str, Any],
             scores[images.name] = one.network.outputs(one.normalise(images.images)).features.sum(1)
     allowed, forbidden = set(), set()
     for images in (world["id"], *world["ood"]):
-        parts = divide(images)
+        parts = split_validation(images)
         assert not set(parts.validation.tolist()) & set(parts.test.tolist())
         assert len(parts.validation) + len(parts.test) == len(images)
         allowed |= set(scores[images.name][parts.validation].tolist())
@@ -222,7 +222,7 @@ def test_no_test_image_ever_reaches_tuning(subject: Make, world: dict[str, Any],
     # and every detector was tested on the same images, in the same order
     for r in results:
         if r.detector == "spy" and r.hyperparameters["shift"] == 0:
-            expected = scores[r.ood][divide(next(s for s in world["ood"] if s.name == r.ood)).test]
+            expected = scores[r.ood][split_validation(next(s for s in world["ood"] if s.name == r.ood)).test]
             np.testing.assert_array_equal(store.scores(r.scores[1]), expected.numpy())
     assert len({(r.id_data, r.ood_data) for r in results}) == 3
 
@@ -232,7 +232,7 @@ def test_other_test_images_change_no_choice(subject: Make, world: dict[str, Any]
     changed = []
     for images in world["ood"]:
         pixels = images.images.clone()
-        pixels[divide(images).test] = 255 - pixels[divide(images).test]
+        pixels[split_validation(images).test] = 255 - pixels[split_validation(images).test]
         changed.append(TensorSet(images.name, pixels))
     second = run(subject(), world, Store(tmp_path / "second"), protocols=("one-vs-one",), ood=changed)
     choices = [{(r.detector, r.ood): r.hyperparameters for r in results if r.assumed} for results in (first, second)]

@@ -14,8 +14,7 @@ import pytest
 
 from offaxis.errors import StoreError
 from offaxis.evaluation import NetworkRecord, Result, Store
-from offaxis.evaluation.archive import compact, narrow
-from offaxis.evaluation.store import smallest
+from offaxis.evaluation.store import compact, narrow, smallest
 
 RESULT = Result(
     network="wrn cosine", seed=0, weights="w0", id="digits", ood="letters", assumed=None, id_data="d", ood_data="l",

@@ -7,11 +7,16 @@ import pytest
 
 from offaxis.data.relations import Group
 from offaxis.errors import ArgumentError
-from offaxis.evaluation import Result, less_biased
-from offaxis.evaluation import protocols as one_vs_one
-from offaxis.evaluation.comparison import compare, reference_of
-from offaxis.evaluation.pools import EMBEDDED, FRAME_FREE, FRAMED, sets_for
-from offaxis.evaluation.summary import Summary, View, method_names, summarise, views_in
+from offaxis.evaluation import Result
+from offaxis.evaluation.protocols import (
+    EMBEDDED,
+    FRAME_FREE,
+    FRAMED,
+    less_biased_results,
+    one_vs_one_results,
+    sets_for,
+)
+from offaxis.evaluation.summary import Summary, View, compare, method_names, reference_of, summarise, views_in
 
 SETS: dict[str, Group] = {"a": "near", "b": "far", "c": "noise"}
 
@@ -76,9 +81,9 @@ def test_the_best_comes_first_whichever_way_is_better() -> None:
 
 
 def test_the_two_protocols_share_results_without_an_assumed_set() -> None:
-    assert {(r.assumed, r.ood) for r in one_vs_one.select(TUNED)} == {(s, s) for s in SETS}
-    assert len(less_biased.select([*TUNED, *FREE])) == 12 + 6
-    assert views_in(FREE) == views_in(one_vs_one.select(TUNED)) == ["one-vs-one"]
+    assert {(r.assumed, r.ood) for r in one_vs_one_results(TUNED)} == {(s, s) for s in SETS}
+    assert len(less_biased_results([*TUNED, *FREE])) == 12 + 6
+    assert views_in(FREE) == views_in(one_vs_one_results(TUNED)) == ["one-vs-one"]
     assert len(views_in(TUNED)) == 3
 
 

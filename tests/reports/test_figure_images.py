@@ -7,8 +7,8 @@ import pytest
 
 from offaxis.errors import ArgumentError
 from offaxis.reports import figures
-from offaxis.reports.figures.embedding import subsample
-from offaxis.reports.figures.pictures import picture
+from offaxis.reports.figures.feature_spaces import subsample
+from offaxis.reports.figures.labels import picture
 
 RNG = np.random.default_rng(0)
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
 from offaxis.errors import ArgumentError
-from offaxis.reproduce.paper_init import TABLES, table
+from offaxis.reproduce.paper import TABLES, table
 
 
 def run(*words: str, width: int = 80) -> Result:

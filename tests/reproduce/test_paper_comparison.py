@@ -5,7 +5,7 @@ import math
 import pytest
 
 from offaxis.errors import ArgumentError
-from offaxis.reproduce.paper_init import Key, compare, table
+from offaxis.reproduce.paper import Key, compare, table
 
 SVHN: Key = ("wrn-28-10", "cifar10", "svhn", "cosine", "auroc")
 TIN: Key = ("wrn-28-10", "cifar10", "tin-resize", "cosine", "auroc")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from offaxis.reproduce.paper_init import TABLES, table
+from offaxis.reproduce.paper import TABLES, table
 
 SOURCE = os.environ.get("OFFAXIS_PAPER")
 pytestmark = pytest.mark.skipif(SOURCE is None, reason="OFFAXIS_PAPER does not point at the paper's LaTeX source")

@@ -8,7 +8,7 @@ from offaxis.data import CATALOGUE
 from offaxis.errors import ArgumentError
 from offaxis.metrics import accuracy_at_tpr, aupr_in, auroc
 from offaxis.networks import by_name
-from offaxis.reproduce.paper_init import TABLES, Cell, as_csv, table
+from offaxis.reproduce.paper import TABLES, Cell, as_csv, table
 
 DENSE, WIDE = "densenet-100-12", "wrn-28-10"
 MANY = ("one-vs-one", "less-biased", "less-biased-framed", "ensembles")

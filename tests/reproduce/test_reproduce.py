@@ -15,7 +15,7 @@ from offaxis.evaluation import Store
 from offaxis.evaluation.results import digest
 from offaxis.reproduce.commands import Chain, Run
 from offaxis.reproduce.items import ITEMS, ablation_rows, item
-from offaxis.reproduce.paper_init import table
+from offaxis.reproduce.paper import table
 from offaxis.reproduce.settings import SCALES, tiny
 
 # one epoch on tiny images teaches little, and training says so

@@ -14,7 +14,7 @@ from PIL import Image
 
 from offaxis import Model
 from offaxis.data import ImageSet
-from offaxis.server.limits import Limits
+from offaxis.server.body import Limits
 from offaxis.server.run import make_server
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from offaxis import Model
 from offaxis.data import load, match
-from offaxis.server.limits import Limits
+from offaxis.server.body import Limits
 from tests.models import World, write_images
 from tests.server.serving import png, running
 

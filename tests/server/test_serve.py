@@ -33,7 +33,7 @@ from offaxis.cli import app
 from offaxis.data import TensorSet
 from offaxis.detectors import Energy
 from offaxis.errors import ArgumentError
-from offaxis.server.limits import Limits
+from offaxis.server.body import Limits
 from offaxis.server.service import Service
 from tests.models import World
 from tests.server.serving import free_port, png, running

@@ -11,7 +11,7 @@ pytest.importorskip("prometheus_client")
 import httpx
 
 from offaxis import Model
-from offaxis.server.limits import Limits
+from offaxis.server.body import Limits
 from tests.models import World
 from tests.server.serving import png, running
 

@@ -20,14 +20,13 @@ from offaxis.detectors import (
     save,
     train_leave_out,
 )
-from offaxis.detectors.leave_out import leave_out_score
 from offaxis.errors import DetectorError
 from offaxis.metrics import auroc
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.leave_out_ensemble import Chosen, kept_classes
+from offaxis.networks.ensemble import Chosen, kept_classes
 from offaxis.training import AfterEpoch, Recipe
-from offaxis.training.leave_out_selection import BestEpoch
+from offaxis.training.leave_out import BestEpoch, leave_out_score
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 PLAIN = Normalise((0.5,), (0.25,))

@@ -19,8 +19,7 @@ from offaxis.errors import (
     RunError,
     TrainingStopped,
 )
-from offaxis.training.run import RunFolder
-from offaxis.training.start import find_earlier
+from offaxis.training.run import RunFolder, find_earlier
 
 from .small import SHORT, fabric, few, frozen, network, same, stop_after, weights
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from offaxis.calibration import conformal
 from offaxis.calibration.conformal import Floats
 from offaxis.data import ImageSet, Normalise
-from offaxis.data.hashes import hash_batch, image_hashes, shared
-from offaxis.data.match import match
+from offaxis.data.image_set import hash_batch, image_hashes, shared
+from offaxis.data.transforms import match
 from offaxis.detectors import Detector, Reads
-from offaxis.detectors.made_for import usual_detector
+from offaxis.detectors.registry import usual_detector
 from offaxis.errors import CalibrationError, DataError, OverlapError
 from offaxis.networks.inference import Network, evaluating, to_device
 

@@ -3,11 +3,12 @@
 import sys
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 
-from offaxis.errors import OffaxisError, TrainingStopped
-from offaxis.version import __version__
+from offaxis import __version__
+from offaxis.errors import ArgumentError, OffaxisError, TrainingStopped
 
 app = typer.Typer(
     name="offaxis",
@@ -51,3 +52,31 @@ def main() -> None:
         console.print("error:", style="bold red", end=" ")
         console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or mps.")]
+
+
+def usable(device: str) -> str:
+    """The device, once a number has been there and back.
+
+    Raises:
+        ArgumentError: PyTorch knows no such device or cannot use it here; the message names those that it can.
+    """
+    try:
+        torch.zeros(1, device=device).item()
+    except (
+        RuntimeError,
+        AssertionError,
+        ImportError,
+    ):  # by whether PyTorch knows it, was built for it, or has a plug-in
+        raise ArgumentError(
+            f"Expected --device to be one that PyTorch can use here ({', '.join(devices())}) but got {device!r}."
+        ) from None
+    return device
+
+
+def devices() -> list[str]:
+    """The devices that there are, such as cpu, cuda:0 and cuda:1."""
+    found = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    return [*found, "mps"] if torch.backends.mps.is_available() else found

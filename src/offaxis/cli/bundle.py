@@ -1,4 +1,4 @@
-"""``offaxis bundle`` and ``offaxis calibrate``: a run -> a bundle, and a bundle with other calibration images."""
+"""``offaxis bundle``, ``calibrate`` and ``export``: a run -> a bundle, calibrated anew, and as an ONNX file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -86,7 +86,7 @@ def calibrate_command(
     """Calibrate a bundle anew, on other ID images or for another level; nothing is trained."""
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import read
-    from offaxis.deploy.own_network import made_by
+    from offaxis.deploy.open import made_by
 
     model = read(bundle, made_by(network))
     model = model.recalibrated(images_like(images, model.preprocessing.shape, data), alpha, per_class)
@@ -125,3 +125,26 @@ def _report(model: "object", path: Path) -> None:
     if not len(model.used):
         lines.append("It was not checked whether calibration images were used for training.")
     Console(stderr=True).print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command("export", epilog=example("offaxis export digits.oax --onnx digits.onnx"))
+def export_command(
+    bundle: Annotated[Path, typer.Argument(help="A bundle.")],
+    onnx: Annotated[Path, typer.Option(help="The file to write, by custom x.onnx.")],
+    network: Network = None,
+) -> None:
+    """Write a bundle as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out."""
+    from offaxis.deploy.bundle import read
+    from offaxis.deploy.onnx import export, names
+    from offaxis.deploy.open import made_by
+
+    model = read(bundle, made_by(network))
+    difference = export(model, onnx)
+    channels, height, width = model.preprocessing.shape
+    Console(stderr=True).print(
+        f"{onnx}: pixels uint8 (N, {channels}, {height}, {width}) -> {', '.join(names(model))}. onnxruntime and PyTorch differ "
+        f"by {difference:.1g} at most.",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -13,10 +13,9 @@ from rich.table import Table
 
 from offaxis.cli.app import example
 from offaxis.data import CATALOGUE, Entry, ImageSet, load, relation
-from offaxis.data.contact_sheet import write_contact_sheet
-from offaxis.data.get import Source, get
-from offaxis.data.inspection import Inspection, inspect
-from offaxis.data.own import own_splits
+from offaxis.data.download import Source, get
+from offaxis.data.inspection import Inspection, inspect, write_contact_sheet
+from offaxis.data.load import own_splits
 from offaxis.data.root import data_root, known
 from offaxis.errors import DataError
 

@@ -19,8 +19,7 @@ def demo_command(
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Train a standard and a cosine network on digits, show them strangers, compare; about a minute on two cores."""
-    from offaxis.demo import METHODS, run_demo
-    from offaxis.reports.demo_page import spread, table_rows, write_demo_page
+    from offaxis.demo import METHODS, run_demo, spread, table_rows, write_demo_page
 
     begun = time.monotonic()
     demo = run_demo(seeds, epochs, quiet=quiet)

@@ -11,9 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from offaxis.cli.app import app, example
-from offaxis.cli.device import Device, usable
-from offaxis.data import ImageSet, load
+from offaxis.cli.app import Device, app, example, usable
+from offaxis.data import ImageSet, limit_images, load
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.errors import ArgumentError
 from offaxis.evaluation import (
@@ -21,7 +20,6 @@ from offaxis.evaluation import (
     Result,
     Store,
     Subject,
-    at_most,
     ensemble,
     evaluate,
     leave_out_ensemble,
@@ -102,7 +100,7 @@ def evaluate_command(
 
     @functools.cache  # networks share the sets, and their checksums
     def tested(name: str, like: str | None) -> ImageSet:
-        return at_most(load(name, "test", root=data, like=None if like is None else tested(like, None)), images)
+        return limit_images(load(name, "test", root=data, like=None if like is None else tested(like, None)), images)
 
     store = Store(out)
     made: list[Result] = []
@@ -127,7 +125,7 @@ def evaluate_command(
 
 
 def _training(id_name: str, data: Path | None, count: int | None) -> ImageSet:
-    return at_most(load(id_name, "train", root=data), count)
+    return limit_images(load(id_name, "train", root=data), count)
 
 
 def _subjects(paths: list[str], together: str, label: str | None) -> list[Subject]:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from offaxis.cli.app import app, example
 from offaxis.errors import ArgumentError
-from offaxis.reproduce.paper_init import CITATION, TABLES, Cell, as_csv, table
+from offaxis.reproduce.paper import CITATION, TABLES, Cell, as_csv, table
 
 _METRICS = {
     "accuracy_at_tpr": "Accuracy at TPR 95 %",

@@ -10,8 +10,7 @@ from rich.console import Console
 from offaxis.cli.app import app, example
 from offaxis.data import ImageSet, load
 from offaxis.errors import ArgumentError
-from offaxis.evaluation.archive import compact
-from offaxis.evaluation.store import Store
+from offaxis.evaluation.store import Store, compact
 from offaxis.metrics import HIGHER_IS_BETTER
 
 

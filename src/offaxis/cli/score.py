@@ -46,9 +46,9 @@ def score_command(
     Beside the rows a summary (.summary.json) and a page of the strangest images (.strangest.png) are written.
     """
     from offaxis.deploy.bundle import read
-    from offaxis.deploy.own_network import made_by
+    from offaxis.deploy.open import made_by
     from offaxis.deploy.scoring import Options, score
-    from offaxis.deploy.scoring.summary import sentences
+    from offaxis.deploy.scoring.run import sentences
 
     if engine == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")

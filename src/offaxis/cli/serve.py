@@ -32,10 +32,10 @@ def serve_command(
 ) -> None:
     """Answer over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
     from offaxis.deploy.bundle import read
-    from offaxis.deploy.own_network import made_by
+    from offaxis.deploy.open import made_by
 
     try:
-        from offaxis.server.limits import Limits
+        from offaxis.server.body import Limits
         from offaxis.server.run import is_local, make_server, serve
     except ImportError as error:
         raise MissingPackageError(

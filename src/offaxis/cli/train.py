@@ -15,7 +15,7 @@ from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike
 from offaxis.networks import by_name
 from offaxis.training import RECIPES, Loss, cross_entropy, train
-from offaxis.training.start import labels_of
+from offaxis.training.run import labels_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -138,7 +138,7 @@ def _loss(leave_out: str | None, num_classes: int) -> Loss:
     if leave_out is None:
         return cross_entropy
     from offaxis.detectors import MarginEntropyLoss
-    from offaxis.networks.leave_out_ensemble import folds
+    from offaxis.networks.ensemble import folds
 
     member, _, count = leave_out.partition("/")
     if not (member.isdecimal() and count.isdecimal() and int(member) < int(count)):

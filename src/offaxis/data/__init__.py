@@ -1,15 +1,13 @@
 """Name -> images: what a network is trained on and tested with."""
 
 from offaxis.data.catalogue import CATALOGUE, Entry
-from offaxis.data.get import get
-from offaxis.data.hashes import image_hashes
-from offaxis.data.image_set import ImageSet, Skipped, TensorSet
+from offaxis.data.download import get
+from offaxis.data.image_set import ImageSet, Skipped, TensorSet, image_hashes
 from offaxis.data.load import load
-from offaxis.data.match import match
 from offaxis.data.noise import GaussianNoise, UniformNoise
 from offaxis.data.relations import Relation, check_pair, relation
-from offaxis.data.splits import Parts, hold_out, validation_parts
-from offaxis.data.transforms import PUBLISHED, Normalise
+from offaxis.data.splits import ValidationSplit, hold_out, limit_images, split_validation
+from offaxis.data.transforms import PUBLISHED, Normalise, match
 
 __all__ = [
     "CATALOGUE",
@@ -18,17 +16,18 @@ __all__ = [
     "GaussianNoise",
     "ImageSet",
     "Normalise",
-    "Parts",
     "Relation",
     "Skipped",
     "TensorSet",
     "UniformNoise",
+    "ValidationSplit",
     "check_pair",
     "get",
     "hold_out",
     "image_hashes",
+    "limit_images",
     "load",
     "match",
     "relation",
-    "validation_parts",
+    "split_validation",
 ]

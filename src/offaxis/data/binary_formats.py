@@ -1,11 +1,19 @@
-"""Files of equal records: some label bytes, then the planes of one image."""
+"""The publishers' binary files: CIFAR-10 and CIFAR-100, STL-10, and IDX (MNIST and its relatives)."""
 
+import gzip
+import zlib
 from collections.abc import Sequence
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from offaxis.data.image_set import TensorSet
+from offaxis.data.pickles import read_pickle
 from offaxis.errors import DataError
 from offaxis.files import replacing
 
@@ -62,3 +70,148 @@ def write_records(path: Path, labels: NDArray[np.uint8], images: NDArray[np.uint
     """Write what :func:`read_records` reads: labels (N, label_bytes) and images (N, c, h, w), whole or not at all."""
     with replacing(path) as temporary:
         np.concatenate([labels, images.reshape(len(images), -1)], axis=1).tofile(temporary)
+
+
+SHAPE = (3, 32, 32)
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def _binary(paths: Sequence[Path], name: str, label_bytes: int, classes: int, names_file: str) -> TensorSet:
+    labels, images = read_records(paths, label_bytes, SHAPE)
+    fine = labels[:, -1]  # CIFAR-100 has the superclass first
+    check_labels(fine, classes, paths[0])
+    names_path = paths[0].parent / names_file
+    names = names_path.read_text(encoding="utf-8").split() if names_path.exists() else []
+    return _set(name, images, fine, names, classes)
+
+
+def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file: str, meta_key: str) -> TensorSet:
+    images, labels = np.empty((0, 3072), np.uint8), np.empty(0, np.int64)
+    for path in paths:
+        batch_labels, batch = _batch(read_pickle(path), key, path)
+        check_labels(batch_labels, classes, path)
+        labels = np.concatenate([labels, batch_labels])
+        images.resize((len(labels), 3072), refcheck=False)  # grows in place: the images are never in memory twice
+        images[-len(batch) :] = batch
+    meta = paths[0].parent / meta_file
+    names = read_pickle(meta).get(meta_key, []) if meta.exists() else []
+    return _set(
+        name,
+        images.reshape(-1, *SHAPE),
+        labels,
+        [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names],
+        classes,
+    )
+
+
+def _batch(content: dict[str, Any], key: str, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    images, labels = content.get("data"), content.get(key)
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
+        got = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
+        raise DataError(f"Expected images as uint8 (N, 3072) under 'data' in {path} but got {got}.")
+    if not isinstance(labels, list) or len(labels) != len(images) or not all(isinstance(y, int) for y in labels):
+        raise DataError(f"Expected a list of {len(images)} numbers under '{key}' in {path}: the file is damaged.")
+    return np.array(labels, np.int64), images
+
+
+def _set(
+    name: str, images: NDArray[np.uint8], labels: NDArray[np.generic], names: Sequence[str], classes: int
+) -> TensorSet:
+    if len(names) != classes:
+        names = CIFAR10_CLASSES if classes == 10 else [str(number) for number in range(classes)]
+    return TensorSet(name, torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), names)
+
+
+read_cifar10_binary = partial(_binary, name="cifar10", label_bytes=1, classes=10, names_file="batches.meta.txt")
+read_cifar100_binary = partial(_binary, name="cifar100", label_bytes=2, classes=100, names_file="fine_label_names.txt")
+read_cifar10_pickled = partial(
+    _pickled, name="cifar10", key="labels", classes=10, meta_file="batches.meta", meta_key="label_names"
+)
+read_cifar100_pickled = partial(
+    _pickled, name="cifar100", key="fine_labels", classes=100, meta_file="meta", meta_key="fine_label_names"
+)
+
+
+CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+
+
+def read_stl10(paths: Sequence[Path]) -> TensorSet:
+    """A file of images and one of labels -> uint8 (N, 3, 96, 96).
+
+    Raises:
+        DataError: a file is truncated, or they do not belong together.
+    """
+    _, columns = read_records(paths[:1], 0, (3, 96, 96))
+    labels = np.fromfile(paths[1], np.uint8).astype(np.int64) - 1
+    if len(labels) != len(columns):
+        raise DataError(f"Expected {len(columns)} labels in {paths[1]} but got {len(labels)}: get both files again.")
+    check_labels(labels, 10, paths[1])
+    images = torch.from_numpy(columns).transpose(2, 3)
+    return TensorSet("stl10", images, torch.from_numpy(labels), CLASSES)
+
+
+MAX_BYTES = 4 * 2**30
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """An IDX file of bytes -> uint8 array of the shape that its header gives.
+
+    Raises:
+        DataError: it is no IDX file of bytes, holds less or more than its header says, or claims too much.
+    """
+    try:
+        with path.open("rb") as plain:
+            gzipped = plain.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if gzipped else path.open("rb") as file:
+            magic = file.read(4)
+            if len(magic) != 4 or magic[:3] != b"\x00\x00\x08" or not 1 <= magic[3] <= 4:
+                raise DataError(f"Expected an IDX file of bytes but {path} begins with {magic.hex(' ') or 'nothing'}.")
+            header = file.read(4 * magic[3])
+            if len(header) != 4 * magic[3]:
+                raise DataError(f"{path} is truncated in its header: get it again.")
+            shape = tuple(int(length) for length in np.frombuffer(header, ">u4"))
+            expected = int(np.prod(shape, dtype=np.float64))
+            if expected > MAX_BYTES:
+                raise DataError(f"{path} claims {expected:,} bytes, more than the {MAX_BYTES:,} that are read.")
+            array = np.empty(expected, np.uint8)
+            here = _fill(array, file)
+            more = file.read(1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is damaged or truncated ({error}): get it again.") from error
+    if more or here != expected:
+        came = "more" if more else f"{here:,}"
+        raise DataError(f"Expected {expected:,} bytes after the header of {path} but there are {came}: get it again.")
+    return array.reshape(shape)
+
+
+def _fill(array: NDArray[np.uint8], file: gzip.GzipFile | BufferedReader) -> int:
+    """Read into an array piece by piece, so that nothing is in memory twice; the number of bytes that came."""
+    here = 0
+    while here < len(array):
+        piece = file.read(min(2**20, len(array) - here))
+        if not piece:
+            break
+        array[here : here + len(piece)] = np.frombuffer(piece, np.uint8)
+        here += len(piece)
+    return here
+
+
+def write_idx(array: NDArray[np.uint8]) -> bytes:
+    """The IDX file of an array of bytes with 1 to 4 dimensions."""
+    header = b"\x00\x00\x08" + bytes([array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    return header + array.tobytes()
+
+
+def read_idx_pair(paths: Sequence[Path], name: str, classes: Sequence[str]) -> TensorSet:
+    """A file of images (N, h, w) and one of labels (N,) -> uint8 (N, 1, h, w).
+
+    Raises:
+        DataError: the files do not belong together.
+    """
+    images, labels = read_idx(paths[0]), read_idx(paths[1])
+    if images.ndim != 3 or labels.shape != images.shape[:1]:
+        raise DataError(
+            f"Expected images (N, h, w) in {paths[0]} and N labels in {paths[1]} but got {images.shape} and {labels.shape}."
+        )
+    check_labels(labels, len(classes), paths[1])
+    return TensorSet(name, torch.from_numpy(images[:, None]), torch.from_numpy(labels.astype(np.int64)), classes)

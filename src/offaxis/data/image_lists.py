@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from offaxis.data.folder_files import Files, find_images
+from offaxis.data.folder import Files, find_images
 from offaxis.errors import DataError
 
 GTSRB_CLASSES = tuple(f"{number:05d}" for number in range(43))

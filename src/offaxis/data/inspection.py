@@ -1,17 +1,116 @@
-"""What a researcher wants to know of a set before trusting a number made with it."""
+"""Look into a set before trusting a number made with it: sizes, duplicates, black frames, a contact sheet."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 
 from offaxis.data.decode import size_of
 from offaxis.data.folder import FolderSet
-from offaxis.data.frame import Frame, border_widths, common_frame
-from offaxis.data.hashes import hash_batch, image_hashes, repeated, shared
-from offaxis.data.image_set import ImageSet, Skipped
+from offaxis.data.image_set import ImageSet, Skipped, hash_batch, image_hashes, repeated, shared
+from offaxis.errors import ArgumentError
+from offaxis.files import replacing
+
+ALMOST_ALL = 0.99
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The black border that the images of a set have in common.
+
+    Attributes:
+        width: pixels that are black on all four sides of nearly all images; 0 where there is no such border.
+        share: the part of the images that have it.
+        sharp: the part of the images whose black border is exactly that wide. Near 1 it is a frame around pictures;
+            well below, the pictures merely have dark margins, as centred digits do.
+    """
+
+    width: int
+    share: float
+    sharp: float
+
+    @property
+    def found(self) -> bool:
+        """Whether it is a frame: a border of one width around nearly all images."""
+        return self.width > 0 and self.sharp >= 0.9
+
+
+def border_widths(images: Tensor, black: int = 0) -> Tensor:
+    """(B, c, h, w) uint8, or float32 in [0, 1] -> int64 (B,): how many rings of pixels from outside are black.
+
+    A ring is black where no channel is above ``black`` (of 255). An image that is black all over counts as -1.
+    """
+    height, width = images.shape[2:]
+    level = black if images.dtype == torch.uint8 else black / 255
+    rows, columns = torch.arange(height), torch.arange(width)
+    to_edge = torch.minimum(
+        torch.minimum(rows, rows.flip(0))[:, None], torch.minimum(columns, columns.flip(0))[None, :]
+    )
+    nowhere = max(height, width)
+    lit = (images > level).any(dim=1)
+    nearest = torch.where(lit, to_edge, nowhere).flatten(1).amin(1)
+    return torch.where(nearest == nowhere, -1, nearest)
+
+
+def common_frame(widths: Tensor) -> Frame:
+    """The frame of a set from the border widths (N,) of its images; images that are black all over do not count."""
+    widths = widths[widths >= 0]
+    if not len(widths):
+        return Frame(0, 0.0, 0.0)
+    # the widest border that almost all images have
+    width = int(widths.sort().values[int((1 - ALMOST_ALL) * len(widths))])
+    share = (widths >= width).double().mean().item()
+    return Frame(width, share, (widths == width).double().mean().item())
+
+
+def find_frame(images: ImageSet, black: int = 0, batch: int = 1024) -> Frame:
+    """The black frame that the images of a set have in common, if any."""
+    return common_frame(torch.cat([border_widths(pixels, black) for pixels in images.batches(batch)]))
+
+
+_GAP = 6
+_BACKGROUND = (120, 140, 170)  # neither black nor grey, so that frames and margins show
+
+
+def contact_sheet(images: ImageSet, count: int = 100, tile: int = 64) -> Image.Image:
+    """Evenly spaced images of a set as a page, row by row; small ones are enlarged without smoothing.
+
+    Args:
+        images: the set.
+        count: how many at most.
+        tile: the least height and width of an image on the page, in pixels.
+    """
+    if count < 1 or tile < 1:
+        raise ArgumentError(f"Expected a positive count and tile but got {count} and {tile}.")
+    chosen = torch.linspace(0, len(images) - 1, min(count, len(images))).round().long().unique()
+    pixels = images.batch(chosen)
+    if pixels.dtype != torch.uint8:
+        pixels = pixels.mul(255).round().to(torch.uint8)
+    pixels = pixels.expand(-1, 3, -1, -1)
+    scale = max(1, math.ceil(tile / min(pixels.shape[2:])))
+    tiles = pixels.permute(0, 2, 3, 1).repeat_interleave(scale, 1).repeat_interleave(scale, 2).numpy()
+    columns = math.ceil(math.sqrt(len(tiles)))
+    rows = math.ceil(len(tiles) / columns)
+    height, width = tiles.shape[1] + _GAP, tiles.shape[2] + _GAP
+    page = np.empty((rows * height + _GAP, columns * width + _GAP, 3), np.uint8)
+    page[:] = _BACKGROUND
+    for number, image in enumerate(tiles):
+        top, left = number // columns * height + _GAP, number % columns * width + _GAP
+        page[top : top + image.shape[0], left : left + image.shape[1]] = image
+    return Image.fromarray(page)
+
+
+def write_contact_sheet(images: ImageSet, path: Path, count: int = 100, tile: int = 64) -> None:
+    """Write the page as a PNG file, whole or not at all."""
+    page = contact_sheet(images, count, tile)
+    with replacing(path) as temporary:
+        page.save(temporary, format="PNG")
 
 
 @dataclass(frozen=True)

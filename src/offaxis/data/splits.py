@@ -1,34 +1,60 @@
-"""Parts of a set: what tuning may see, and what is held out of a folder."""
+"""Parts of a set: what tuning may see, what is tested, what is held out of a folder, and at most so many images."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from offaxis.data.image_set import ImageSet
 from offaxis.errors import ArgumentError, DataError
+from offaxis.files import digest
 
 VALIDATION_IMAGES = 1000
 LARGEST_SHARE = 0.2
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The validation images of a set and the rest, on which every detector is tested.
+class ValidationSplit:
+    """The validation images of a set, which tuning may see, and the rest, on which every detector is tested.
 
     Attributes:
-        validation: int64 (V,), indices that tuning may see.
-        test: int64 (T,), all the others, in ascending order.
-        rule: how they were chosen, for the results.
+        images: the whole set.
+        validation: int64 (V,), the images that hyperparameters may be chosen on.
+        test: int64 (T,), the others, on which every detector is tested.
+        rule: how they were chosen.
     """
 
+    images: ImageSet
     validation: Tensor
     test: Tensor
     rule: str
 
+    @property
+    def name(self) -> str:
+        """The set's name."""
+        return self.images.name
 
-def validation_parts(images: ImageSet, count: int = VALIDATION_IMAGES, seed: int = 0) -> Parts:
-    """The first ``count`` images are for validation; where a set is sorted by class, those of a seeded shuffle.
+    @cached_property
+    def key(self) -> str:
+        """Names the images and their parts in a store."""
+        return digest([self.name, self.images.fingerprint, self.rule])
+
+    def about(self) -> dict[str, Any]:
+        """For the results: what the images are, with their checksum."""
+        return {
+            "name": self.name,
+            "images": len(self.images),
+            "shape": list(self.images.shape),
+            "fingerprint": self.images.fingerprint,
+            "validation": len(self.validation),
+            "rule": self.rule,
+        }
+
+
+def split_validation(images: ImageSet, count: int = VALIDATION_IMAGES, seed: int = 0) -> ValidationSplit:
+    """Split off the first ``count`` images for validation; of a set sorted by class, those of a seeded shuffle.
 
     Never more than a fifth of a set goes to validation.
     """
@@ -41,7 +67,7 @@ def validation_parts(images: ImageSet, count: int = VALIDATION_IMAGES, seed: int
     else:
         order = torch.arange(len(images))
         rule = f"the first {taken}"
-    return Parts(order[:taken], order[taken:].sort().values, f"{rule} of {len(images)} images")
+    return ValidationSplit(images, order[:taken], order[taken:].sort().values, f"{rule} of {len(images)} images")
 
 
 def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
@@ -67,3 +93,17 @@ def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, I
         held.append(members[:cut])
         kept.append(members[cut:])
     return images.subset(torch.cat(kept).sort().values), images.subset(torch.cat(held).sort().values)
+
+
+def limit_images(images: ImageSet, count: int | None, seed: int = 0) -> ImageSet:
+    """The set, or a random part of it, in its own order and always the same for one seed, where it is larger.
+
+    Raises:
+        ArgumentError: the count is below 1.
+    """
+    if count is not None and count < 1:
+        raise ArgumentError(f"Expected a count of at least 1 image but got {count}.")
+    if count is None or len(images) <= count:
+        return images
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    return images.subset(order[:count].sort().values)

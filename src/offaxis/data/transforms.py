@@ -1,10 +1,19 @@
-"""Pixels -> what a network takes."""
+"""Pixels -> what a network takes: one declared rule for size and colour, and normalisation.
 
-from collections.abc import Sequence
+The whole image is kept and stretched to the new height and width, bilinear with antialiasing (Pillow's ``BILINEAR``).
+Grey becomes RGB by repeating it; RGB becomes grey by its luminance (ITU-R 601: 0.299 R + 0.587 G + 0.114 B). Bytes stay
+bytes. The rule is the same for arrays and for files, so a set gives the same pixels however it was stored.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from offaxis.data.image_set import ImageSet
@@ -64,3 +73,111 @@ def _unit(images: Tensor) -> Tensor:
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
+
+
+Shape = tuple[int, int, int]
+
+
+def fit(image: Image.Image, shape: Shape) -> NDArray[np.uint8]:
+    """An image in mode L or RGB -> uint8 (c, h, w) by the declared rule."""
+    channels, height, width = shape
+    if channels == 1 and image.mode != "L":
+        image = image.convert("L")
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    if channels == 3 and image.mode != "RGB":
+        image = image.convert("RGB")
+    pixels = np.asarray(image).reshape(height, width, channels)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def fit_batch(images: Tensor, shape: Shape) -> Tensor:
+    """(B, c, h, w), uint8 or float32 in [0, 1] -> (B, *shape) of the same type, by the declared rule."""
+    check_shape(shape)
+    if tuple(images.shape[1:]) == shape:
+        return images
+    images = _luminance(images) if shape[0] == 1 and images.shape[1] == 3 else images
+    images = _resize(images, shape[1:])
+    return images.expand(-1, 3, -1, -1).contiguous() if images.shape[1] < shape[0] else images
+
+
+def check_shape(shape: Shape) -> None:
+    """Raise ArgumentError unless this is a shape that images can be matched to."""
+    if shape[0] not in (1, 3) or min(shape) < 1:
+        raise ArgumentError(f"Expected a shape (1 or 3 channels, height, width) but got {shape}.")
+
+
+def _luminance(images: Tensor) -> Tensor:
+    if images.dtype == torch.uint8:  # with Pillow's integers, to the bit
+        red, green, blue = images.int().unbind(1)
+        return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8).unsqueeze(1)
+    weights = torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
+    return (images * weights).sum(1, keepdim=True)
+
+
+def _resize(images: Tensor, size: tuple[int, int]) -> Tensor:
+    if tuple(images.shape[2:]) == size:
+        return images
+    if images.dtype != torch.uint8:
+        return F.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
+    resized = torch.empty(*images.shape[:2], *size, dtype=torch.uint8)
+    planes, target = images.numpy(), resized.numpy()
+    for index in np.ndindex(*images.shape[:2]):
+        plane = Image.fromarray(np.ascontiguousarray(planes[index]))
+        target[index] = np.asarray(plane.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    return resized
+
+
+class Matched(ImageSet):
+    """Another set, matched to a shape as it is read."""
+
+    def __init__(self, source: ImageSet, shape: Shape) -> None:
+        check_shape(shape)
+        super().__init__(source.name, source.labels, source.classes)
+        self.sorted_by_class = source.sorted_by_class
+        self.skipped = source.skipped
+        self.source = source
+        self._shape = shape
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def shape(self) -> Shape:
+        """(channels, height, width)."""
+        return self._shape
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """(B,) -> (B, c, h, w)."""
+        return fit_batch(self.source.batch(indices), self._shape)
+
+    def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
+        """A batch for each tensor of indices, in order."""
+        return (fit_batch(images, self._shape) for images in self.source.stream(indices))
+
+
+def match(images: ImageSet, shape: Shape) -> ImageSet:
+    """The set itself where it has this shape, or else the set matched to it."""
+    return images if images.shape == shape else Matched(images, shape)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Normalised images of a set with their labels, batch by batch, as often as wanted."""
+
+    images: ImageSet
+    normalise: Normalise
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ArgumentError(f"Expected batches of at least 1 image but got a batch size of {self.size}.")
+
+    def __len__(self) -> int:
+        return -(-len(self.images) // self.size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        places = torch.arange(len(self.images)).split(self.size)
+        labels = torch.zeros(len(self.images), dtype=torch.long) if self.images.labels is None else self.images.labels
+        for where, pixels in zip(places, self.images.stream(places), strict=True):
+            yield self.normalise(pixels), labels[where]

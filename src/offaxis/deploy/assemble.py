@@ -7,13 +7,12 @@ from pathlib import Path
 import torch
 
 from offaxis.data import CATALOGUE, ImageSet, TensorSet, load, match
-from offaxis.data.batches import Batches
-from offaxis.data.match import Shape
+from offaxis.data.transforms import Batches, Shape
 from offaxis.deploy.model import Model
+from offaxis.deploy.open import Together, together
 from offaxis.deploy.preprocessing import Preprocessing
-from offaxis.deploy.together import Together, together
 from offaxis.detectors import DETECTORS, NATIVE, Detector
-from offaxis.detectors.made_for import arguments_for, usual_detector
+from offaxis.detectors.registry import arguments_for, usual_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
 from offaxis.training import load_run
 from offaxis.training.run import read_about

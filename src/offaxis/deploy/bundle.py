@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
-from offaxis.deploy.model import Model
-from offaxis.deploy.prediction import Prediction
+from offaxis.deploy.model import Model, Prediction
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import DETECTORS
-from offaxis.detectors.storage import describe as describe_detector
-from offaxis.detectors.storage import rebuild as rebuild_detector
+from offaxis.detectors.registry import describe as describe_detector
+from offaxis.detectors.registry import rebuild as rebuild_detector
 from offaxis.errors import BundleError, CheckpointError, OffaxisError
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.rebuild import blueprint, must_be_given, rebuild

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offaxis.data import ImageSet, Normalise
 from offaxis.data.decode import MAX_PIXELS, decode, eight_bits
-from offaxis.data.match import Shape, check_shape, fit, fit_batch
+from offaxis.data.transforms import Shape, check_shape, fit, fit_batch
 from offaxis.errors import ArgumentError, DataError
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
@@ -26,7 +26,7 @@ class Preprocessing:
     """Size, colour, mean and standard deviation of what a network was trained on.
 
     Attributes:
-        shape: (channels, height, width); an image is stretched to it, and made grey or RGB (see offaxis.data.match).
+        shape: (channels, height, width); an image is stretched to it, and made grey or RGB (see offaxis.data.transforms).
         normalise: mean and standard deviation for each channel.
     """
 

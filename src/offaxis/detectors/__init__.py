@@ -7,8 +7,7 @@ from pathlib import Path
 from offaxis.detectors import storage
 from offaxis.detectors.ash import ASH
 from offaxis.detectors.base import Detector, Passes, Reads, State
-from offaxis.detectors.cosine import Cosine
-from offaxis.detectors.cosine_ensemble import CosineEnsemble
+from offaxis.detectors.cosine import Cosine, CosineEnsemble
 from offaxis.detectors.energy import Energy
 from offaxis.detectors.gen import GEN
 from offaxis.detectors.generalized_odin import GeneralizedODIN
@@ -24,15 +23,13 @@ from offaxis.detectors.passes import evidence_all, fit_all, score_all
 from offaxis.detectors.pytorch_ood import Zoo
 from offaxis.detectors.pytorch_ood_table import TABLE
 from offaxis.detectors.react import ReAct
+from offaxis.detectors.registry import save
 from offaxis.detectors.relative_mahalanobis import RelativeMahalanobis
 from offaxis.detectors.scale import SCALE
-from offaxis.detectors.storage import save
 from offaxis.detectors.two_cosines import TwoCosines
 from offaxis.detectors.vim import ViM
-from offaxis.networks.ensemble import Ensemble
-from offaxis.networks.leave_out_ensemble import LeaveOutEnsemble
-from offaxis.training.leave_out import MarginEntropyLoss, train_leave_out
-from offaxis.training.leave_out_selection import SelectOn
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
+from offaxis.training.leave_out import MarginEntropyLoss, SelectOn, train_leave_out
 
 NATIVE: dict[str, type[Detector]] = {
     kind.name: kind

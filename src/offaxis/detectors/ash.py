@@ -15,7 +15,7 @@ is the unit feature vector that the head sees (``HeadCopy``).
 import torch
 from torch import Tensor
 
-from offaxis.detectors.arguments import fraction
+from offaxis.detectors.checks import fraction
 from offaxis.detectors.shaped_energy import ShapedEnergy
 from offaxis.errors import ArgumentError
 

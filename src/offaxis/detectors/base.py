@@ -7,15 +7,67 @@ from itertools import product
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from offaxis.detectors.checks import check_outputs
-from offaxis.detectors.choosing import best_setting
-from offaxis.detectors.fitted import Fitted
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import Outputs
+from offaxis.metrics import auroc, fpr_at_tpr
 from offaxis.networks.ensemble import check_single
 from offaxis.networks.inference import Batches, ImageBatches, Network, evaluating, images_of, stream, to_device
+
+
+class Fitted(nn.Module):
+    """A module with buffers that are None until it is fitted or loaded.
+
+    ``load_state_dict`` of PyTorch refuses tensors for which a module has no place yet; here a buffer takes the shape of
+    what is loaded, so that an unfitted module becomes the fitted one.
+    """
+
+    def expect(self, *names: str) -> None:
+        """Register buffers that fitting will fill."""
+        for name in names:
+            self.register_buffer(name, None)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether every buffer, of the parts too, has its value."""
+        own = all(buffer is not None for buffer in self._buffers.values())
+        return own and all(part.fitted for part in self.children() if isinstance(part, Fitted))
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        for name, buffer in self._buffers.items():
+            value = state_dict.get(prefix + name)
+            if isinstance(value, Tensor) and (buffer is None or buffer.shape != value.shape):
+                self._buffers[name] = torch.empty_like(value)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
+def best_setting(id_scores: Tensor, ood_scores: Tensor) -> int:
+    """The setting with the best TNR at TPR 95 %; among equals (all may be 0) that with the best AUROC, then the first.
+
+    Args:
+        id_scores: (N, S) of validation images of the ID set, larger = more out-of-distribution.
+        ood_scores: (M, S) of validation images of the assumed OOD set.
+    """
+    if not len(id_scores) or not len(ood_scores):
+        raise ArgumentError(
+            f"Expected validation images of both kinds but got {len(id_scores)} ID and {len(ood_scores)} OOD images."
+        )
+    columns = list(zip(id_scores.cpu().numpy().T, ood_scores.cpu().numpy().T, strict=True))
+    merits = [(1 - fpr_at_tpr(known, strange), auroc(known, strange)) for known, strange in columns]
+    return merits.index(max(merits))
 
 
 class Reads(StrEnum):

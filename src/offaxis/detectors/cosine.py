@@ -8,8 +8,10 @@ scale s is not part of the score, and there is nothing to tune.
 
 from torch import Tensor
 
-from offaxis.detectors.base import Detector
+from offaxis.detectors.base import Detector, Passes
+from offaxis.errors import DetectorError
 from offaxis.heads import Outputs
+from offaxis.networks.ensemble import Ensemble
 from offaxis.networks.inference import Network
 
 
@@ -32,3 +34,41 @@ class Cosine(Detector):
         """Outputs of N images -> scores (N,)."""
         assert outputs.cosine is not None  # score() has checked it
         return cosine_score(outputs.cosine)
+
+
+def cosine_ensemble_score(cosines: Tensor) -> Tensor:
+    """Cosines of M networks (M, N, C) -> scores (N,) in [-1, 1], larger = more OOD."""
+    return cosine_score(cosines.mean(0))
+
+
+class CosineEnsemble(Cosine):
+    """The cosine score of an ``Ensemble``, whose outputs hold the averaged cosines.
+
+    Args:
+        networks: how many networks the ensemble has, for the account of passes; five in the paper.
+    """
+
+    name = "cosine-ensemble"
+    options = ("networks",)
+
+    def __init__(self, networks: int = 5) -> None:
+        super().__init__()
+        self.networks = networks
+
+    @property
+    def passes(self) -> Passes:
+        """One forward through each network."""
+        return Passes(self.networks)
+
+    def check_network(self, network: Network) -> None:
+        """Raise DetectorError unless the network is an Ensemble."""
+        if not isinstance(network, Ensemble):
+            raise DetectorError(
+                f"Expected an Ensemble for {self.name} but got a {type(network).__name__}: make one with "
+                "Ensemble([network, ...]), or use the cosine detector for a single network."
+            )
+
+    def score_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images (N, c, h, w) -> scores (N,) in [-1, 1]."""
+        self.check_network(network)
+        return super().score_images(network, images)

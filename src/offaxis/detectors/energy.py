@@ -8,8 +8,8 @@ The paper takes T = 1 and finds larger temperatures no better, so there is no gr
 import torch
 from torch import Tensor
 
-from offaxis.detectors.arguments import positive
 from offaxis.detectors.base import Detector
+from offaxis.detectors.checks import positive
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32
 

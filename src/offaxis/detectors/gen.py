@@ -8,10 +8,10 @@ over the M largest probabilities. The paper's G is the negative of this; it sums
 import torch
 from torch import Tensor
 
-from offaxis.detectors.arguments import at_least_one, positive
 from offaxis.detectors.base import Detector
-from offaxis.detectors.precision import widest
+from offaxis.detectors.checks import at_least_one, positive
 from offaxis.heads import Outputs
+from offaxis.networks.inference import widest
 
 
 def gen_score(logits: Tensor, gamma: float = 0.1, top: int | None = None) -> Tensor:

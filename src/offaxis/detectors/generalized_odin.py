@@ -13,9 +13,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from offaxis.detectors.arguments import at_least_one, channel_std
 from offaxis.detectors.base import Detector, Passes, Reads
-from offaxis.detectors.checks import check_outputs
+from offaxis.detectors.checks import at_least_one, channel_std, check_outputs
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.detectors.arguments import at_least_one
 from offaxis.detectors.base import Detector
-from offaxis.detectors.checks import check_outputs
+from offaxis.detectors.checks import at_least_one, check_outputs
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32

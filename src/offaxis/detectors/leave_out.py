@@ -23,28 +23,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from offaxis.detectors.arguments import channel_std, not_negative, positive
 from offaxis.detectors.base import Detector, Passes, Reads
+from offaxis.detectors.checks import channel_std, not_negative, positive
 from offaxis.detectors.perturbation import perturbed_scores
-from offaxis.detectors.precision import widest
 from offaxis.errors import DetectorError
 from offaxis.heads import Outputs
+from offaxis.networks.ensemble import LeaveOutEnsemble
 from offaxis.networks.inference import Network, evaluating, to_device
-from offaxis.networks.leave_out_ensemble import LeaveOutEnsemble
-
-
-def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """The entropy of softmax(logits / T), in nats: (N, C) -> (N,) in [0, ln C].
-
-    In float64: at T = 1000 every image lies within 1e-4 of ln C, where float32 counts in steps of 2e-7.
-    """
-    log_p = (widest(logits) / temperature).log_softmax(1)
-    return -(log_p.exp() * log_p).sum(1)
-
-
-def leave_out_score(logits: Tensor, temperature: float = 1000.0) -> Tensor:
-    """One network's part of the score, H(p) - max p: logits (N, C) -> (N,), larger = more OOD."""
-    return entropy(logits, temperature) - (widest(logits) / temperature).softmax(1).amax(1)
+from offaxis.training.leave_out import entropy, leave_out_score
 
 
 class LeaveOut(Detector):

@@ -14,19 +14,21 @@ weights come from a logistic regression of OOD against ID samples; before tuning
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offaxis.detectors.adversarial import fast_gradient_sign
-from offaxis.detectors.arguments import channel_std, not_negative
-from offaxis.detectors.base import Detector, Passes, Reads
-from offaxis.detectors.checks import check_outputs
-from offaxis.detectors.choosing import best_setting
-from offaxis.detectors.early_exit import backbone_of, counting_calls, features_until
-from offaxis.detectors.gaussian import TiedGaussian
-from offaxis.detectors.layer_weights import half_of, regress
-from offaxis.detectors.perturbation import input_gradient, step
-from offaxis.detectors.statistics import ClassMoments
+from offaxis.detectors.base import Detector, Passes, Reads, best_setting
+from offaxis.detectors.checks import channel_std, check_outputs, not_negative
+from offaxis.detectors.perturbation import (
+    backbone_of,
+    counting_calls,
+    fast_gradient_sign,
+    features_until,
+    input_gradient,
+    step,
+)
+from offaxis.detectors.statistics import ClassMoments, TiedGaussian
 from offaxis.errors import ArgumentError, DetectorError
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Batches, Network, evaluating, to_device
@@ -253,3 +255,27 @@ def half_distance(gaussian: TiedGaussian, features: Tensor) -> Tensor:
     """Half the squared distance to the nearest centre: features (N, d) -> (N,)."""
     nearest: Tensor = gaussian(features).min(1).values
     return nearest / 2
+
+
+def half_of(evidence: Tensor, what: str) -> tuple[Tensor, Tensor]:
+    """The first and the second half of a validation set."""
+    if len(evidence) < 12:
+        raise ArgumentError(
+            f"Expected at least 12 validation images of each kind to tune mahalanobis but got {len(evidence)} "
+            f"(tuning on {what}): half of them fit a cross-validated regression. The published number is 1,000."
+        )
+    middle = len(evidence) // 2
+    return evidence[:middle], evidence[middle:]
+
+
+def regress(id_distances: Tensor, ood_distances: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights (L,) and bias of a logistic regression of OOD (1) against ID (0) over distances (N, L), (M, L)."""
+    from sklearn.linear_model import LogisticRegressionCV  # takes two seconds to import, which no other detector needs
+
+    x = torch.cat([id_distances, ood_distances]).double().cpu()
+    centre, spread = x.mean(0), x.std(0).clamp_min(torch.finfo(torch.float64).tiny)
+    y = np.repeat([0, 1], [len(id_distances), len(ood_distances)])
+    model = LogisticRegressionCV(cv=3, max_iter=1000, scoring="accuracy", use_legacy_attributes=False, l1_ratios=(0,))
+    model.fit(((x - centre) / spread).numpy(), y)
+    weights = torch.from_numpy(model.coef_[0]) / spread
+    return weights, torch.tensor(float(model.intercept_[0])) - weights @ centre

@@ -8,9 +8,8 @@ Taken in float64: in float32 every image whose largest logit leads by 17 has pro
 from torch import Tensor
 
 from offaxis.detectors.base import Detector
-from offaxis.detectors.precision import widest
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Network
+from offaxis.networks.inference import Network, widest
 
 
 def max_softmax_score(logits: Tensor, temperature: float = 1.0) -> Tensor:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.detectors.arguments import channel_std, not_negative, positive
 from offaxis.detectors.base import Detector, Passes, Reads
+from offaxis.detectors.checks import channel_std, not_negative, positive
 from offaxis.detectors.max_softmax import max_softmax_score
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.heads import Outputs

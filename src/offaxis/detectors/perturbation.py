@@ -1,12 +1,16 @@
-"""Small steps of the image along the sign of a gradient: ODIN's trick, and what others made of it."""
+"""Gradients with respect to the image: small steps along their sign, adversarial examples, and passes that end at a layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from offaxis.errors import ArgumentError
-from offaxis.networks.inference import check_finite
+from offaxis.errors import ArgumentError, DetectorError
+from offaxis.networks.classifier import Classifier, Paired, has_channels_last, pooled
+from offaxis.networks.inference import Network, check_finite, check_labels, evaluating, to_device
 
 Judge = Callable[[Tensor, float], Tensor]
 """(what the network says (N, C), temperature) -> one value an image (N,)."""
@@ -72,3 +76,108 @@ def step(gradient: Tensor, std: Sequence[float] | None) -> Tensor:
     if sign.shape[1] != len(std):
         raise ArgumentError(f"Expected images with {len(std)} channels, as `std` has, but got {sign.shape[1]}.")
     return sign / torch.tensor(std, dtype=sign.dtype, device=sign.device).view(1, -1, 1, 1)
+
+
+def fast_gradient_sign(
+    network: Network, images: Tensor, labels: Tensor, magnitude: float, std: Sequence[float] | None = None
+) -> Tensor:
+    """Images (N, c, h, w) moved up the loss of their own labels; pixels may leave their range by eta.
+
+    Args:
+        network: the network to mislead.
+        images: normalised as in training.
+        labels: (N,).
+        magnitude: eta, in units of the pixels' range [0, 1].
+        std: what each channel was divided by in normalisation.
+    """
+    x = to_device(network, images)
+    check_labels(labels, len(x), network.num_classes)
+    with evaluating(network), torch.inference_mode(False), torch.enable_grad():
+        x = x.detach().clone().requires_grad_()
+        loss = F.cross_entropy(network(x), labels.to(x.device), reduction="none")
+        return x.detach() + magnitude * step(input_gradient(loss, x), std)
+
+
+class _ReachedError(Exception):
+    """Carries a layer's features out of a forward pass that need go no further."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        self.features = features
+
+
+def backbone_of(network: Network) -> nn.Module:
+    """The part of a network whose inner layers detectors read."""
+    if isinstance(network, Paired):
+        return network.detector_network.backbone
+    if isinstance(network, Classifier):
+        return network.backbone
+    raise DetectorError(
+        f"Expected a single network for a method that reads inner layers but got a {type(network).__name__}."
+    )
+
+
+@contextmanager
+def counting_calls(backbone: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, int]]:
+    """How often each layer runs in the forward passes inside the block (a shared ReLU runs more than once)."""
+    calls = dict.fromkeys(layers, 0)
+
+    def counter(name: str) -> Any:
+        def count(*_: object) -> None:
+            calls[name] += 1
+
+        return count
+
+    handles = [backbone.get_submodule(name).register_forward_hook(counter(name)) for name in layers]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def maps_of(backbone: nn.Module, images: Tensor, layers: Sequence[str]) -> tuple[list[Tensor], Any]:
+    """What each layer gives in one forward pass, not pooled, and what the backbone gives at the end."""
+    found: dict[str, Tensor] = {}
+
+    def keeper(name: str) -> Any:
+        def keep(_module: nn.Module, _inputs: Any, out: Any) -> None:
+            found[name] = out
+
+        return keep
+
+    handles = [backbone.get_submodule(name).register_forward_hook(keeper(name)) for name in layers]
+    try:
+        end = backbone(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [found[name] for name in layers], end
+
+
+def features_until(backbone: nn.Module, images: Tensor, layer: str, calls: int = 1) -> Tensor:
+    """The pooled output (N, d) of a layer's last run, after which the forward pass stops.
+
+    Args:
+        backbone: the network's body, in eval mode.
+        images: (N, c, h, w).
+        layer: dotted name inside the backbone.
+        calls: how often the layer runs in a whole forward pass.
+    """
+    channels_last = has_channels_last(backbone)
+    left = calls
+
+    def stop(_module: nn.Module, _inputs: Any, out: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise _ReachedError(pooled(out, channels_last))
+
+    handle = backbone.get_submodule(layer).register_forward_hook(stop)
+    try:
+        backbone(images)
+    except _ReachedError as reached:
+        return reached.features
+    finally:
+        handle.remove()
+    raise DetectorError(f"Expected layer {layer} to run {calls} times in a forward pass but it ran less often.")

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from offaxis.detectors.base import Detector, Passes, Reads, State
-from offaxis.detectors.head_copy import HeadCopy
-from offaxis.detectors.pytorch_ood_network import loader, parts_of, untouched
-from offaxis.detectors.pytorch_ood_table import PASSES, TABLE, Feed, Parts
+from offaxis.detectors.pytorch_ood_table import PASSES, TABLE, Feed, Parts, loader, parts_of, untouched
+from offaxis.detectors.shaped_energy import HeadCopy
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Batches, Network, to_device

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offaxis.detectors.arguments import fraction
-from offaxis.detectors.reservoir import Reservoir
+from offaxis.detectors.checks import fraction
 from offaxis.detectors.shaped_energy import ShapedEnergy
+from offaxis.detectors.statistics import Reservoir
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Network

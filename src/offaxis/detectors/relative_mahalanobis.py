@@ -11,8 +11,7 @@ covariances are divided by the number of images, as in the paper.
 from torch import Tensor
 
 from offaxis.detectors.base import Detector
-from offaxis.detectors.gaussian import TiedGaussian
-from offaxis.detectors.statistics import ClassMoments
+from offaxis.detectors.statistics import ClassMoments, TiedGaussian
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Network
 

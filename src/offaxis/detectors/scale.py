@@ -8,8 +8,8 @@ nothing is pruned. For a cosine head f is the unit feature vector that the head 
 
 from torch import Tensor
 
-from offaxis.detectors.arguments import fraction
 from offaxis.detectors.ash import sum_ratio
+from offaxis.detectors.checks import fraction
 from offaxis.detectors.shaped_energy import ShapedEnergy
 
 

@@ -1,10 +1,11 @@
-"""Class means and covariances from a stream of batches, in float64, in memory that does not grow with the images."""
+"""Statistics of a stream of features, in memory that does not grow with the images: moments, Gaussians, samples."""
 
 import torch
 from torch import Tensor
 
-from offaxis.detectors.precision import accumulating
+from offaxis.detectors.base import Fitted
 from offaxis.errors import NotFittedError
+from offaxis.networks.inference import accumulating, widest
 
 
 class ClassMoments:
@@ -67,3 +68,85 @@ class ClassMoments:
                 f"Expected training images of all {self.num_classes} classes but there are none of class "
                 f"{', '.join(map(str, empty[:10]))}: a class without images has no mean. Fit on the whole training set."
             )
+
+
+def whitener(covariance: Tensor) -> Tensor:
+    """W (d, r) with W W' the pseudo-inverse of a covariance (d, d) of rank r.
+
+    Directions without variance (dead features, fewer images than dimensions) are left out, as the pseudo-inverse does:
+    those whose eigenvalue is below the largest times d times the precision of float64.
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    kept = values > values[-1].clamp_min(0) * len(values) * torch.finfo(values.dtype).eps
+    white: Tensor = vectors[:, kept] * values[kept].rsqrt()
+    return white
+
+
+class TiedGaussian(Fitted):
+    """Squared Mahalanobis distances to several centres that share a covariance.
+
+    Features are whitened once; then a single matrix product gives the distances to all centres.
+    """
+
+    centre: Tensor
+    whitener: Tensor
+    points: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expect("centre", "whitener", "points")
+
+    def set(self, means: Tensor, covariance: Tensor) -> None:
+        """Take centres (C, d) and a covariance (d, d), both in float64."""
+        self.centre = means.mean(0)
+        self.whitener = whitener(covariance)
+        self.points = (means - self.centre) @ self.whitener
+
+    @property
+    def size(self) -> int:
+        """d, the width of the features."""
+        return len(self.centre)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features (N, d) -> squared distances (N, C), not negative."""
+        x = widest(features).to(self.centre.dtype)
+        white = (x - self.centre) @ self.whitener
+        lengths = white.square().sum(1, keepdim=True) + self.points.square().sum(1)
+        return (lengths - 2 * white @ self.points.T).clamp_min(0)
+
+
+class Reservoir:
+    """Keeps up to ``size`` rows, every row of the stream with the same chance; the draw depends on nothing else.
+
+    Args:
+        size: 50,000 holds the training sets of CIFAR whole, so that what is computed from it is exact there.
+    """
+
+    def __init__(self, size: int = 50_000) -> None:
+        self.size = size
+        self.seen = 0
+        self.parts: list[Tensor] = []
+        self.kept: Tensor | None = None
+        self.generator = torch.Generator().manual_seed(0)
+
+    def add(self, rows: Tensor) -> None:
+        """Offer rows (N, d); while there is room they are kept as they are, without a copy."""
+        rows = rows.detach()
+        room = max(self.size - self.seen, 0)
+        if room:
+            self.parts.append(rows[:room])
+        late = rows[room:]
+        if len(late):
+            if self.kept is None:
+                self.kept, self.parts = torch.cat(self.parts), []
+            order = torch.arange(self.seen + room, self.seen + len(rows), dtype=torch.float64) + 1
+            place = (torch.rand(len(late), generator=self.generator, dtype=torch.float64) * order).long()
+            chosen = place < self.size
+            self.kept[place[chosen].to(rows.device)] = late[chosen.to(rows.device)]
+        self.seen += len(rows)
+
+    def rows(self) -> Tensor:
+        """The sample, (M, d) with M up to ``size``."""
+        if not self.seen:
+            raise NotFittedError("Expected training images to fit on but there were none.")
+        return torch.cat(self.parts) if self.kept is None else self.kept

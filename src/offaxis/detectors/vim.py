@@ -12,15 +12,14 @@ at which the logits vanish. For a cosine head f is the unit feature vector that 
 import torch
 from torch import Tensor
 
-from offaxis.detectors.arguments import at_least_one
 from offaxis.detectors.base import Detector
+from offaxis.detectors.checks import at_least_one
 from offaxis.detectors.energy import energy_score
-from offaxis.detectors.head_copy import HeadCopy
-from offaxis.detectors.precision import accumulating, widest
-from offaxis.detectors.reservoir import Reservoir
+from offaxis.detectors.shaped_energy import HeadCopy
+from offaxis.detectors.statistics import Reservoir
 from offaxis.errors import ArgumentError
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Network
+from offaxis.networks.inference import Network, accumulating, widest
 
 
 def vim_score(residual: Tensor, logits: Tensor, alpha: Tensor) -> Tensor:

@@ -3,20 +3,16 @@
 from offaxis.deploy.open import Subject, ensemble, leave_out_ensemble, normalised, open_network, paired
 from offaxis.evaluation.detector_runs import make_detectors
 from offaxis.evaluation.evaluate import evaluate
-from offaxis.evaluation.pools import POOLS, sets_for
+from offaxis.evaluation.protocols import POOLS, sets_for
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.validation_split import Divided, at_most, divide
 
 __all__ = [
     "POOLS",
-    "Divided",
     "NetworkRecord",
     "Result",
     "Store",
     "Subject",
-    "at_most",
-    "divide",
     "ensemble",
     "evaluate",
     "leave_out_ensemble",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offaxis.deploy.open import Subject
 from offaxis.detectors import DETECTORS, NATIVE, Detector, Ensemble
-from offaxis.detectors.made_for import arguments_for
+from offaxis.detectors.registry import arguments_for
 from offaxis.errors import ArgumentError, DetectorError, OffaxisError
 from offaxis.evaluation.results import digest
 from offaxis.heads import DeConfHead, IsoMaxHead

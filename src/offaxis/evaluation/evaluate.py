@@ -2,35 +2,27 @@
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.confidence import area_under_risk_coverage, expected_calibration_error
+from offaxis import __version__
 from offaxis.data import ImageSet, relation
-from offaxis.data.batches import Batches
-from offaxis.data.splits import VALIDATION_IMAGES
+from offaxis.data.splits import VALIDATION_IMAGES, ValidationSplit, split_validation
+from offaxis.data.transforms import Batches
 from offaxis.deploy.open import Subject
 from offaxis.detectors import Detector, fit_all
 from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
-from offaxis.evaluation import less_biased
-from offaxis.evaluation import protocols as one_vs_one
 from offaxis.evaluation.detector_runs import Candidate, candidate, fitting
 from offaxis.evaluation.grid_scores import CONFIDENCE, Question, gather, questions
+from offaxis.evaluation.protocols import PROTOCOLS, Protocol
 from offaxis.evaluation.results import NetworkRecord, Result, digest, result_key
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.validation_split import Divided, divide
-from offaxis.metrics import all_metrics
-from offaxis.version import __version__
+from offaxis.metrics import all_metrics, area_under_risk_coverage, expected_calibration_error
 
-Protocol = Literal["one-vs-one", "less-biased"]
-PAIRS: dict[str, Callable[[Sequence[str]], list[tuple[str, str]]]] = {
-    one_vs_one.NAME: one_vs_one.pairs,
-    less_biased.NAME: less_biased.pairs,
-}
 VERSIONS = {
     "offaxis": __version__,
     "torch": torch.__version__,
@@ -84,7 +76,7 @@ def evaluate(
         note(f"{subject.label}: {name} is left out: {reason}.")
     if not able:
         raise EvaluationError(f"No detector fits {subject.label}: {'; '.join(f'{n}: {r}' for n, r in unable.items())}.")
-    pairs = [pair for protocol in protocols for pair in PAIRS[protocol](job.names)]
+    pairs = [pair for protocol in protocols for pair in PROTOCOLS[protocol](job.names)]
     job.run([candidate(detector, tune, fitted_on) for detector in able], pairs)
     wanted = job.wanted
     return [result for result in store.results() if result.key in wanted]
@@ -101,8 +93,8 @@ class _Job:
             raise ArgumentError(f"Expected ID test images with labels but {id_images.name} has none.")
         self.subject, self.store, self.note = subject, store, note
         self.training_images, self.batch_size, self.quiet = training_images, batch_size, quiet
-        self.id = divide(id_images, validation)
-        self.sets = {images.name: divide(images, validation) for images in ood_sets}
+        self.id = split_validation(id_images, validation)
+        self.sets = {images.name: split_validation(images, validation) for images in ood_sets}
         self.names = list(self.sets)
         if len(self.names) < len(ood_sets) or not ood_sets:
             raise EvaluationError("Expected at least one OOD set, each with a name of its own.")
@@ -176,7 +168,7 @@ class _Job:
         self.store.add(results)
         self._held.clear()
 
-    def _send(self, divided: Divided, asked: Sequence[Question], with_confidence: bool = False) -> None:
+    def _send(self, divided: ValidationSplit, asked: Sequence[Question], with_confidence: bool = False) -> None:
         gather(
             self.subject.network, self.subject.key, divided, Batches(divided.images, self.normalise, self.batch_size),
             asked, self.store, f"{self.subject.label} seed {self.subject.seed}, {divided.name}", with_confidence, self.quiet,
@@ -195,13 +187,13 @@ class _Job:
 
     # from evidence to results, without the network ------------------------------------------------------------------------
 
-    def _evidence(self, c: Candidate, divided: Divided, grid: bool) -> Tensor:
+    def _evidence(self, c: Candidate, divided: ValidationSplit, grid: bool) -> Tensor:
         place = (divided.key, Question(c, grid).name)
         if place not in self._held:
             self._held[place] = torch.from_numpy(self.store.evidence(self.subject.key, *place)["evidence"])
         return self._held[place]
 
-    def _scores(self, c: Candidate, detector: Detector, divided: Divided) -> NDArray[Any]:
+    def _scores(self, c: Candidate, detector: Detector, divided: ValidationSplit) -> NDArray[Any]:
         """The scores (T,) of a set's test images."""
         given = Question(c, False).name
         if detector is c.detector and self.store.has_evidence(self.subject.key, divided.key, given):

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.data.batches import Batches
+from offaxis.data.splits import ValidationSplit
+from offaxis.data.transforms import Batches
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.passes import layers_of
 from offaxis.evaluation.detector_runs import Candidate
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.validation_split import Divided
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import evaluating
@@ -59,7 +59,7 @@ def questions(candidate: Candidate, tuning: bool) -> list[Question]:
 def gather(
     network: AnyNetwork,
     network_key: str,
-    divided: Divided,
+    divided: ValidationSplit,
     batches: Batches,
     asked: Sequence[Question],
     store: Store,

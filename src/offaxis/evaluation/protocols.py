@@ -1,26 +1,136 @@
-"""One-vs-one evaluation: hyperparameters are chosen on validation images of the very set that is tested.
+"""Which pairs of sets a tuned detector is evaluated on, and the pools of sets that the paper's protocols use.
 
-This is how most of the field evaluates, and it flatters methods that have hyperparameters: in use, nobody knows what the
-unfamiliar images will be like.
+*One-vs-one*: hyperparameters are chosen on validation images of the very set that is tested. This is how most of the field
+evaluates, and it flatters methods that have hyperparameters: in use, nobody knows what OOD images will be like.
+
+*Less-biased* (Shafaei et al. 2019, https://arxiv.org/abs/1809.04729): tuned on one set, tested on the others. There are two
+ways of looking at the same results, and the paper uses both:
+
+- *by assumed set* (its figure): for each assumed set the mean over all tested sets but that one;
+- *by tested set* (its tables, though the text says otherwise): for each tested set the mean over all assumed sets but
+  that one.
+
+A detector without hyperparameters, or with published ones, does not depend on the assumed set: by tested set its row is
+that of one-vs-one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
 
+from offaxis.data import CATALOGUE, relation
+from offaxis.data.root import data_root
+from offaxis.errors import ArgumentError
 from offaxis.evaluation.results import Result
 
-NAME = "one-vs-one"
+Protocol = Literal["one-vs-one", "less-biased"]
 
 
-def pairs(sets: Sequence[str]) -> list[tuple[str, str]]:
-    """(assumed, tested) sets for which a tuned detector is evaluated.
+def one_vs_one_pairs(sets: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the (assumed, tested) sets of one-vs-one evaluation.
 
     Example:
-        >>> pairs(["a", "b"])
+        >>> one_vs_one_pairs(["a", "b"])
         [('a', 'a'), ('b', 'b')]
     """
     return [(name, name) for name in sets]
 
 
-def select(results: Iterable[Result]) -> list[Result]:
-    """The results that belong to this protocol: nothing assumed, or the tested set itself."""
+def less_biased_pairs(sets: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the (assumed, tested) sets of less-biased evaluation.
+
+    Example:
+        >>> less_biased_pairs(["a", "b"])
+        [('a', 'b'), ('b', 'a')]
+    """
+    return [(assumed, tested) for assumed in sets for tested in sets if assumed != tested]
+
+
+PROTOCOLS: dict[Protocol, Callable[[Sequence[str]], list[tuple[str, str]]]] = {
+    "one-vs-one": one_vs_one_pairs,
+    "less-biased": less_biased_pairs,
+}
+"""Name -> the pairs on which a tuned detector is evaluated."""
+
+
+def one_vs_one_results(results: Iterable[Result]) -> list[Result]:
+    """Select the results of one-vs-one evaluation: nothing assumed, or the tested set itself."""
     return [r for r in results if r.assumed is None or r.assumed_data == r.ood_data]
+
+
+def less_biased_results(results: Iterable[Result]) -> list[Result]:
+    """Select the results of less-biased evaluation: nothing assumed, or another set than the tested one."""
+    return [r for r in results if r.assumed is None or r.assumed_data != r.ood_data]
+
+
+def less_biased_rows(
+    results: Iterable[Result], view: Literal["tested", "assumed"] = "tested"
+) -> list[tuple[str, Result]]:
+    """Return (row, result) for each result of this protocol; a row is averaged over the results in it.
+
+    Args:
+        results: any; those of other protocols are left out.
+        view: "tested": a row is a tested set. "assumed": a row is an assumed set; what assumes nothing counts in every
+            row but that of its own tested set.
+    """
+    chosen = less_biased_results(results)
+    if view == "tested":
+        return [(r.ood, r) for r in chosen]
+    names = list(dict.fromkeys(r.ood for r in chosen))
+    found = [(r.assumed, r) for r in chosen if r.assumed is not None]
+    found += [(name, r) for r in chosen if r.assumed is None for name in names if name != r.ood]
+    return found
+
+
+ONE_VS_ONE = (
+    "tin-crop", "tin-crop-free", "tin-resize", "lsun-crop", "lsun-crop-free", "lsun-resize", "isun", "svhn", "food101"
+)  # fmt: skip
+_REST = ("isun", "svhn", "food101", "stl10", "mnist", "fashion-mnist", "notmnist", "gaussian", "uniform")
+FRAME_FREE = ("tin-crop-free", "tin-resize", "lsun-crop-free", "lsun-resize", *_REST)
+FRAMED = ("tin-crop", "tin-resize", "lsun-crop", "lsun-resize", *_REST)
+EMBEDDED = ("letters", "photographs", "scans", "terrain", "gaussian", "uniform")
+
+POOLS: dict[str, tuple[str, ...]] = {
+    "paper-one-vs-one": ONE_VS_ONE,
+    "paper-frame-free": FRAME_FREE,
+    "paper-framed": FRAMED,
+    "embedded": EMBEDDED,
+    "here": tuple(CATALOGUE),
+}
+"""Names for many sets at once; ``here`` is every set on this machine."""
+
+
+def sets_for(id_name: str, wanted: Sequence[str], root: Path | str | None = None) -> tuple[list[str], dict[str, str]]:
+    """OOD sets for an ID set, and those of a pool that are left out with the reason.
+
+    Sets that are named must be there, which ``load`` checks; of a pool, those that are not on this machine or say nothing
+    beside this ID set (STL-10 beside CIFAR-10) are left out.
+
+    Args:
+        id_name: the ID set.
+        wanted: names of sets, paths of folders, or names of POOLS.
+        root: where the catalogue's sets are kept.
+    """
+    chosen: list[str] = []
+    left_out: dict[str, str] = {}
+    for name in wanted:
+        for member in POOLS.get(name, (name,)):
+            reason = _unfit(id_name, member, root) if name in POOLS else ""
+            if not reason:
+                chosen.append(member)
+            elif name != "here":
+                left_out[member] = reason
+    if not chosen:
+        raise ArgumentError(f"Expected at least one OOD set but none of {', '.join(wanted) or 'no sets'} can be used.")
+    return list(dict.fromkeys(chosen)), left_out
+
+
+def _unfit(id_name: str, name: str, root: Path | str | None) -> str:
+    if name == id_name:
+        return "it is the ID set"
+    stands = relation(id_name, name)
+    if stands.refused:
+        return stands.note
+    if "test" not in CATALOGUE[name].here(data_root(root)):
+        return "it is not on this machine"
+    return ""

@@ -1,12 +1,11 @@
 """What an evaluation leaves behind: records with named fields, which JSON can hold."""
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Self
 
 from offaxis.data.relations import Group
+from offaxis.files import digest
 
 
 @dataclass(frozen=True)
@@ -132,11 +131,6 @@ _SHORT = {"published default": "default"}
 def result_key(weights: str, id_data: str, ood_data: str, assumed_data: str | None, detector: str, setup: str) -> str:
     """The key of a result that may not have been made yet."""
     return digest([weights, id_data, ood_data, assumed_data, detector, setup])
-
-
-def digest(values: Any) -> str:
-    """16 hexadecimal digits for anything that JSON can hold."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _known(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:

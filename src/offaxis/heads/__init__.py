@@ -5,12 +5,11 @@ from functools import partial
 from typing import Any
 
 from offaxis.errors import ArgumentError
-from offaxis.heads.base import Head
+from offaxis.heads.base import Head, Outputs
 from offaxis.heads.cosine import CosineHead
 from offaxis.heads.generalized_odin import DeConfHead
 from offaxis.heads.isomax import IsoMaxHead
 from offaxis.heads.linear import LinearHead
-from offaxis.heads.outputs import Outputs
 
 HEADS: dict[str, Callable[[int, int], Head]] = {
     "cosine": CosineHead,

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError
-from offaxis.heads.base import Head, at_least_float32, linear_parameters
-from offaxis.heads.outputs import Outputs
+from offaxis.heads.base import Head, Outputs, at_least_float32, linear_parameters
 from offaxis.heads.scale import Scale, make_scale
 
 EPS = 1e-12  # a vector shorter than this has no direction: its cosines are 0

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError
-from offaxis.heads.base import Head, at_least_float32
+from offaxis.heads.base import Head, Outputs, at_least_float32
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.heads.cosine import EPS
-from offaxis.heads.outputs import Outputs
 
 Similarity = Literal["cosine", "inner", "euclid"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "inner", "euclid")

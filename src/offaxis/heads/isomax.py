@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.heads.base import Head, at_least_float32
+from offaxis.heads.base import Head, Outputs, at_least_float32
 from offaxis.heads.cosine import EPS
-from offaxis.heads.outputs import Outputs
 
 
 class IsoMaxHead(Head):

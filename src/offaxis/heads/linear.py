@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.heads.base import Head, at_least_float32, linear_parameters
-from offaxis.heads.outputs import Outputs
+from offaxis.heads.base import Head, Outputs, at_least_float32, linear_parameters
 from offaxis.heads.scale import Scale, make_scale
 
 

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from offaxis.heads import HeadLike, make_head
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.initialise import initialise
-from offaxis.networks.sizes import check_sizes
+from offaxis.networks.wide_resnet import check_sizes, initialise
 
 
 class Layer(nn.Module):

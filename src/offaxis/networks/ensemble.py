@@ -1,7 +1,9 @@
-"""Several networks that answer as one."""
+"""Several networks that answer as one: ensembles, and the networks of the leave-out method."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -78,3 +80,90 @@ def check_single(detector: str, network: object) -> None:
             "one by one. An ensemble of cosine networks is judged by cosine-ensemble, leave-out networks by leave-out, both "
             "also by max-softmax."
         )
+
+
+class Chosen(NamedTuple):
+    """The epoch whose weights a network has kept.
+
+    Attributes:
+        on: the OOD set that it was chosen on.
+        epoch: from 1.
+        auroc: of ID validation images against that set, at that epoch.
+        compared: how many epochs there were to choose from.
+    """
+
+    on: str
+    epoch: int
+    auroc: float
+    compared: int
+
+
+def folds(num_classes: int, count: int = 5, seed: int = 0) -> list[tuple[int, ...]]:
+    """Deal the classes into folds as equal as can be: fold k holds the classes that network k leaves out."""
+    if not 2 <= count <= num_classes:
+        raise ArgumentError(f"Expected argument `count` to be from 2 to {num_classes} folds but got {count}.")
+    order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed))
+    dealt = [tuple(sorted(fold.tolist())) for fold in torch.tensor_split(order, count)]
+    if num_classes - max(map(len, dealt)) < 2:
+        raise ArgumentError(
+            f"Expected folds that leave every network at least 2 classes but {count} folds of {num_classes} classes do not."
+        )
+    return dealt
+
+
+def kept_classes(left_out: Iterable[int], num_classes: int) -> Tensor:
+    """The classes that are not left out, in order."""
+    out = set(left_out)
+    return torch.tensor([c for c in range(num_classes) if c not in out])
+
+
+class LeaveOutEnsemble(Ensemble):
+    """The K networks, each of which knows the classes that its fold does not leave out.
+
+    ``forward`` gives the logarithm of their summed probabilities.
+
+    Args:
+        members: K networks with C outputs each.
+        left_out: the classes that each left out, in the order of the members.
+        chosen: the epoch that each has kept, where it was chosen; empty where each has kept its last.
+    """
+
+    def __init__(
+        self, members: Sequence[Classifier], left_out: Sequence[Sequence[int]], chosen: Sequence[Chosen] = ()
+    ) -> None:
+        super().__init__(members)
+        if len(left_out) != len(members):
+            raise ArgumentError(f"Expected a fold for each of {len(members)} networks but got {len(left_out)} folds.")
+        self.left_out = tuple(tuple(fold) for fold in left_out)
+        if not set().union(*self.left_out) <= set(range(self.num_classes)):
+            raise ArgumentError(
+                f"Expected folds of classes out of 0 to {self.num_classes - 1} but got {self.left_out}."
+            )
+        self.kept = [kept_classes(fold, self.num_classes) for fold in self.left_out]
+        self.chosen = tuple(chosen)
+
+    @property
+    def selected_on(self) -> str | None:
+        """The OOD set that the networks' epochs were chosen on; None where each has kept its last."""
+        return ", ".join(dict.fromkeys(choice.on for choice in self.chosen)) or None
+
+    def judges(self) -> list[Callable[[Tensor], Tensor]]:
+        """For each network: images -> logits of the classes that it knows."""
+
+        def judge(network: Classifier | Paired, kept: Tensor, images: Tensor) -> Tensor:
+            logits: Tensor = network(images)
+            return logits[:, kept.to(images.device)]
+
+        return [partial(judge, member, kept) for member, kept in zip(self.networks, self.kept, strict=True)]
+
+    def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
+        """Features side by side and, as logits, the logarithm of the summed probabilities of each class."""
+        if tuple(layers):
+            raise DetectorError("Expected no inner layers to be asked of an ensemble: score its members one by one.")
+        each = [member.outputs(images) for member in self.networks]
+        total = torch.zeros_like(each[0].logits)
+        for out, kept in zip(each, self.kept, strict=True):
+            known = kept.to(total.device)
+            total = total.index_add(1, known, out.logits[:, known].softmax(1))
+        tiny = torch.finfo(total.dtype).tiny
+        return Outputs(torch.cat([out.features for out in each], 1), total.clamp_min(tiny).log())

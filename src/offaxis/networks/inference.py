@@ -120,3 +120,14 @@ def check_finite(what: str, tensor: Tensor) -> None:
         raise BadOutputsError(
             f"{what} holds NaN or infinity, where finite numbers were expected. Look at the images and at the training."
         )
+
+
+def widest(tensor: Tensor) -> Tensor:
+    """The tensor in float64; unchanged on Apple's GPUs, which have no float64."""
+    return tensor if tensor.device.type == "mps" else tensor.double()
+
+
+def accumulating(tensor: Tensor) -> Tensor:
+    """A detached copy in float64 for sums over a whole data set, on the CPU where the device has no float64."""
+    detached = tensor.detach()
+    return detached.to("cpu" if detached.device.type == "mps" else detached.device, torch.float64)

@@ -14,8 +14,7 @@ from offaxis.heads import HEADS, describe
 from offaxis.networks import third_party
 from offaxis.networks.attach import attach
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.leave_out_ensemble import Chosen
+from offaxis.networks.ensemble import AnyNetwork, Chosen
 from offaxis.networks.third_party import Builder
 
 Member = TypeVar("Member", bound=nn.Module)

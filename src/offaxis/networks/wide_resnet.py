@@ -2,10 +2,9 @@
 
 from torch import Tensor, nn
 
+from offaxis.errors import ArgumentError
 from offaxis.heads import HeadLike, make_head
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.initialise import initialise
-from offaxis.networks.sizes import check_sizes
 
 
 class Block(nn.Module):
@@ -87,3 +86,25 @@ def wide_resnet(
     }
     made = make_head(head, backbone.num_features, num_classes)
     return Classifier(backbone, made, backbone.layer_names, origin=origin)
+
+
+def initialise(network: nn.Module) -> None:
+    """Convolutions from N(0, sqrt(2 / (k * k * out_channels))), batch normalisations to 1 and 0."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            height, width = module.kernel_size
+            nn.init.normal_(module.weight, 0.0, (2.0 / (height * width * module.out_channels)) ** 0.5)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+def check_sizes(depth: int, dropout: float, **at_least_one: int) -> None:
+    """Refuse a depth that is not 6n + 4, a dropout outside [0, 1), and sizes below one."""
+    if depth < 10 or (depth - 4) % 6:
+        raise ArgumentError(f"Expected argument `depth` to be 6n + 4 (10, 16, 22, 28, 40, 100, ...) but got {depth}.")
+    if not 0 <= dropout < 1:
+        raise ArgumentError(f"Expected argument `dropout` to be in [0, 1) but got {dropout}.")
+    for name, value in at_least_one.items():
+        if value < 1:
+            raise ArgumentError(f"Expected argument `{name}` to be at least 1 but got {value}.")

@@ -11,7 +11,7 @@ from offaxis.detectors import DETECTORS, MarginEntropyLoss
 from offaxis.errors import ArgumentError, OffaxisError
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.networks.leave_out_ensemble import folds
+from offaxis.networks.ensemble import folds
 from offaxis.training import RECIPES
 from offaxis.training.step import name_of
 

@@ -19,7 +19,7 @@ from offaxis.reports.result_tables import (
     sets_table,
 )
 from offaxis.reports.tables import Table, comma_separated, latex, markdown
-from offaxis.reproduce.beside_paper import beside_view
+from offaxis.reproduce.tables import beside_view
 
 SHOWN_METRICS = ("auroc", "accuracy_at_tpr95", "aupr_in")
 """Those that the paper reports; the first is what detectors are ranked by."""

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from offaxis.data import CATALOGUE
-from offaxis.evaluation.comparison import Comparison, compare, reference_of
 from offaxis.evaluation.results import NetworkRecord, Result
-from offaxis.evaluation.summary import GROUPS, Summary, View
+from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare, reference_of
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.reports.tables import Entry, Table, Value, percent
 

@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 from offaxis.data import ImageSet
+from offaxis.data.splits import limit_images
 from offaxis.errors import OffaxisError
 from offaxis.evaluation.results import Result
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import Kind, kind_of, method_names
-from offaxis.evaluation.validation_split import at_most
 from offaxis.reports.result_tables import set_title
 
 Loader = Callable[[str, ImageSet | None], ImageSet]
@@ -56,7 +56,7 @@ class Thumbnails:
     def _load(self, about: dict[str, Any], like: ImageSet | None) -> ImageSet | None:
         name = about["name"]
         try:
-            images = at_most(self.load(name, like), about["images"])
+            images = limit_images(self.load(name, like), about["images"])
         except (OffaxisError, OSError):
             self.notes[set_title(name)] = "not on this machine"
             return None

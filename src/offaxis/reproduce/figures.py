@@ -8,10 +8,10 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from offaxis.data import ImageSet, load
-from offaxis.data.batches import Batches
+from offaxis.data import ImageSet, limit_images, load
+from offaxis.data.transforms import Batches
 from offaxis.errors import DataError
-from offaxis.evaluation import Store, at_most
+from offaxis.evaluation import Store
 from offaxis.evaluation.summary import summarise
 from offaxis.reports.figures import (
     Panel,
@@ -28,9 +28,8 @@ from offaxis.reports.figures import (
     save,
 )
 from offaxis.reports.result_tables import set_title
-from offaxis.reproduce.beside_paper import paper_rows
 from offaxis.reproduce.commands import Chain, Run
-from offaxis.reproduce.query import results_of
+from offaxis.reproduce.tables import paper_rows, results_of
 from offaxis.training import Trained, load_run
 
 SHOWN_FRAMES = 8
@@ -113,8 +112,8 @@ def scales(chain: Chain, sweep: Mapping[tuple[str, float | None], Sequence[Run]]
 def spaces(chain: Chain, standard: Run, cosine: Run, out: Path) -> list[Path]:
     """t-SNE of both networks' features."""
     points = chain.scale.points
-    id_test, id_train = (at_most(load(standard.id, split), points) for split in ("test", "train"))
-    first, second = (at_most(load(name, like=id_test), points) for name in chain.scale.shown)
+    id_test, id_train = (limit_images(load(standard.id, split), points) for split in ("test", "train"))
+    first, second = (limit_images(load(name, like=id_test), points) for name in chain.scale.shown)
     found = []
     for run, title in ((standard, "standard"), (cosine, "cosine")):
         network = load_run(chain.runs / run.name)

@@ -7,9 +7,8 @@ from pathlib import Path
 from offaxis.errors import ArgumentError
 from offaxis.reproduce import figures as drawings
 from offaxis.reproduce import tables as tabulations
-from offaxis.reproduce.commands import Chain, Run
+from offaxis.reproduce.commands import Chain, Run, Step
 from offaxis.reproduce.settings import Trained
-from offaxis.reproduce.step import Step
 
 TUNED = ("max-softmax", "odin", "mahalanobis")
 """What the paper compares with, on a standard network; the cosine network is given the cosine score."""

@@ -1,11 +1,14 @@
-"""One number of the paper, and the files that hold them."""
+"""The paper's own tables as data, and the comparison with ours."""
 
 import csv
 import io
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
+
+from offaxis.errors import ArgumentError
 
 Key = tuple[str, str, str, str, str]
 """(network, id, ood, method, metric), in the names that offaxis uses."""
@@ -82,3 +85,163 @@ def as_csv(cells: Iterable[Cell]) -> str:
 def _cell(row: dict[str, str]) -> Cell:
     mean, std, bold = row.pop("mean"), row.pop("std"), row.pop("bold")
     return Cell(mean=float(mean) if mean else None, std=float(std) if std else None, bold=bold == "yes", **row)
+
+
+CITATION = (
+    "Techapanurak, Suganuma, Okatani. Hyperparameter-Free Out-of-Distribution Detection Using Softmax of Scaled Cosine "
+    "Similarity. 2019, arXiv:1905.10628"
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper.
+
+    Attributes:
+        name: what offaxis calls it.
+        number: its number in the paper, the supplement's going on after the paper's.
+        title: what it shows, in our words.
+        notes: what its numbers do not say by themselves.
+    """
+
+    name: str
+    number: int
+    title: str
+    notes: tuple[str, ...] = ()
+
+
+_ROWS = (
+    "A row names the set that was tested. The supplement says that it names the assumed set, but the rows of Baseline and "
+    "Ours have the means of the one-vs-one table, all of them, so the numbers of ODIN and Mahalanobis are means over the "
+    "sets that were assumed, and their deviations are over these sets and the five networks."
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        Table(
+            "classification",
+            1,
+            "Classification accuracy (%) with a standard and with a cosine head",
+            ("Mean and standard deviation of five trainings.",),
+        ),
+        Table(
+            "one-vs-one-main",
+            2,
+            "AUROC (%), one-vs-one: tuned on the set that is tested",
+            ("The nine sets of the main paper; `one-vs-one` has all sets and three metrics.",),
+        ),
+        Table(
+            "ablation",
+            3,
+            "AUROC (%) of TIN (r) against CIFAR, ten variants of the head",
+            (
+                "Row 1 has 89.22 and 76.59 where the one-vs-one tables have 89.21 and 76.67 for the same network and set, and "
+                "row 8 has 97.66 where they have 97.65: all are kept as printed.",
+            ),
+        ),
+        Table("time", 4, "Seconds for a batch of 128 images"),
+        Table(
+            "less-biased",
+            5,
+            "Less-biased evaluation, crops without their frame (TIN (c)*, LSUN (c)*)",
+            (_ROWS, "There is no row for WRN-28-10, CIFAR-100 and Uniform."),
+        ),
+        Table(
+            "less-biased-framed",
+            6,
+            "Less-biased evaluation, crops with their black frame (TIN (c), LSUN (c))",
+            (_ROWS,),
+        ),
+        Table(
+            "one-vs-one",
+            7,
+            "One-vs-one evaluation: tuned on the set that is tested, three metrics",
+            ("Mean and standard deviation of five trainings.",),
+        ),
+        Table(
+            "ensembles",
+            8,
+            "Ensembles of five networks, one-vs-one",
+            (
+                "leave-out-published is what the leave-out paper reports (a dash where it does not), leave-out what the "
+                "authors measured with public code, chosen on iSUN.",
+                "The AUPR of leave-out looks like one with as many OOD as ID images counted (SVHN: AUROC 94.39, AUPR 95.06, "
+                "with 26,032 images against 10,000): it cannot be compared with the other columns.",
+            ),
+        ),
+    )
+}
+
+
+def table(name: str) -> list[Cell]:
+    """The cells of a table, in the order in which they are printed.
+
+    Example:
+        >>> [cell.printed for cell in table("time") if cell.method == "cosine"]
+        ['0.08', '0.22']
+    """
+    if name not in TABLES:
+        raise ArgumentError(f"Expected a table of the paper out of {', '.join(TABLES)} but got {name!r}.")
+    return list(read(name))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One of our numbers and the paper's, in the paper's unit (percent).
+
+    Attributes:
+        network: ours.
+        id: the ID set.
+        ood: the OOD set.
+        method: the detector.
+        metric: what was measured.
+        ours: our number.
+        paper: the paper's.
+        std: the paper's standard deviation, or None where it gives none.
+        difference: ours minus the paper's.
+    """
+
+    network: str
+    id: str
+    ood: str
+    method: str
+    metric: str
+    ours: float
+    paper: float
+    std: float | None
+    difference: float
+
+
+def compare(ours: Mapping[Key, float], name: str, network: str | None = None) -> list[Difference]:
+    """Ours, the paper's and the difference, for every number of ours that the table has too, in the table's order.
+
+    Args:
+        ours: (network, id, ood, method, metric) -> value in percent.
+        name: the table.
+        network: the paper's network to compare with where ours is another one, for instance a small relative.
+
+    Example:
+        >>> [row] = compare({("wrn-28-10", "cifar10", "svhn", "cosine", "auroc"): 99.4}, "one-vs-one")
+        >>> row.paper, round(row.difference, 2)
+        (99.52, -0.12)
+    """
+    places = {cell.key: (place, cell) for place, cell in enumerate(table(name))}
+    networks = list(dict.fromkeys(key[0] for key in places))
+    if network is not None and network not in networks:
+        raise ArgumentError(f"Expected a network of the table {name!r}, {' or '.join(networks)}, but got {network!r}.")
+    found: list[tuple[int, Difference]] = []
+    for key, value in ours.items():
+        if not math.isfinite(value):
+            raise ArgumentError(f"Expected a number for {' / '.join(filter(None, key))} but got {value}.")
+        place, cell = places.get((network or key[0], *key[1:]), (0, None))
+        if cell is not None and cell.mean is not None:
+            found.append((place, _difference(key, float(value), cell.mean, cell)))
+    return [row for _, row in sorted(found, key=lambda item: item[0])]
+
+
+def _difference(key: Key, ours: float, paper: float, cell: Cell) -> Difference:
+    return Difference(*key, ours=ours, paper=paper, std=cell.std, difference=ours - paper)
+
+
+__all__ = ["CITATION", "TABLES", "Cell", "Difference", "Key", "Table", "as_csv", "compare", "table"]

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.deploy.prediction import Prediction
-from offaxis.server.limits import Limits
-from offaxis.server.refusals import busy
+from offaxis.deploy.model import Prediction
+from offaxis.server.body import Limits, busy
 
 Said = Prediction | str
 """What is said of an image, or why nothing can be."""

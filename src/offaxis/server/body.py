@@ -1,15 +1,78 @@
-"""A request's body -> the bytes of its images, within the limits."""
+"""A request's body -> the bytes of its images, within the limits; what goes beyond is refused."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from fastapi import Request
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from offaxis.server.limits import Limits
-from offaxis.server.refusals import Refusal, busy
+from offaxis.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every bound of the service; what goes beyond is refused at once, with a sentence.
+
+    A request that is within the limits of one must fit where all of them wait, or it would be told to try again for ever.
+
+    Attributes:
+        body_bytes: of one request.
+        bodies_bytes: of all requests that are being read or decoded, together; beyond it the answer is 503.
+        images: in one request.
+        pixels: width x height of one image, known before it is decoded.
+        seconds_to_send: for a client to send its request, and to take what it is sent.
+        seconds_to_answer: from then to the answer.
+        queue: images that wait for the network; beyond it the answer is 503.
+        batch: images that go through the network together.
+        connections: open at a time; more are closed.
+        retry_after: seconds that a client is asked to wait after a 503.
+    """
+
+    body_bytes: int = 16 * 2**20
+    bodies_bytes: int = 256 * 2**20
+    images: int = 32
+    pixels: int = 16_000_000
+    seconds_to_send: float = 10.0
+    seconds_to_answer: float = 30.0
+    queue: int = 256
+    batch: int = 32
+    connections: int = 1000
+    retry_after: int = 1
+
+    def __post_init__(self) -> None:
+        if self.images > self.queue:
+            raise ArgumentError(
+                f"Expected a queue that holds the images of one request but {self.images} images may come in a request and "
+                f"only {self.queue} may wait. Let more wait (--queue), or take fewer in a request (--max-images)."
+            )
+        if self.body_bytes > self.bodies_bytes:
+            raise ArgumentError(
+                f"Expected `bodies_bytes` to hold the body of one request but a request may have {self.body_bytes:,} bytes and "
+                f"all together {self.bodies_bytes:,}. Raise `bodies_bytes`, or lower `body_bytes`."
+            )
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a fault
+    """A request that gets a status and a sentence instead of predictions.
+
+    Attributes:
+        status: the HTTP status.
+        reason: the sentence; it names neither paths nor code.
+        retry_after: seconds to wait, where trying again makes sense.
+    """
+
+    def __init__(self, status: int, reason: str, retry_after: int | None = None) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.retry_after = status, reason, retry_after
+
+
+def busy(retry_after: int) -> Refusal:
+    """Too much is waiting already."""
+    return Refusal(503, "The service has as much to do as it can hold: try again in a moment.", retry_after)
+
 
 RAW = ("image/", "application/octet-stream")
 

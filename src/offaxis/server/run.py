@@ -11,7 +11,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from offaxis.deploy.model import Model
 from offaxis.errors import StorageError
 from offaxis.server.app import make_app
-from offaxis.server.limits import Limits
+from offaxis.server.body import Limits
 from offaxis.server.service import Service
 
 

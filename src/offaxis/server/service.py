@@ -1,6 +1,7 @@
-"""What the service knows and does, without HTTP: decoding, batching, counting, watching the stream."""
+"""What the service knows and does, without HTTP: decoding, batching, counting, watching the stream for drift."""
 
 import asyncio
+import importlib
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -12,17 +13,68 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
-from offaxis.calibration.drift import Watch
-from offaxis.deploy.model import Model
-from offaxis.errors import BadOutputsError, CalibrationError, DataError
+from offaxis.calibration.drift import Drift, Watch
+from offaxis.deploy.model import Model, Prediction
+from offaxis.errors import BadOutputsError, CalibrationError, DataError, MissingPackageError
 from offaxis.networks.classifier import Classifier
 from offaxis.server.batcher import Batcher, Said
-from offaxis.server.body import Budget
-from offaxis.server.limits import Limits
-from offaxis.server.metrics import Metrics
-from offaxis.server.refusals import Refusal, busy
-from offaxis.version import __version__
+from offaxis.server.body import Budget, Limits, Refusal, busy
+
+P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """Requests, latency, verdicts, p-values, queue and drift, in a registry of their own."""
+
+    def __init__(self) -> None:
+        client = _client()
+        self.registry: Any = client.CollectorRegistry()
+        self._client = client
+        made = {"registry": self.registry}
+        self.requests = client.Counter("offaxis_requests", "Requests by route and status.", ["route", "status"], **made)
+        self.latency = client.Histogram(
+            "offaxis_request_seconds",
+            "From the request's head to the answer's end.",
+            ["route"],
+            buckets=SECONDS,
+            **made,
+        )
+        self.verdicts = client.Counter("offaxis_verdicts", "Images by verdict.", ["verdict"], **made)
+        self.p_values = client.Histogram("offaxis_p_value", "P-values of the images.", buckets=P_VALUES, **made)
+        self.bad = client.Counter("offaxis_bad_images", "Images that could not be read or judged.", **made)
+        self.queue = client.Gauge("offaxis_queue_images", "Images that wait for the network.", **made)
+        self.wealth = client.Gauge("offaxis_drift_log10_wealth", "log10 of the stream watch's martingale.", **made)
+        self.alarm = client.Gauge(
+            "offaxis_drift_alarm", "1 once the stream has left the training distribution.", **made
+        )
+
+    def saw(self, prediction: Prediction) -> None:
+        """Count one image."""
+        self.verdicts.labels(prediction.verdict.value).inc()
+        self.p_values.observe(prediction.p_value)
+
+    def drifted(self, drift: Drift) -> None:
+        """Note where the stream watch stands."""
+        self.wealth.set(drift.log10_wealth)
+        self.alarm.set(int(drift.alarm))
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' format."""
+        written: bytes = self._client.generate_latest(self.registry)
+        return written
+
+
+def _client() -> Any:
+    try:
+        return importlib.import_module("prometheus_client")
+    except ImportError as error:
+        raise MissingPackageError(
+            "The service needs prometheus-client, which is not installed: pip install 'offaxis[serve]'."
+        ) from error
+
 
 TRACE = 400  # points of the drift line
 BINS = 40

@@ -1,17 +1,102 @@
-"""How the networks of the leave-out method are trained: each on all images, with one fold of classes as outsiders."""
+"""Train the networks of the leave-out method (Vyas et al. 2018), each with one fold of classes as outsiders."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.errors import ArgumentError
+from offaxis.data import ImageSet, Normalise
+from offaxis.errors import ArgumentError, DetectorError
 from offaxis.heads import Outputs
+from offaxis.metrics import auroc
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.leave_out_ensemble import LeaveOutEnsemble, folds, kept_classes
-from offaxis.training.leave_out_selection import BestEpoch, SelectOn
+from offaxis.networks.ensemble import Chosen, LeaveOutEnsemble, folds, kept_classes
+from offaxis.networks.inference import evaluating, to_device, widest
 from offaxis.training.recipe import Recipe
+
+
+def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """The entropy of softmax(logits / T), in nats: (N, C) -> (N,) in [0, ln C].
+
+    In float64: at T = 1000 every image lies within 1e-4 of ln C, where float32 counts in steps of 2e-7.
+    """
+    log_p = (widest(logits) / temperature).log_softmax(1)
+    return -(log_p.exp() * log_p).sum(1)
+
+
+def leave_out_score(logits: Tensor, temperature: float = 1000.0) -> Tensor:
+    """One network's part of the score, H(p) - max p: logits (N, C) -> (N,), larger = more OOD."""
+    return entropy(logits, temperature) - (widest(logits) / temperature).softmax(1).amax(1)
+
+
+@dataclass(frozen=True)
+class SelectOn:
+    """What the epochs are compared on.
+
+    Attributes:
+        known: validation images of the ID set, of all classes, not trained on. The left-out classes count as ID: the
+            ensemble has to accept them.
+        strange: the selecting OOD set, whose name is reported.
+        normalise: what the images go through first, as in training.
+        temperature: of the score; its perturbation is left out here, so that an epoch costs one forward pass.
+        batch_size: images at a time.
+    """
+
+    known: ImageSet
+    strange: ImageSet
+    normalise: Normalise
+    temperature: float = 1000.0
+    batch_size: int = 256
+
+
+class BestEpoch:
+    """Keeps the weights of the best epoch so far: an ``after_epoch`` for the training loop.
+
+    Of equal epochs the first is kept. The weights are held in memory: a training that is resumed compares the epochs
+    from there on, and ``Chosen.compared`` says how many they were.
+
+    Args:
+        select: what the epochs are compared on.
+        kept: the classes that the network knows.
+    """
+
+    def __init__(self, select: SelectOn, kept: Tensor) -> None:
+        self.select = select
+        self.kept = kept
+        self.aurocs: dict[int, float] = {}
+        self.best: int | None = None
+        self.weights: dict[str, Tensor] = {}
+
+    def __call__(self, epoch: int, network: Classifier) -> None:
+        """Measure the network as it is after an epoch (from 1)."""
+        found = auroc(self._scores(network, self.select.known), self._scores(network, self.select.strange))
+        self.aurocs[epoch] = found
+        if self.best is None or found > self.aurocs[self.best]:
+            self.best = epoch
+            self.weights = {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
+
+    def restore(self, network: Classifier) -> Chosen:
+        """Put the best weights back into the network, and say which they were."""
+        if self.best is None:
+            raise DetectorError(
+                "Expected epochs to choose from but none was seen: `train` gets the choice as a fourth argument and must "
+                "call it after every epoch, as offaxis.train(..., after_epoch=...) does. A finished run that is resumed has "
+                "no epochs left."
+            )
+        network.load_state_dict(self.weights)
+        return Chosen(self.select.strange.name, self.best, self.aurocs[self.best], len(self.aurocs))
+
+    @torch.no_grad()
+    def _scores(self, network: Classifier, images: ImageSet) -> list[float]:
+        parts = []
+        with evaluating(network):
+            for batch in images.batches(self.select.batch_size):
+                logits = network(to_device(network, self.select.normalise(batch)))
+                parts.append(leave_out_score(logits[:, self.kept.to(logits.device)], self.select.temperature))
+        scores: list[float] = torch.cat(parts).tolist()
+        return scores
 
 
 class MarginEntropyLoss(nn.Module):

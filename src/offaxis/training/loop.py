@@ -16,14 +16,11 @@ from offaxis.networks.classifier import Classifier
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.checkpoint import Checkpoint
-from offaxis.training.guard import Watch
+from offaxis.training.guard import StopRequest, Watch
 from offaxis.training.plan import Plan
 from offaxis.training.recipe import Recipe, laptop
-from offaxis.training.run import RunFolder, Trained
-from offaxis.training.signals import StopRequest
-from offaxis.training.start import check_images, find_earlier, settings_of
-from offaxis.training.step import Loss, Stepper, cross_entropy
-from offaxis.training.tally import Tally
+from offaxis.training.run import RunFolder, Trained, check_images, find_earlier, settings_of
+from offaxis.training.step import Loss, Stepper, Tally, cross_entropy
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from offaxis.data import load
-from offaxis.evaluation import NetworkRecord, Result, Store, divide
-from offaxis.evaluation.validation_split import at_most
+from offaxis.data.splits import limit_images
+from offaxis.evaluation import NetworkRecord, Result, Store, split_validation
 from offaxis.metrics import all_metrics
 
 GROUPS = {"letters": "near", "photographs": "far", "gaussian": "noise"}
@@ -18,9 +18,9 @@ METHODS = {"cosine": ("none", 2.0), "max-softmax": ("none", 1.0), "odin": ("publ
 def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(tmp_path_factory.mktemp("made-up") / "store")
     draw = np.random.default_rng(0)
-    known = at_most(load("small-digits"), 100)
-    parts = {"small-digits": divide(known)}
-    parts |= {name: divide(at_most(load(name, like=known), 80)) for name in GROUPS}
+    known = limit_images(load("small-digits"), 100)
+    parts = {"small-digits": split_validation(known)}
+    parts |= {name: split_validation(limit_images(load(name, like=known), 80)) for name in GROUPS}
     for part in parts.values():
         store.add_set(part.key, part.about(), part.validation.numpy(), part.test.numpy())
     results = []

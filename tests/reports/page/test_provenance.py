@@ -10,7 +10,7 @@ import pytest
 
 from offaxis.detectors import MarginEntropyLoss
 from offaxis.evaluation import NetworkRecord, Result, Store
-from offaxis.networks.leave_out_ensemble import folds
+from offaxis.networks.ensemble import folds
 from offaxis.reports.provenance import commands, train_command
 from offaxis.training import RECIPES
 from offaxis.training.step import name_of

@@ -12,15 +12,14 @@ import pytest
 from offaxis.data import ImageSet, load
 from offaxis.errors import DataError, EvaluationError
 from offaxis.evaluation import Store
-from offaxis.evaluation.archive import compact
+from offaxis.evaluation.store import compact
 from offaxis.evaluation.summary import summarise
-from offaxis.reports.page import _dependency, _ranking, write_page
-from offaxis.reports.plots import drawn, histogram
+from offaxis.reports.page import _dependency, _ranking, drawn, histogram, write_page
 from offaxis.reports.report import parts_of, write_tables
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, sets_table
 from offaxis.reports.tables import Table, Value, comma_separated, escape, latex, markdown, percent
 from offaxis.reports.thumbnails import Thumbnails, strangest
-from offaxis.reproduce.beside_paper import beside, numbers, paper_rows
+from offaxis.reproduce.tables import beside, numbers, paper_rows
 
 GROUPS = ("letters", "photographs", "gaussian")
 TABLE = Table(

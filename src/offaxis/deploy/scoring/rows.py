@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from offaxis.deploy.prediction import Prediction
+from offaxis.deploy.model import Prediction
 from offaxis.deploy.scoring.sources import parts, readable
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
 from offaxis.files import replacing

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES, SUFFIXES
-from offaxis.data.folder_files import IGNORED
+from offaxis.data.folder import IGNORED
 from offaxis.errors import DataError
 
 T = TypeVar("T")

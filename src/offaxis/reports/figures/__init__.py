@@ -1,19 +1,14 @@
 """Plain arrays and dicts -> figures: one file a figure, no state, no pyplot."""
 
-from offaxis.reports.figures.dependency import dependency, dependency_full, dependency_matrix
-from offaxis.reports.figures.embedding import tsne
-from offaxis.reports.figures.feature_spaces import Space, feature_spaces
-from offaxis.reports.figures.fixed_scale import fixed_scale
-from offaxis.reports.figures.frames import frames
+from offaxis.reports.figures.curves import fixed_scale, reliability, risk_coverage, risk_coverage_curve, roc, roc_curve
+from offaxis.reports.figures.feature_spaces import Space, feature_spaces, tsne
 from offaxis.reports.figures.head_diagram import head_diagram
 from offaxis.reports.figures.histograms import Panel, histograms
-from offaxis.reports.figures.image_sheet import image_sheet
-from offaxis.reports.figures.less_biased import less_biased_bars
+from offaxis.reports.figures.images import frames, image_sheet
+from offaxis.reports.figures.less_biased import dependency, dependency_full, dependency_matrix, less_biased_bars
 from offaxis.reports.figures.ranking import ranking
-from offaxis.reports.figures.reliability import reliability, risk_coverage, risk_coverage_curve
-from offaxis.reports.figures.roc import roc, roc_curve
-from offaxis.reports.figures.save import as_png_data_uri, as_svg, save
 from offaxis.reports.figures.score_grid import score_grid
+from offaxis.reports.figures.style import as_png_data_uri, as_svg, save
 
 __all__ = [
     "Panel",

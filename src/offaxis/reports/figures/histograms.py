@@ -8,9 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from offaxis.reports.figures.bins import Row, density, shared_edges
-from offaxis.reports.figures.checks import not_empty, numbers
-from offaxis.reports.figures.labels import distinct, grid, wrapped
+from offaxis.reports.figures.labels import Row, density, distinct, grid, not_empty, numbers, shared_edges, wrapped
 from offaxis.reports.figures.style import ID, OOD, Mark, blank, styled
 
 WIDTH = 3.4

@@ -1,12 +1,16 @@
-"""Names on figures: short enough to fit, still different from each other, and never read as formulae."""
+"""What comes into a figure: names that fit and are never read as formulae, numbers that are checked, pixels, bins."""
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from offaxis.errors import ArgumentError
 
 LETTER = 0.083
 """About the width of a letter of a legend, in inches."""
@@ -119,3 +123,89 @@ def grid(figure: Figure, count: int, columns: int) -> list[Axes]:
     for place in places[count:]:
         place.remove()
     return places[:count]
+
+
+def not_empty(what: str, things: Collection[object]) -> None:
+    """Refuse nothing at all."""
+    if len(things) == 0:
+        raise ArgumentError(f"Expected at least one of {what} to draw but got none.")
+
+
+def numbers(what: str, values: ArrayLike) -> NDArray[np.float64]:
+    """A row of finite numbers, as float64 (N,)."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise ArgumentError(
+            f"Expected {what} to be a non-empty row of numbers but got an array of shape {array.shape}."
+        )
+    wrong = array.size - int(np.count_nonzero(np.isfinite(array)))
+    if wrong:
+        raise ArgumentError(
+            f"Expected {what} to be finite but {wrong} of {array.size} are NaN or infinite. Leave them out, or look for "
+            "what made them."
+        )
+    return array
+
+
+def number(what: str, value: float) -> float:
+    """A finite number."""
+    return float(numbers(what, [value])[0])
+
+
+def flags(what: str, values: ArrayLike, length: int) -> NDArray[np.bool_]:
+    """A row of yes and no, bool (length,)."""
+    array = np.asarray(values)
+    if array.shape != (length,):
+        raise ArgumentError(f"Expected {what} to have shape ({length},) but got {array.shape}.")
+    if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
+        raise ArgumentError(f"Expected {what} to be true or false but got other values.")
+    return array.astype(np.bool_)
+
+
+def picture(image: ArrayLike) -> NDArray[np.float64]:
+    """An image as float64 (h, w, 3) in [0, 1].
+
+    Args:
+        image: uint8, or floating-point in [0, 1]; (h, w), (h, w, c) or (c, h, w) with one or three channels.
+    """
+    array = np.asarray(image)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim == 3 and array.shape[2] not in (1, 3) and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.ndim != 3 or array.shape[2] not in (1, 3) or 0 in array.shape:
+        raise ArgumentError(
+            f"Expected an image of shape (h, w), (h, w, c) or (c, h, w) with 1 or 3 channels but got {np.shape(image)}."
+        )
+    pixels = array.astype(np.float64) / 255 if array.dtype == np.uint8 else array.astype(np.float64)
+    if not np.isfinite(pixels).all() or pixels.min() < 0 or pixels.max() > 1:
+        raise ArgumentError(
+            f"Expected an image of bytes, or of numbers from 0 to 1, but got {array.dtype} with values from "
+            f"{pixels.min():g} to {pixels.max():g}. Undo the normalisation first."
+        )
+    return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+
+
+Row = NDArray[np.float64]
+
+
+def shared_edges(first: Row, second: Row, bins: int, tails: float = 0.0) -> Row:
+    """Edges (bins + 1,) that cover both rows, or all but a share ``tails`` of each row at either end.
+
+    Equal scores get one bin of a sensible width in the middle.
+    """
+    low = min(np.quantile(first, tails), np.quantile(second, tails))
+    high = max(np.quantile(first, 1 - tails), np.quantile(second, 1 - tails))
+    least = max(1.0, abs(low), abs(high)) * 1e-6
+    if high - low < least:
+        middle, half = (low + high) / 2, max(0.5, 0.1 * max(abs(low), abs(high)))
+        low, high = middle - half, middle + half
+        bins += 1 - bins % 2  # an odd number: the scores are in the middle of a bin, not on an edge
+    return np.linspace(low, high, bins + 1)
+
+
+def density(scores: Row, edges: Row) -> Row:
+    """Heights (bins,) of a histogram of area 1; what lies beyond the edges counts in the outermost bins."""
+    counts = np.histogram(np.clip(scores, edges[0], edges[-1]), edges)[0]
+    heights: Row = counts / (len(scores) * np.diff(edges))
+    return heights

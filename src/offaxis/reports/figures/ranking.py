@@ -6,8 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from offaxis.errors import ArgumentError
-from offaxis.reports.figures.checks import not_empty, number
-from offaxis.reports.figures.labels import distinct, legend_below
+from offaxis.reports.figures.labels import distinct, legend_below, not_empty, number
 from offaxis.reports.figures.style import INK, blank, mark, styled
 
 Interval = tuple[float, float, float]

@@ -6,10 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike
 
-from offaxis.reports.figures.bins import shared_edges
-from offaxis.reports.figures.checks import not_empty, numbers
 from offaxis.reports.figures.histograms import overlaid
-from offaxis.reports.figures.labels import wrapped_names
+from offaxis.reports.figures.labels import not_empty, numbers, shared_edges, wrapped_names
 from offaxis.reports.figures.style import ID, OOD, blank, styled
 
 WIDE, HIGH, LEFT, TOP, BOTTOM, GAP = 1.25, 0.62, 1.25, 0.5, 0.62, 0.12

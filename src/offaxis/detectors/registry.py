@@ -1,7 +1,7 @@
-"""A fitted detector as one safetensors file: the buffers, and beside them what it is and how it was made."""
+"""Detectors by name: made for a network, saved to a file, read again."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from offaxis.detectors.base import Detector
+from offaxis.detectors.cosine import Cosine, CosineEnsemble
+from offaxis.detectors.leave_out import LeaveOut
 from offaxis.errors import DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import replacing
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
+from offaxis.networks.inference import Network
 
 FORMAT = "offaxis-detector"
 VERSION = 1
@@ -84,3 +88,30 @@ def load(path: Path, kinds: Mapping[str, Any]) -> Detector:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError, OffaxisError) as error:
         raise DetectorFileError(f"{path} does not hold a whole detector ({error}).") from None
+
+
+def arguments_for(options: Sequence[str], network: Network, std: Sequence[float] | None) -> dict[str, Any]:
+    """Those constructor arguments of a detector that follow from the network.
+
+    Args:
+        options: the arguments that the detector takes besides hyperparameters (``Detector.options``).
+        network: what it will judge images with.
+        std: what each channel is divided by in normalisation, so that perturbations are in units of pixels; None where
+            that is not known.
+    """
+    found: dict[str, Any] = {}
+    if "std" in options and std is not None:
+        found["std"] = tuple(std)
+    if "networks" in options and isinstance(network, Ensemble):
+        found["networks"] = len(network.networks)
+    if "selected_on" in options and isinstance(network, LeaveOutEnsemble):
+        found["selected_on"] = network.selected_on
+    return found
+
+
+def usual_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
+    """The detector that a network is judged with where none is named: the cosine, or that of its kind of ensemble."""
+    kind: type[Detector] = Cosine
+    if isinstance(network, Ensemble):
+        kind = LeaveOut if isinstance(network, LeaveOutEnsemble) else CosineEnsemble
+    return kind(**arguments_for(kind.options, network, std))
