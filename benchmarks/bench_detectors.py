@@ -116,8 +116,8 @@ def odin(rounds: int, count: int = 16) -> None:
                 scores.append(-moved.softmax(1).amax(1))
         return torch.stack(scores, 1)
 
-    difference = float((detector.evidence_images(network, images) - plain()).abs().max())
-    ratio = paired(plain, lambda: detector.evidence_images(network, images), rounds, warm_up=0)
+    difference = float((detector.grid_scores_images(network, images) - plain()).abs().max())
+    ratio = paired(plain, lambda: detector.grid_scores_images(network, images), rounds, warm_up=0)
     name = f"plain loop / ODIN's grid of {len(detector.settings)}, WRN-16-2, {count} images"
     publish(name, ratio, ">= 2.5", ratio.median >= 2.5 and difference < 1e-6, largest_difference=difference)
 

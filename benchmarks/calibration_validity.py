@@ -22,7 +22,7 @@ from scipy import stats
 
 import offaxis
 from offaxis.calibration.conformal import allowed, threshold
-from offaxis.data import load
+from offaxis.data import load_images
 
 LEVELS = (0.01, 0.05, 0.1)
 CALIBRATION = 500
@@ -101,7 +101,7 @@ def split(scores: Floats, sets: int = SETS, seed: int = 0) -> list[Line]:
 def unseen_scores(seed: int = 0) -> tuple[Floats, float]:
     """The cosine scores of 1,000 digits that a small network has not seen, and its accuracy on them."""
     torch.manual_seed(seed)
-    training, unseen = load("digits", "train"), load("digits", "test")
+    training, unseen = load_images("digits", "train"), load_images("digits", "test")
     network = offaxis.networks.wide_resnet(10, 1, num_classes=10, in_channels=1, stem_stride=2)
     trained = offaxis.train(
         network, training, offaxis.Recipe(epochs=4, batch_size=64, crop=2, flip=False), seed=seed, quiet=True

@@ -16,7 +16,7 @@ from offaxis import Outputs
 from offaxis.data.embedded import small_digits
 from offaxis.errors import ScaleCollapseError
 from offaxis.networks import wide_resnet
-from offaxis.reports.figures import save
+from offaxis.reports.figures import save_figure
 from offaxis.training import Recipe, cross_entropy, train
 
 
@@ -57,8 +57,12 @@ def trace(seed: int, clip: float | None) -> Trace:
 
 def draw(without: Trace, clipped: Trace, steps: int) -> Figure:
     figure = Figure(figsize=(9, 5), layout="constrained")
-    rows = (("loss", "loss", "linear"), ("gradient", "norm of the gradient", "log"), ("scale", "mean scale", "log"),
-            ("shift", "shift of the scale's BN", "linear"))  # fmt: skip
+    rows = (
+        ("loss", "loss", "linear"),
+        ("gradient", "norm of the gradient", "log"),
+        ("scale", "mean scale", "log"),
+        ("shift", "shift of the scale's BN", "linear"),
+    )
     for axes, (name, label, kind) in zip(figure.subplots(2, 2, sharex=True).flat, rows, strict=True):
         axes.plot(getattr(without, name)[:steps], color="#b3400a", label="without clipping")
         axes.plot(getattr(clipped, name)[:steps], color="#0b5394", linestyle="--", label="with clipping")
@@ -92,7 +96,7 @@ def main() -> None:
         print(
             f"{i:4d}  {a[0]:.2f}  {a[1]:8.3f}  {a[2]:8.3f}  {a[3]:5.2f}   |  {b[0]:.2f}  {b[1]:8.3f}  {b[2]:7.3f}  {b[3]:5.2f}"
         )
-    save(draw(without, clipped, steps), options.out)
+    save_figure(draw(without, clipped, steps), options.out)
 
 
 if __name__ == "__main__":

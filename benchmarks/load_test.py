@@ -33,7 +33,7 @@ from PIL import Image
 
 import offaxis
 from offaxis import Model, networks
-from offaxis.data import TensorSet, load
+from offaxis.data import TensorSet, load_images
 from offaxis.deploy.onnx import export, names
 from offaxis.training import laptop
 
@@ -63,10 +63,10 @@ def main(seconds: float = 60.0) -> None:
 
 def prepare(folder: Path) -> tuple[Model, list[bytes]]:
     """A trained model as bundle and graph, and digits as PNG files."""
-    training, unseen = load("digits", "train"), load("digits", "test")
+    training, unseen = load_images("digits", "train"), load_images("digits", "test")
     torch.manual_seed(0)
     network = networks.by_name("wrn-10-2-half")(num_classes=10, in_channels=1)
-    trained = offaxis.train(network, training, laptop().but(epochs=1, crop=2, flip=False), quiet=True)
+    trained = offaxis.train(network, training, laptop().replace(epochs=1, crop=2, flip=False), quiet=True)
     model = Model.calibrated(trained, unseen.subset(torch.arange(500)), used=[training])
     model.save(folder / "x.oax")
     export(model, folder / "x.onnx")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offaxis.calibration.conformal import p_values
-from offaxis.calibration.drift import Watch
+from offaxis.calibration.drift import DriftMonitor
 
 LEVEL = 0.01
 CALIBRATION = 1000
@@ -43,7 +43,7 @@ def main(streams: int = 200, length: int = 20_000) -> None:
         random = np.random.default_rng(seed)
         calibration = random.standard_normal(CALIBRATION)
         quiet = random.standard_normal(length)
-        watch = Watch(calibration, LEVEL, seed)
+        watch = DriftMonitor(calibration, LEVEL, seed)
         start = time.perf_counter()
         online = np.array([watch.add(score) for score in quiet.tolist()])
         seconds += time.perf_counter() - start
@@ -54,7 +54,7 @@ def main(streams: int = 200, length: int = 20_000) -> None:
                 p_values(quiet, np.sort(calibration))
             )
         for before, found in delays.items():
-            watch = Watch(calibration, LEVEL, seed)
+            watch = DriftMonitor(calibration, LEVEL, seed)
             for score in quiet[:before].tolist():
                 watch.add(score)
             found.append(delay(watch, random, 5000))
@@ -72,7 +72,7 @@ def main(streams: int = 200, length: int = 20_000) -> None:
     print(json.dumps(result, indent=2))
 
 
-def delay(watch: Watch, random: np.random.Generator, most: int) -> int | None:
+def delay(watch: DriftMonitor, random: np.random.Generator, most: int) -> int | None:
     """Images from the change to the alarm; None where there was none, or one before."""
     if watch.state().alarm:
         return None

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 import offaxis
-from offaxis.data import ImageSet, load
-from offaxis.deploy.scoring import Options, score
+from offaxis.data import ImageSet, load_images
+from offaxis.deploy.scoring import ScoringOptions, score_images
 from offaxis.server.run import make_server
 from offaxis.training import laptop
 
@@ -29,11 +29,18 @@ CLASSES = 10
 def make_network() -> offaxis.Classifier:
     """Any network whose output is a linear layer's; attach() puts our head in that layer's place."""
     own = nn.Sequential(
-        nn.Conv2d(1, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
-        nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.BatchNorm2d(128), nn.ReLU(),
-        nn.Flatten(), nn.Linear(2048, CLASSES),
-    )  # fmt: skip
+        nn.Conv2d(1, 32, 3, stride=2, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.Conv2d(64, 128, 3, stride=2, padding=1),
+        nn.BatchNorm2d(128),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2048, CLASSES),
+    )
     return offaxis.attach(own, head="cosine")
 
 
@@ -49,8 +56,8 @@ def write_pictures(images: ImageSet, folder: Path, count: int) -> None:
 def main(out: Path, epochs: int = 8, port: int = 8137) -> None:
     began = time.perf_counter()
     torch.manual_seed(0)
-    training, unseen = load("digits", "train"), load("digits", "test")
-    recipe = laptop().but(epochs=epochs, crop=2, flip=False)
+    training, unseen = load_images("digits", "train"), load_images("digits", "test")
+    recipe = laptop().replace(epochs=epochs, crop=2, flip=False)
 
     trained = offaxis.train(make_network(), training, recipe, quiet=True)
     calibration, rest = unseen.subset(torch.arange(500)), unseen.subset(torch.arange(500, 1000))
@@ -58,14 +65,14 @@ def main(out: Path, epochs: int = 8, port: int = 8137) -> None:
     model.save(out / "digits.oax")
 
     model = offaxis.load(out / "digits.oax", network=make_network())  # anywhere else, later
-    for images in (rest, load("letters"), load("photographs")):
+    for images in (rest, load_images("letters"), load_images("photographs")):
         flagged = [said.verdict is offaxis.Verdict.OUT for said in model.predict(images)]
         print(f"{images.name:12} {sum(flagged) / len(flagged):6.1%} out-of-distribution")
 
     write_pictures(rest, out / "pictures", 40)
-    write_pictures(load("letters"), out / "pictures", 10)
-    options = Options(str(out / "scores.csv"), overwrite=True, quiet=True)
-    summary = score(out / "digits.oax", model, [str(out / "pictures")], options)
+    write_pictures(load_images("letters"), out / "pictures", 10)
+    options = ScoringOptions(str(out / "scores.csv"), overwrite=True, quiet=True)
+    summary = score_images(out / "digits.oax", model, [str(out / "pictures")], options)
     print(f"scored {summary['images']} files: {out / 'scores.csv'}, strangest {summary['strangest'][0]['path']}")
 
     server = make_server(model, port=port)

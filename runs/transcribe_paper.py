@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from offaxis.files import write_text
-from offaxis.reproduce.paper import Cell, as_csv
+from offaxis.reproduce.paper import PaperCell, as_csv
 
 DATA = Path(__file__).parents[1] / "src" / "offaxis" / "reproduce" / "data"
 
@@ -71,7 +71,7 @@ def main() -> None:
         write_text(DATA / f"{name}.csv", as_csv(cells))
 
 
-def transcribe(source: str) -> dict[str, list[Cell]]:
+def transcribe(source: str) -> dict[str, list[PaperCell]]:
     """LaTeX -> the cells of every table."""
     return {name: list(_cells(name, list(rows(source, label)))) for name, label in LABELS.items()}
 
@@ -95,7 +95,7 @@ def text(cell: str) -> str:
     return " ".join(cell.replace("{", "").replace("}", "").split())
 
 
-def _cells(name: str, table: list[list[str]]) -> Iterator[Cell]:
+def _cells(name: str, table: list[list[str]]) -> Iterator[PaperCell]:
     if name == "ablation":
         yield from _ablation(name, table[1:])
         return
@@ -130,7 +130,7 @@ def _split(row: list[str], values: int) -> tuple[list[str], list[str]]:
     return [text(cell) for cell in row[:-values]], row[-values:]
 
 
-def _ablation(name: str, table: list[list[str]]) -> Iterator[Cell]:
+def _ablation(name: str, table: list[list[str]]) -> Iterator[PaperCell]:
     for row in table:
         number = text(row[0])
         parts = [text(cell) for cell in row[1:-2]]
@@ -140,12 +140,12 @@ def _ablation(name: str, table: list[list[str]]) -> Iterator[Cell]:
             yield _cell(name, "WRN-28-10", id_set, "TIN (r)", printed, "auroc", value)
 
 
-def _cell(name: str, network: str, id_set: str, ood: str, method: str, metric: str, value: str) -> Cell:
+def _cell(name: str, network: str, id_set: str, ood: str, method: str, metric: str, value: str) -> PaperCell:
     printed = text(value)
     found = re.fullmatch(r"(\d+\.\d\d)(?:\((\d+\.\d\d)\))?|-", printed)
     if found is None:
         raise SystemExit(f"{name}: {printed!r} is no number")
-    return Cell(
+    return PaperCell(
         table=name,
         network=NETWORKS[network],
         id=ID_SETS[id_set] if id_set else "",

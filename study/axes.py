@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.data import ImageSet, limit_images, load
+from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.transforms import Batches
-from offaxis.deploy.open import Subject
+from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.evaluation import open_network
 from offaxis.heads import CosineHead, Outputs
 from offaxis.metrics import auroc
@@ -23,7 +23,7 @@ IMAGES, FITTED = 1000, 10_000
 
 
 @torch.no_grad()
-def outputs_of(subject: Subject, images: ImageSet, mirrored: bool = False) -> Outputs:
+def outputs_of(subject: EvaluatedNetwork, images: ImageSet, mirrored: bool = False) -> Outputs:
     """Of all images, in one piece."""
     assert subject.normalise is not None
     parts = [
@@ -34,7 +34,7 @@ def outputs_of(subject: Subject, images: ImageSet, mirrored: bool = False) -> Ou
     return Outputs(torch.cat([o.features for o in parts]), torch.cat([o.logits for o in parts]), cosine, scale)
 
 
-def weight_of(subject: Subject) -> Tensor:
+def weight_of(subject: EvaluatedNetwork) -> Tensor:
     """The class weights (C, d) of a cosine network."""
     head = subject.network.head
     assert isinstance(head, CosineHead)
@@ -109,9 +109,12 @@ def alignment(train: Outputs, labels: Tensor, weight: Tensor) -> str:
 def main() -> None:
     """Both ID sets."""
     for id_name in ("cifar10", "fashion-mnist"):
-        test, train = limit_images(load(id_name, "test"), IMAGES), limit_images(load(id_name, "train"), FITTED)
+        test, train = (
+            limit_images(load_images(id_name, "test"), IMAGES),
+            limit_images(load_images(id_name, "train"), FITTED),
+        )
         labels = torch.as_tensor(train.labels).long()
-        strange = {name: limit_images(load(name, "test", like=test), IMAGES) for name in DEVELOPMENT}
+        strange = {name: limit_images(load_images(name, "test", like=test), IMAGES) for name in DEVELOPMENT}
         found: dict[str, list[list[float]]] = {}
         for seed in SEEDS:
             subject = open_network(chain_for(id_name).runs / main_runs(id_name, seed)[1].name)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from offaxis.evaluation.summary import summarise
-from offaxis.reports.figures import fixed_scale, ranking, save
+from offaxis.reports.figures import fixed_scale, ranking, save_figure
 from offaxis.reproduce import figures as drawings
 from offaxis.reproduce.items import sweep
 from study.found import of, there
@@ -31,7 +31,7 @@ def scales(id_name: str) -> None:
                 predicted[group] = 100 * spread.mean
             else:
                 curves.setdefault(group, {})[scale] = 100 * spread.mean
-    save(fixed_scale(curves, predicted), OUT / "study-fixed-scale")
+    save_figure(fixed_scale(curves, predicted), OUT / "study-fixed-scale")
 
 
 def ranks(id_name: str) -> None:
@@ -45,7 +45,7 @@ def ranks(id_name: str) -> None:
         states[name] = f"{head} network"
         intervals[name] = (100 * whole.mean, 100 * (whole.mean - half), 100 * (whole.mean + half))
     label = "mean AUROC (%), lines: one standard deviation over seeds"
-    save(ranking(intervals, states, label), OUT / f"study-ranking-{id_name}")
+    save_figure(ranking(intervals, states, label), OUT / f"study-ranking-{id_name}")
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import shutil
 
 from offaxis.evaluation import Store
-from offaxis.evaluation.store import compact
+from offaxis.evaluation.store import archive_store
 from study.steps import KEPT, WORK
 
 IMAGES = 800
@@ -14,7 +14,7 @@ def main() -> None:
     """Replace the copy by one of what there is now."""
     made = WORK / "copy"
     shutil.rmtree(made, ignore_errors=True)
-    compact(Store.existing(WORK / "results"), made, IMAGES)
+    archive_store(Store.existing(WORK / "results"), made, IMAGES)
     shutil.rmtree(KEPT / "results", ignore_errors=True)
     made.rename(KEPT / "results")
 

@@ -10,7 +10,7 @@ import time
 import torch
 from lightning_fabric import Fabric
 
-from offaxis.data import load
+from offaxis.data import load_images
 from offaxis.networks import by_name
 from offaxis.training import RECIPES, train
 
@@ -22,17 +22,21 @@ def main() -> None:
     """One trial."""
     id_name, network, head, *changes = sys.argv[1:]
     numbers = dict(change.split("=") for change in changes)
-    recipe = RECIPES["short"]().but(**{k: int(v) if k in WHOLE else float(v) for k, v in numbers.items()})
-    images = load(id_name, "train")
+    recipe = RECIPES["short"]().replace(**{k: int(v) if k in WHOLE else float(v) for k, v in numbers.items()})
+    images = load_images(id_name, "train")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(7))
     torch.set_num_threads(1)
     torch.manual_seed(0)
     classifier = by_name(network)(num_classes=len(images.classes), in_channels=images.shape[0], head=head)
     begun = time.monotonic()
     trained = train(
-        classifier, images.subset(order[HELD_OUT:]), recipe, validation=images.subset(order[:HELD_OUT]), quiet=True,
+        classifier,
+        images.subset(order[HELD_OUT:]),
+        recipe,
+        validation=images.subset(order[:HELD_OUT]),
+        quiet=True,
         fabric=Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"),
-    )  # fmt: skip
+    )
     found = ", ".join(f"{100 * epoch['validation_accuracy']:.2f}" for epoch in trained.history)
     print(f"{' '.join(sys.argv[1:])}: {found} % after each epoch, {time.monotonic() - begun:.0f} s")
 

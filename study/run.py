@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from offaxis.reproduce.commands import Step
+from offaxis.reproduce.commands import Command
 from study.steps import WORK, all_steps
 
 LOG = WORK / "log"
@@ -25,9 +25,9 @@ class Steps:
         unique = {step.words: (step, needs) for step, needs in all_steps()}
         self.todo = [pair for pair in unique.values() if not pair[0].done]
         self.lock = threading.Lock()
-        self.failed: list[Step] = []
+        self.failed: list[Command] = []
 
-    def take(self) -> Step | None:
+    def take(self) -> Command | None:
         """The first step whose networks are trained; waits while others train them; None when there is none."""
         while True:
             with self.lock:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offaxis.data import ImageSet, limit_images, load
+from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.transforms import Batches
-from offaxis.deploy.open import Subject
+from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.evaluation import open_network
 from offaxis.metrics import auroc
 from study.sets import DEVELOPMENT, REPORTED
@@ -20,7 +20,7 @@ IMAGES = 1000
 
 
 @torch.no_grad()
-def scores(subject: Subject, images: ImageSet) -> NDArray[np.float64]:
+def scores(subject: EvaluatedNetwork, images: ImageSet) -> NDArray[np.float64]:
     """(N, 4): minus the largest cosine, the scale, the largest logit, the length of the features."""
     parts = []
     assert subject.normalise is not None
@@ -38,11 +38,11 @@ def main() -> None:
     """Both ID sets."""
     for id_name in ("cifar10", "fashion-mnist"):
         subjects = [open_network(chain_for(id_name).runs / main_runs(id_name, seed)[1].name) for seed in SEEDS]
-        test = limit_images(load(id_name, "test"), IMAGES)
+        test = limit_images(load_images(id_name, "test"), IMAGES)
         known = [scores(subject, test) for subject in subjects]
         print(f"| {id_name} | cosine | scale | cosine x scale | length of features |\n|---|---:|---:|---:|---:|")
         for name in (*DEVELOPMENT, *REPORTED[id_name]):
-            images = limit_images(load(name, "test", like=test), IMAGES)
+            images = limit_images(load_images(name, "test", like=test), IMAGES)
             found = [scores(subject, images) for subject in subjects]
             values = [[auroc(a[:, k], b[:, k]) for k in range(4)] for a, b in zip(known, found, strict=True)]
             print(f"| {name} | " + " | ".join(f"{100 * v:.1f}" for v in np.mean(values, 0)) + " |", flush=True)

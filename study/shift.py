@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.calibration.conformal import threshold
-from offaxis.data import limit_images, load
+from offaxis.data import limit_images, load_images
 from offaxis.data.image_set import TensorSet
 from offaxis.data.transforms import Batches
 from offaxis.detectors import fit_all, score_all
@@ -68,14 +68,18 @@ def moved(images: Tensor) -> Tensor:
 
 
 SHIFTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "as they are": lambda images: images, "JPEG 50": jpeg, "blur": blur, "30 % brighter": brighter, "30 % darker": darker,
+    "as they are": lambda images: images,
+    "JPEG 50": jpeg,
+    "blur": blur,
+    "30 % brighter": brighter,
+    "30 % darker": darker,
     "moved by one pixel": moved,
-}  # fmt: skip
+}
 
 
 def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
     """A record for each detector on both networks of a seed: the share flagged after each change."""
-    test = load(id_name, "test")
+    test = load_images(id_name, "test")
     calibration = test.subset(torch.arange(IMAGES))
     others = test.batch(torch.arange(IMAGES, 2 * IMAGES))
     records = []
@@ -85,7 +89,7 @@ def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
         detectors = [d for d in make_detectors(FREE, subject) if "cosine" not in d.uses or run.head == "cosine"]
         fit_all(
             subject.network,
-            Batches(limit_images(load(id_name, "train"), FIT_IMAGES), subject.normalise, 256),
+            Batches(limit_images(load_images(id_name, "train"), FIT_IMAGES), subject.normalise, 256),
             detectors,
         )
         known = score_all(subject.network, Batches(calibration, subject.normalise, 256), detectors)

@@ -9,7 +9,7 @@ from offaxis.evaluation import Store
 from offaxis.evaluation.summary import Summary, View, summarise
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, percent
-from offaxis.reproduce.commands import Run
+from offaxis.reproduce.commands import TrainingRun
 from offaxis.reproduce.tables import paper_rows
 from offaxis.training import RECIPES
 from study.found import GROUPS, mains, of, there
@@ -25,7 +25,7 @@ def accuracy(id_name: str) -> Table:
     return _networks(id_name, mains(id_name))
 
 
-def _networks(id_name: str, runs: Sequence[Run]) -> Table:
+def _networks(id_name: str, runs: Sequence[TrainingRun]) -> Table:
     names = {run.name for run in runs}
     found = [r for r in Store.existing(chain_for(id_name, KEPT).store).networks() if r.origin in names]
     return networks_table(found, id_name)
@@ -139,8 +139,8 @@ def dense_accuracy(id_name: str) -> Table:
     return _networks(id_name, _dense_runs(id_name))
 
 
-def _dense_runs(id_name: str) -> list[Run]:
-    return [Run(DENSE, id_name, 0, head) for head in ("linear", "cosine")]
+def _dense_runs(id_name: str) -> list[TrainingRun]:
+    return [TrainingRun(DENSE, id_name, 0, head) for head in ("linear", "cosine")]
 
 
 def shift(id_name: str) -> Table:
@@ -197,13 +197,30 @@ def headline(ids: str) -> Table:
 
 Maker = Callable[[str], Table]
 TABLES: dict[str, Maker] = {
-    "accuracy": accuracy, "ranking": ranking, "development": development, "differences": differences,
-    "differences-two": differences_two, "by-set": by_set,
+    "accuracy": accuracy,
+    "ranking": ranking,
+    "development": development,
+    "differences": differences,
+    "differences-two": differences_two,
+    "by-set": by_set,
     "one-vs-one": lambda id_name: papers_methods(id_name, "one-vs-one"),
     "less-biased": lambda id_name: papers_methods(id_name, "less-biased by tested set"),
-    "control": control, "ablation": ablation, "scales": scales, "fixed": fixed, "rivals": rivals, "together": together,
-    "leave-out": leave_out, "headline": headline, "one-seed": one_seed, "one-seed-accuracy": one_seed_accuracy,
-    "dense": dense, "dense-accuracy": dense_accuracy, "shift": shift, "axes": axes,
-    "longer": longer, "tuned": tuned, "longer-accuracy": longer_accuracy,
-}  # fmt: skip
+    "control": control,
+    "ablation": ablation,
+    "scales": scales,
+    "fixed": fixed,
+    "rivals": rivals,
+    "together": together,
+    "leave-out": leave_out,
+    "headline": headline,
+    "one-seed": one_seed,
+    "one-seed-accuracy": one_seed_accuracy,
+    "dense": dense,
+    "dense-accuracy": dense_accuracy,
+    "shift": shift,
+    "axes": axes,
+    "longer": longer,
+    "tuned": tuned,
+    "longer-accuracy": longer_accuracy,
+}
 """What docs/results.md calls ``NAME ID``."""

@@ -8,7 +8,7 @@ from offaxis.evaluation import Result, Store
 from offaxis.evaluation.summary import summarise
 from offaxis.reports.result_tables import set_title
 from offaxis.reports.tables import Entry, Table, Value, percent
-from offaxis.reproduce.commands import Run
+from offaxis.reproduce.commands import TrainingRun
 from offaxis.reproduce.items import ablation_rows, sweep
 from study.found import GROUPS, of, there
 from study.sets import REPORTED
@@ -26,7 +26,7 @@ def _rows(id_name: str, title: str, name: str, rows: Sequence[list[Entry]], note
     return Table(f"{name}-{id_name}", title, columns, rows, note)
 
 
-def _with_accuracy(id_name: str, label: str, run: Run, detector: str) -> list[Entry]:
+def _with_accuracy(id_name: str, label: str, run: TrainingRun, detector: str) -> list[Entry]:
     found = [r for r in of(id_name, [run], REPORTED[id_name]) if r.detector == detector]
     return [*_mean_row(label, found), _accuracy(id_name, run.name)]
 
@@ -41,12 +41,14 @@ def ablation(id_name: str) -> Table:
     chain = chain_for(id_name, KEPT)
     rows = [
         _with_accuracy(
-            id_name, f"{n}: {run.head} {' '.join(w.lstrip('-') for w in run.variant)}".strip(), run,
+            id_name,
+            f"{n}: {run.head} {' '.join(w.lstrip('-') for w in run.variant)}".strip(),
+            run,
             "max-softmax" if run.head == "linear" else "cosine",
         )
         for n, run in enumerate(ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values(), 1)
         if there(id_name, [run])
-    ]  # fmt: skip
+    ]
     return _rows(id_name, "Ten variants of the head", "ablation", rows, "Mean AUROC over the reported sets, one seed.")
 
 
@@ -64,7 +66,10 @@ def scales(id_name: str) -> Table:
 
 def fixed(id_name: str) -> Table:
     """The predicted scale beside the fixed one that the development sets choose, one seed."""
-    runs = {"predicted": main_runs(id_name, 0)[1], FIXED[1]: Run(NETWORKS[id_name], id_name, 0, "cosine", FIXED)}
+    runs = {
+        "predicted": main_runs(id_name, 0)[1],
+        FIXED[1]: TrainingRun(NETWORKS[id_name], id_name, 0, "cosine", FIXED),
+    }
     rows = [_with_accuracy(id_name, name, run, "cosine") for name, run in runs.items()]
     title = f"The scale, predicted and fixed, {set_title(id_name)}"
     return _rows(id_name, title, "fixed", rows, "Mean AUROC over the reported sets, one seed.")
@@ -73,9 +78,9 @@ def fixed(id_name: str) -> Table:
 def rivals(id_name: str) -> Table:
     """Other heads by the same recipe, one seed; ours beside them."""
     rows = [
-        _with_accuracy(id_name, f"{head}: {detector}", Run(NETWORKS[id_name], id_name, 0, head), detector)
+        _with_accuracy(id_name, f"{head}: {detector}", TrainingRun(NETWORKS[id_name], id_name, 0, head), detector)
         for head, detector in {"linear": "max-softmax", "cosine": "cosine", **RIVALS}.items()
-        if there(id_name, [Run(NETWORKS[id_name], id_name, 0, head)])
+        if there(id_name, [TrainingRun(NETWORKS[id_name], id_name, 0, head)])
     ]
     return _rows(
         id_name, "Heads without OOD hyperparameters", "rivals", rows, "Mean AUROC over the reported sets, one seed."
@@ -112,7 +117,9 @@ def _mean_accuracy(id_name: str, origins: Sequence[str]) -> Value:
 
 def leave_out(id_name: str) -> Table:
     """The leave-out ensemble beside one network of each kind."""
-    members = [Run(NETWORKS[id_name], id_name, k, "linear", ("--leave-out", f"{k}/{FOLDS}")) for k in range(FOLDS)]
+    members = [
+        TrainingRun(NETWORKS[id_name], id_name, k, "linear", ("--leave-out", f"{k}/{FOLDS}")) for k in range(FOLDS)
+    ]
     team = of(id_name, members, REPORTED[id_name], together=True)
     joined = ", ".join(run.name for run in members)
     standard, cosine = main_runs(id_name, 0)

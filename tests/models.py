@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from offaxis import Model, Trained, networks, train
-from offaxis.data import ImageSet, load
+from offaxis.data import ImageSet, load_images
 from offaxis.deploy.open import together
 from offaxis.detectors import MarginEntropyLoss
 from offaxis.networks.ensemble import folds
@@ -28,10 +28,10 @@ class World:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    training, rest = load("small-digits", "train"), load("small-digits", "test")
+    training, rest = load_images("small-digits", "train"), load_images("small-digits", "test")
     torch.manual_seed(0)
     network = networks.wide_resnet(10, 1, 10, in_channels=1, stem_stride=2)
-    recipe = laptop().but(epochs=4, crop=0, flip=False)
+    recipe = laptop().replace(epochs=4, crop=0, flip=False)
     trained = train(network, training, recipe, out=tmp_path_factory.mktemp("run") / "digits", quiet=True)
     return World(trained, training, rest.subset(torch.arange(240)), rest.subset(torch.arange(240, len(rest))))
 
@@ -40,9 +40,15 @@ def trained_for_a_moment(folder: Path, head: str = "cosine", seed: int = 0, loss
     """A tiny network that has seen the digits twice."""
     torch.manual_seed(seed)
     network = networks.wide_resnet(10, 1, 10, head, in_channels=1, stem_stride=2)
-    recipe = laptop().but(epochs=2, batch_size=32, crop=0, flip=False)
+    recipe = laptop().replace(epochs=2, batch_size=32, crop=0, flip=False)
     return train(
-        network, load("small-digits", "train"), recipe, seed=seed, loss=loss, out=folder / f"{head}-{seed}", quiet=True
+        network,
+        load_images("small-digits", "train"),
+        recipe,
+        seed=seed,
+        loss=loss,
+        out=folder / f"{head}-{seed}",
+        quiet=True,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offaxis.demo import Demo, run_demo, spread, table_rows, write_demo_page
+from offaxis.demo import Demo, mean_std_text, run_demo, table_rows, write_demo_page
 from offaxis.metrics import auroc
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
@@ -47,11 +47,11 @@ def test_the_page_stands_alone_and_says_what_was_found(demo: Demo, tmp_path: Pat
         assert f"<td>{name}</td>" in page
         assert [best for _, best in values].count(True) >= 1
         assert all(f">{value}</td>" in page for value, _ in values)
-    assert spread(demo.accuracy["cosine"]) in page
+    assert mean_std_text(demo.accuracy["cosine"]) in page
     assert "<svg" in page
     assert "data:image/png;base64," in page
 
 
 def test_the_spread_of_one_seed_is_left_out() -> None:
-    assert spread([0.5]) == "50.0"
-    assert spread([0.5, 0.7]) == "60.0 ± 14.1"
+    assert mean_std_text([0.5]) == "50.0"
+    assert mean_std_text([0.5, 0.7]) == "60.0 ± 14.1"

@@ -16,8 +16,12 @@ PACKAGE = ROOT / "src" / "offaxis"
 def test_the_quickstart_runs_and_separates_digits_from_photographs() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "quickstart.py"],
-        capture_output=True, text=True, timeout=240, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr
     found = re.search(r"AUROC of photographs against digits: ([\d.]+)", done.stdout)
     assert found is not None

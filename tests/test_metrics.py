@@ -135,8 +135,14 @@ def test_scores_that_differ_in_the_last_bits_are_told_apart() -> None:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
     ("known", "unknown", "said"),
-    [([], [1.0], "ID"), ([1.0], [], "OOD"), ([np.nan, 1.0], [1.0], "1 of 2"), ([1.0], [np.inf], "OOD"), ([[1.0]], [1.0], "ID")],
-)  # fmt: skip
+    [
+        ([], [1.0], "ID"),
+        ([1.0], [], "OOD"),
+        ([np.nan, 1.0], [1.0], "1 of 2"),
+        ([1.0], [np.inf], "OOD"),
+        ([[1.0]], [1.0], "ID"),
+    ],
+)
 def test_what_cannot_be_measured_is_refused(
     metric: Callable[..., float], known: object, unknown: object, said: str
 ) -> None:

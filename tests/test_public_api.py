@@ -7,9 +7,19 @@ import offaxis
 from offaxis import errors
 
 PUBLIC = {
-    "Classifier", "CosineHead", "LinearHead", "OffaxisError", "Outputs", "Paired", "Recipe", "Trained", "__version__",
-    "attach", "load_run", "train",
-}  # fmt: skip
+    "Classifier",
+    "CosineHead",
+    "LinearHead",
+    "OffaxisError",
+    "Outputs",
+    "Paired",
+    "Recipe",
+    "Trained",
+    "__version__",
+    "attach",
+    "load_run",
+    "train",
+}
 
 
 def test_the_public_names_are_these() -> None:

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from offaxis.calibration.calibrate import Calibration as Calibration
     from offaxis.calibration.calibrate import calibrate as calibrate
     from offaxis.data.image_set import ImageSet as ImageSet
-    from offaxis.data.load import load as load_images
-    from offaxis.deploy.bundle import read as load
+    from offaxis.data.load import load_images as load_images
+    from offaxis.deploy.bundle import load as load
     from offaxis.deploy.model import Model as Model
     from offaxis.deploy.model import Prediction as Prediction
     from offaxis.deploy.model import Verdict as Verdict

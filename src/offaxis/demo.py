@@ -89,7 +89,7 @@ def run_demo(seeds: int = 3, epochs: int = RECIPE.epochs, count: int = 1000, qui
             torch.manual_seed(seed)
             network = by_name(NETWORK)(num_classes=10, in_channels=1, head=head)
             title = f"{kind + ' network':16s} {seed + 1} of {seeds}"
-            trained = train(network, training, RECIPE.but(epochs=epochs), seed=seed, title=title, quiet=quiet)
+            trained = train(network, training, RECIPE.replace(epochs=epochs), seed=seed, title=title, quiet=quiet)
             detectors = _detectors(trained, training)
             found = {name: _score(trained, images, list(detectors.values())) for name, images in sets.items()}
             accuracy[kind].append(_accuracy(trained, known))
@@ -127,7 +127,7 @@ SHOWN = 16
 """Images in each row of the sheet."""
 
 
-def spread(values: list[float]) -> str:
+def mean_std_text(values: list[float]) -> str:
     """Mean and standard deviation over seeds, in percent."""
     percent = 100 * np.asarray(values)
     if len(percent) == 1:
@@ -141,7 +141,7 @@ def table_rows(demo: Demo) -> list[tuple[str, list[tuple[str, bool]]]]:
     for name in demo.strangers:
         values = [demo.auroc[method][name] for method in METHODS]
         best = max(float(np.mean(value)) for value in values)
-        rows.append((name, [(spread(value), float(np.mean(value)) == best) for value in values]))
+        rows.append((name, [(mean_std_text(value), float(np.mean(value)) == best) for value in values]))
     return rows
 
 
@@ -151,8 +151,8 @@ def write_demo_page(demo: Demo, path: Path) -> None:
     page = environment.get_template("demo.html.j2").render(
         rows=table_rows(demo),
         methods=METHODS.values(),
-        means=[spread(_means(demo, method)) for method in METHODS],
-        accuracy={kind: spread(values) for kind, values in demo.accuracy.items()},
+        means=[mean_std_text(_means(demo, method)) for method in METHODS],
+        accuracy={kind: mean_std_text(values) for kind, values in demo.accuracy.items()},
         seeds=len(demo.accuracy["cosine"]),
         epochs=RECIPE.epochs,
         network=NETWORK,

@@ -31,8 +31,8 @@ def test_the_smallest_count_is_the_first_that_can_flag(alpha: float, least: int)
 
 def test_too_few_images_are_refused_with_the_number_needed() -> None:
     with pytest.raises(TooFewImagesError, match=r"at least 19 calibration images for alpha = 0.05 but got 18.*1/19"):
-        Calibration.of(np.arange(18.0), zeros(18), 10, 0.05)
-    Calibration.of(np.arange(19.0), zeros(19), 10, 0.05)
+        Calibration.from_scores(np.arange(18.0), zeros(18), 10, 0.05)
+    Calibration.from_scores(np.arange(19.0), zeros(19), 10, 0.05)
 
 
 @pytest.mark.parametrize("count", [1, 2, 6, 18, 19, 98, 1233])
@@ -117,7 +117,9 @@ def test_per_class_holds_in_each_class_where_marginal_does_not() -> None:
     hits = {True: np.zeros(2), False: np.zeros(2)}
     for _ in range(300):
         classes = random.integers(2, size=400)
-        calibration = Calibration.of(random.standard_normal(400) + 2 * classes, classes, 2, 0.1, per_class=True)
+        calibration = Calibration.from_scores(
+            random.standard_normal(400) + 2 * classes, classes, 2, 0.1, per_class=True
+        )
         new = random.integers(2, size=400)
         scores = random.standard_normal(400) + 2 * new
         flagged = {True: calibration.class_p_values(scores, new) <= 0.1, False: calibration.p_values(scores) <= 0.1}
@@ -129,28 +131,30 @@ def test_per_class_holds_in_each_class_where_marginal_does_not() -> None:
 
 def test_classes_with_too_few_images_have_no_p_value_of_their_own() -> None:
     classes = np.array([0] * 30 + [1] * 5)
-    calibration = Calibration.of(np.arange(35.0), classes, 3, 0.05, per_class=True)
+    calibration = Calibration.from_scores(np.arange(35.0), classes, 3, 0.05, per_class=True)
     assert calibration.enough() == [True, False, False]
     assert np.isnan(calibration.class_p_values(np.array([1.0, 2.0, 3.0]), np.array([0, 1, 2]))).tolist() == [
-        False, True, True,
-    ]  # fmt: skip
+        False,
+        True,
+        True,
+    ]
     assert calibration.class_thresholds()[1:] == [None, None]
     with pytest.raises(TooFewImagesError, match="of one class"):
-        Calibration.of(np.arange(35.0), np.arange(35) % 3, 3, 0.05, per_class=True)
+        Calibration.from_scores(np.arange(35.0), np.arange(35) % 3, 3, 0.05, per_class=True)
 
 
 def test_another_level_needs_no_images_but_enough_of_them() -> None:
-    calibration = Calibration.of(np.arange(50.0), zeros(50), 2, 0.1)
-    assert calibration.at(0.05).threshold() > calibration.threshold()
+    calibration = Calibration.from_scores(np.arange(50.0), zeros(50), 2, 0.1)
+    assert calibration.with_alpha(0.05).threshold() > calibration.threshold()
     with pytest.raises(TooFewImagesError, match="at least 99"):
-        calibration.at(0.01)
+        calibration.with_alpha(0.01)
     with pytest.raises(ArgumentError, match="between 0 and 1"):
-        calibration.at(5)
+        calibration.with_alpha(5)
 
 
 def test_scores_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(CalibrationError, match="1 that are NaN"):
-        Calibration.of(np.array([np.nan] + [0.0] * 30), zeros(31), 2)
+        Calibration.from_scores(np.array([np.nan] + [0.0] * 30), zeros(31), 2)
 
 
 def _images(count: int, seed: int) -> TensorSet:

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from offaxis.calibration.drift import BETS, Bag, Martingale, Watch, slot
+from offaxis.calibration.drift import BETS, DriftMonitor, Martingale, ScoreCounts, slot
 from offaxis.errors import ArgumentError
 
 
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=80))
 def test_the_bag_counts_as_a_sorted_list_does(scores: list[float]) -> None:
-    bag, known = Bag(), list[int]()
+    bag, known = ScoreCounts(), list[int]()
     for score in scores:
         larger, equal = bag.add(score)
         place = slot(score)
@@ -44,9 +44,9 @@ def test_every_bet_is_fair() -> None:
 
 def test_online_p_values_are_uniform_and_ties_are_broken_at_random() -> None:
     random = np.random.default_rng(0)
-    fine = Watch(random.standard_normal(100))
+    fine = DriftMonitor(random.standard_normal(100))
     assert stats.kstest([fine.add(float(s)) for s in random.standard_normal(3000)], "uniform").pvalue > 0.01
-    coarse = Watch(random.integers(3, size=100).astype(float))
+    coarse = DriftMonitor(random.integers(3, size=100).astype(float))
     assert stats.kstest([coarse.add(float(s)) for s in random.integers(3, size=3000)], "uniform").pvalue > 0.01
 
 
@@ -63,7 +63,7 @@ def test_few_streams_alarm_without_cause() -> None:
 
 def test_a_tenth_of_strangers_is_found_soon_even_after_a_long_quiet_time() -> None:
     random = np.random.default_rng(0)
-    watch = Watch(random.standard_normal(500), level=0.01)
+    watch = DriftMonitor(random.standard_normal(500), level=0.01)
     for score in random.standard_normal(5000).tolist():
         watch.add(score)
     assert not watch.state().alarm
@@ -94,4 +94,4 @@ def test_the_martingale_is_what_it_says() -> None:
 
 def test_the_level_must_be_a_chance() -> None:
     with pytest.raises(ArgumentError):
-        Watch(np.zeros(3), level=2)
+        DriftMonitor(np.zeros(3), level=2)

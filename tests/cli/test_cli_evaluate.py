@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
-from offaxis.data import load
+from offaxis.data import load_images
 from offaxis.deploy.open import run_label
 from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
 from offaxis.evaluation import Store, make_detectors, open_network
@@ -26,7 +26,7 @@ def run(*words: str) -> Result:
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    images = load("small-digits", "train")
+    images = load_images("small-digits", "train")
     for head, seed in (("cosine", 0), ("cosine", 1), ("linear", 0)):
         torch.manual_seed(seed)
         network = by_name("wrn-10-1-half")(num_classes=10, in_channels=1, head=head)
@@ -39,10 +39,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(runs: Path) -> Path:
     out = runs / "store"
     shown = run(
-        "evaluate", str(runs / "cosine0"), str(runs / "cosine1"), str(runs / "linear0"), "--ood", "letters,gaussian",
-        "--images", "120", "--detectors", DETECTORS,
-        "--protocol", "both", "--out", str(out),
-    )  # fmt: skip
+        "evaluate",
+        str(runs / "cosine0"),
+        str(runs / "cosine1"),
+        str(runs / "linear0"),
+        "--ood",
+        "letters,gaussian",
+        "--images",
+        "120",
+        "--detectors",
+        DETECTORS,
+        "--protocol",
+        "both",
+        "--out",
+        str(out),
+    )
     assert shown.exit_code == 0, shown.output
     return out
 
@@ -60,9 +71,19 @@ def test_evaluate_fills_a_store(store: Path) -> None:
 
 def test_evaluate_shows_settings_and_protocols_apart(runs: Path, tmp_path: Path) -> None:
     shown = run(
-        "evaluate", str(runs / "cosine0"), "--ood", "letters,gaussian", "--images", "120", "--detectors",
-        "cosine,knn:k=5,knn:k=20", "--protocol", "both", "--out", str(tmp_path / "store"),
-    )  # fmt: skip
+        "evaluate",
+        str(runs / "cosine0"),
+        "--ood",
+        "letters,gaussian",
+        "--images",
+        "120",
+        "--detectors",
+        "cosine,knn:k=5,knn:k=20",
+        "--protocol",
+        "both",
+        "--out",
+        str(tmp_path / "store"),
+    )
     assert shown.exit_code == 0, shown.output
     table = shown.output[shown.output.index("tuned on") :]
     rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines() if "wrn-10-1-half" in line]

@@ -143,9 +143,16 @@ def _folder(folder: Path, entry: Entry, layout: Layout, split: Split) -> Publish
 
 
 _WRITERS: dict[str, Callable[[Path, Entry, Layout, Split], Published]] = {
-    "cifar10": _cifar, "cifar100": _cifar, "mnist": _idx, "fashion-mnist": _idx, "kmnist": _idx, "svhn": _svhn,
-    "stl10": _stl10, "food101": _food101, "gtsrb": _gtsrb,
-}  # fmt: skip
+    "cifar10": _cifar,
+    "cifar100": _cifar,
+    "mnist": _idx,
+    "fashion-mnist": _idx,
+    "kmnist": _idx,
+    "svhn": _svhn,
+    "stl10": _stl10,
+    "food101": _food101,
+    "gtsrb": _gtsrb,
+}
 
 
 @pytest.fixture(scope="session")

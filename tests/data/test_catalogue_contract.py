@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from offaxis.data import CATALOGUE, Entry, load
+from offaxis.data import CATALOGUE, Entry, load_images
 from offaxis.data.catalogue import Layout, Split
 from offaxis.errors import DataError
 
@@ -24,10 +24,28 @@ FILES = [
 ]
 MADE = [(entry.name, split) for entry in CATALOGUE.values() if not entry.layouts for split in entry.counts]
 PAPER = {
-    "cifar10", "cifar100", "tin-crop", "tin-crop-free", "tin-resize", "lsun-crop", "lsun-crop-free", "lsun-resize", "isun",
-    "svhn", "food101", "stl10", "mnist", "fashion-mnist", "notmnist", "gaussian", "gaussian-025", "uniform", "dtd", "kmnist",
+    "cifar10",
+    "cifar100",
+    "tin-crop",
+    "tin-crop-free",
+    "tin-resize",
+    "lsun-crop",
+    "lsun-crop-free",
+    "lsun-resize",
+    "isun",
+    "svhn",
+    "food101",
+    "stl10",
+    "mnist",
+    "fashion-mnist",
+    "notmnist",
+    "gaussian",
+    "gaussian-025",
+    "uniform",
+    "dtd",
+    "kmnist",
     "gtsrb",
-}  # fmt: skip
+}
 
 
 def test_the_catalogue_holds_every_set_that_users_ask_for() -> None:
@@ -57,7 +75,7 @@ def test_every_layout_is_found_and_read(
 ) -> None:
     written = publish(tmp_path / folder, entry, layout, split)
     assert split in entry.here(tmp_path)
-    images = load(entry.name, split, root=tmp_path)
+    images = load_images(entry.name, split, root=tmp_path)
     assert images.name == entry.name
     assert images.shape == entry.shape
     assert len(images) == len(written.images)
@@ -76,7 +94,7 @@ def test_every_layout_is_found_and_read(
         assert images.labels is not None
         assert images.labels.tolist() == written.labels
         assert max(written.labels) < len(images.classes)
-    assert load(entry.name, split, root=tmp_path).fingerprint == images.fingerprint
+    assert load_images(entry.name, split, root=tmp_path).fingerprint == images.fingerprint
     index = torch.tensor([len(images) - 1, 0])
     assert torch.equal(images.batch(index), pixels[index])
 
@@ -103,22 +121,22 @@ def test_truncated_files_are_named(
         first = sorted(tmp_path.rglob("*.jpg"))[0]
     first.write_bytes(first.read_bytes()[: first.stat().st_size * 2 // 3 - 5])
     if entry.skip_bad:
-        images = load(entry.name, split, root=tmp_path)
+        images = load_images(entry.name, split, root=tmp_path)
         assert [bad.path for bad in images.skipped] == [str(first)]
         return
     with pytest.raises(DataError, match=re.escape(str(first))):
-        load(entry.name, split, root=tmp_path)
+        load_images(entry.name, split, root=tmp_path)
 
 
 @pytest.mark.parametrize(("name", "split"), MADE)
 def test_made_sets_need_no_file(name: str, split: Split, tmp_path: Path) -> None:
     entry = CATALOGUE[name]
-    images = load(name, split, root=tmp_path)
+    images = load_images(name, split, root=tmp_path)
     assert images.name == name
     assert len(images) == entry.counts[split]
     assert images.shape == entry.shape
     assert entry.here(tmp_path) == tuple(entry.counts)
-    again = load(name, split, root=tmp_path)
+    again = load_images(name, split, root=tmp_path)
     some = torch.arange(0, len(images), 97)
     assert torch.equal(images.batch(some), again.batch(some))
 
@@ -127,7 +145,7 @@ def test_made_sets_need_no_file(name: str, split: Split, tmp_path: Path) -> None
 def test_a_set_that_is_not_here_says_where_to_put_it(name: str, tmp_path: Path) -> None:
     assert CATALOGUE[name].here(tmp_path) == ()
     with pytest.raises(DataError, match=re.escape(str(tmp_path))) as caught:
-        load(name, root=tmp_path)
+        load_images(name, root=tmp_path)
     assert f"offaxis data get {name}" in str(caught.value) or CATALOGUE[name].homepage in str(caught.value)
 
 
@@ -137,9 +155,11 @@ def test_every_set_is_matched_to_an_id_set(name: str, tmp_path: Path, publish: P
     if entry.layouts:
         layout = next(layout for layout in entry.layouts if "test" in layout.files)
         publish(tmp_path / layout.folders[0], entry, layout, "test")
-    colour = load("gaussian", count=1)
-    assert load(name, root=tmp_path, like=colour, force=True).shape == ((3, 36, 36) if entry.framed else (3, 32, 32))
-    grey = load("digits")
-    matched = load(name, root=tmp_path, like=grey, force=True)
+    colour = load_images("gaussian", count=1)
+    assert load_images(name, root=tmp_path, like=colour, force=True).shape == (
+        (3, 36, 36) if entry.framed else (3, 32, 32)
+    )
+    grey = load_images("digits")
+    matched = load_images(name, root=tmp_path, like=grey, force=True)
     assert matched.shape == (1, 28, 28)
     assert tuple(matched.batch(torch.tensor([0])).shape) == (1, 1, 28, 28)

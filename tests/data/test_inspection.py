@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from offaxis.data import TensorSet, image_hashes, load
+from offaxis.data import TensorSet, image_hashes, load_images
 from offaxis.data.inspection import border_widths, contact_sheet, find_frame, inspect, write_contact_sheet
 from offaxis.errors import ArgumentError
 
 
 def _photographs(count: int = 200, size: int = 32) -> TensorSet:
-    images = load("photographs", count=count, size=size, like=load("gaussian", count=1))
+    images = load_images("photographs", count=count, size=size, like=load_images("gaussian", count=1))
     assert isinstance(images, TensorSet)
     return images
 
@@ -36,9 +36,9 @@ def test_a_frame_is_found_with_its_width(width: int) -> None:
 def test_pictures_digits_and_noise_have_no_frame() -> None:
     assert not find_frame(_photographs()).found
     assert find_frame(_photographs()).width == 0
-    digits = find_frame(load("digits"))
+    digits = find_frame(load_images("digits"))
     assert not digits.found
-    assert not find_frame(load("gaussian-025", count=50)).found
+    assert not find_frame(load_images("gaussian-025", count=50)).found
 
 
 def test_a_few_black_or_unframed_images_do_not_hide_a_frame() -> None:
@@ -83,7 +83,7 @@ def test_statistics_are_those_of_the_pixels(tmp_path: Path, save: Callable[[Path
     random = np.random.default_rng(0)
     for number, (height, width) in enumerate([(10, 20), (30, 8), (12, 12)]):
         save(tmp_path / f"{number}.png", random.integers(0, 256, (3, height, width), np.uint8))
-    images = load(tmp_path, size=9, in_memory=False)
+    images = load_images(tmp_path, size=9, in_memory=False)
     found = inspect(images)
     pixels = images.batch(torch.arange(3)).double() / 255
     torch.testing.assert_close(torch.tensor(found.mean).double(), pixels.mean((0, 2, 3)))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from offaxis.data import PUBLISHED, Normalise, TensorSet, load, match
+from offaxis.data import PUBLISHED, Normalise, TensorSet, load_images, match
 from offaxis.data.transforms import fit, fit_batch
 from offaxis.errors import ArgumentError
 
@@ -58,5 +58,5 @@ def test_a_matched_set_keeps_its_labels_and_streams() -> None:
 
 def test_published_constants_are_beside_the_computed_ones() -> None:
     assert PUBLISHED["cifar10"].mean == (0.49137255, 0.48235294, 0.44666667)
-    computed = Normalise.of(load("digits"))
+    computed = Normalise.from_images(load_images("digits"))
     assert computed.mean[0] == pytest.approx(0.13, abs=0.01)

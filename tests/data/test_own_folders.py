@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from offaxis.data import load
-from offaxis.data import own as own_module
-from offaxis.data.archive import Limits, unpack
+from offaxis.data import load as own_module
+from offaxis.data import load_images
+from offaxis.data.archive import ArchiveLimits, unpack
 from offaxis.data.decode import decode
 from offaxis.data.folder import FolderSet
 from offaxis.data.load import own_splits
@@ -54,7 +54,7 @@ def _bomb() -> bytes:
 
 
 def test_a_folder_per_class_is_a_labelled_set(by_class: Path) -> None:
-    images = load(by_class)
+    images = load_images(by_class)
     assert images.classes == ("cat", "dog", "eel")
     assert images.labels is not None
     assert images.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
@@ -65,8 +65,8 @@ def test_a_folder_per_class_is_a_labelled_set(by_class: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_lazy_and_in_memory_sets_are_the_same(by_class: Path, workers: int) -> None:
-    lazy = load(by_class, size=5, in_memory=False, workers=workers)
-    eager = load(by_class, size=5, in_memory=True, workers=workers)
+    lazy = load_images(by_class, size=5, in_memory=False, workers=workers)
+    eager = load_images(by_class, size=5, in_memory=True, workers=workers)
     assert isinstance(lazy, FolderSet)
     assert lazy.fingerprint == eager.fingerprint
     order = [torch.tensor([7, 0]), torch.tensor([-1]), torch.tensor([3, 3, 3])]
@@ -78,7 +78,7 @@ def test_lazy_and_in_memory_sets_are_the_same(by_class: Path, workers: int) -> N
 
 def test_a_stream_that_is_left_early_leaves_no_thread_behind(by_class: Path) -> None:
     before = threading.active_count()
-    stream = load(by_class, in_memory=False, workers=3).batches(2)
+    stream = load_images(by_class, in_memory=False, workers=3).batches(2)
     next(stream)
     stream.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
@@ -86,15 +86,15 @@ def test_a_stream_that_is_left_early_leaves_no_thread_behind(by_class: Path) -> 
 
 def test_sets_that_do_not_fit_stay_in_their_files(by_class: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offaxis.data.folder.MEMORY_LIMIT", 12 * 3 * 64 - 1)
-    assert isinstance(load(by_class), FolderSet)
+    assert isinstance(load_images(by_class), FolderSet)
     monkeypatch.setattr("offaxis.data.folder.MEMORY_LIMIT", 12 * 3 * 64)
-    assert not isinstance(load(by_class), FolderSet)
+    assert not isinstance(load_images(by_class), FolderSet)
 
 
 def test_splits_are_folders_or_held_out_but_never_the_same_images(by_class: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holdout"):
-        load(by_class, "train")
-    train, test = (load(by_class, split, holdout=0.25) for split in ("train", "test"))
+        load_images(by_class, "train")
+    train, test = (load_images(by_class, split, holdout=0.25) for split in ("train", "test"))
     assert (len(train), len(test)) == (9, 3)
     assert test.labels is not None
     assert test.labels.tolist() == [0, 1, 2]
@@ -103,8 +103,8 @@ def test_splits_are_folders_or_held_out_but_never_the_same_images(by_class: Path
     by_class.rename(root / "train")
     (root / "val").mkdir()
     (root / "train" / "cat" / "00.png").rename(root / "val" / "00.png")
-    assert len(load(root, "train")) == 11
-    assert len(load(root, "test")) == 1
+    assert len(load_images(root, "train")) == 11
+    assert len(load_images(root, "test")) == 1
 
 
 def test_labels_of_the_test_images_are_those_of_training(tmp_path: Path, save: Save) -> None:
@@ -116,45 +116,45 @@ def test_labels_of_the_test_images_are_those_of_training(tmp_path: Path, save: S
 
     put("train/a/0.png", "train/b/0.png", "train/c/0.png", "test/a/0.png", "test/c/0.png", "test/c/1.png")
     (tmp_path / "train" / "notes.txt").write_text("not needed to number the classes")
-    test = load(tmp_path)
+    test = load_images(tmp_path)
     assert test.classes == ("a", "b", "c")
     assert test.labels is not None
     assert test.labels.tolist() == [0, 2, 2]
-    assert load(tmp_path, "train", skip_bad=True).classes == test.classes
+    assert load_images(tmp_path, "train", skip_bad=True).classes == test.classes
     (tmp_path / "test" / "a" / "0.png").unlink()
-    test = load(tmp_path)  # one class alone is known by its name
+    test = load_images(tmp_path)  # one class alone is known by its name
     assert test.labels is not None
     assert test.labels.tolist() == [2, 2]
     put("test/zebra/0.png")
     with pytest.raises(DataError, match=r"\(a, b, c\) but got zebra"):
-        load(tmp_path)
+        load_images(tmp_path)
 
 
 def test_a_split_without_a_folder_is_not_made_of_the_other(by_class: Path, tmp_path: Path) -> None:
     root = tmp_path / "half"
     root.mkdir()
     by_class.rename(root / "train")
-    assert len(load(root, "train")) == 12
+    assert len(load_images(root, "train")) == 12
     with pytest.raises(DataError, match=r"Expected a folder test in .* none, only train: .*holdout"):
-        load(root)
-    train, test = (load(root, split, holdout=0.25) for split in ("train", "test"))
+        load_images(root)
+    train, test = (load_images(root, split, holdout=0.25) for split in ("train", "test"))
     assert (len(train), len(test)) == (9, 3)
     assert train.classes == test.classes == ("cat", "dog", "eel")
     (root / "train").rename(root / "valid")
-    assert len(load(root, holdout=0.25)) == 12
+    assert len(load_images(root, holdout=0.25)) == 12
     for holdout in (None, 0.25):
         with pytest.raises(DataError, match="Expected a folder train in .* none, only valid"):
-            load(root, "train", holdout=holdout)
+            load_images(root, "train", holdout=holdout)
 
 
 def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Save) -> None:
     save(tmp_path / "deep" / "er" / "a.png", _pixels(1, 20, 10)[0])
     save(tmp_path / "b.jpg", _pixels(1, 7, 9)[0])
-    images = load(tmp_path, like=load("digits"))
+    images = load_images(tmp_path, like=load_images("digits"))
     assert images.shape == (1, 28, 28)
     assert images.labels is None
     with pytest.raises(DataError, match=r"deep/er/a.png is 10x20"):
-        load(tmp_path)
+        load_images(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_bad_files_are_named_or_skipped_and_listed(
     bad = by_class / "dog" / name
     bad.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        list(load(by_class, in_memory=not lazily).batches(4))
+        list(load_images(by_class, in_memory=not lazily).batches(4))
     assert str(bad) in str(caught.value)
-    images = load(by_class, skip_bad=True, in_memory=not lazily)
+    images = load_images(by_class, skip_bad=True, in_memory=not lazily)
     assert [skipped.path for skipped in images.skipped] == [str(bad)]
     assert len(images) == 12
     np.testing.assert_array_equal(torch.cat(list(images.batches(5))).numpy(), _pixels(12))
@@ -190,13 +190,13 @@ def test_truncated_and_wrong_sized_images_are_skipped_too(by_class: Path, save: 
     first, second = by_class / "cat" / "01.png", by_class / "eel" / "10.png"
     first.write_bytes(first.read_bytes()[:-40])
     save(second, _pixels(1, 9, 8)[0])
-    images = load(by_class, skip_bad=True)
+    images = load_images(by_class, skip_bad=True)
     assert {skipped.path for skipped in images.skipped} == {str(first), str(second)}
     np.testing.assert_array_equal(images.batch(torch.arange(10)).numpy(), np.delete(_pixels(12), [1, 10], 0))
     for path in by_class.rglob("*.png"):
         path.write_bytes(b"gone")
     with pytest.raises(DataError, match="None of the 12 files"):
-        load(by_class, skip_bad=True)
+        load_images(by_class, skip_bad=True)
 
 
 @pytest.mark.parametrize("lazily", [False, True])
@@ -204,7 +204,7 @@ def test_the_size_of_most_files_is_kept(tmp_path: Path, save: Save, lazily: bool
     save(tmp_path / "0.png", _pixels(1, 10, 10)[0])
     for number, image in enumerate(_pixels(9, 32, 24), 1):
         save(tmp_path / f"{number}.png", image)
-    images = load(tmp_path, skip_bad=True, in_memory=not lazily)
+    images = load_images(tmp_path, skip_bad=True, in_memory=not lazily)
     assert (len(images), images.shape) == (9, (3, 32, 24))
     assert [skipped.path for skipped in images.skipped] == [str(tmp_path / "0.png")]
 
@@ -213,7 +213,7 @@ def test_what_systems_leave_behind_is_ignored(by_class: Path) -> None:
     (by_class / "cat" / "Thumbs.db").write_bytes(b"x")
     (by_class / ".git").mkdir()
     (by_class / ".git" / "x.png").write_bytes(b"x")
-    assert len(load(by_class)) == 12
+    assert len(load_images(by_class)) == 12
 
 
 def test_linked_folders_are_followed_but_never_in_circles(by_class: Path, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_linked_folders_are_followed_but_never_in_circles(by_class: Path, tmp_pa
     (linked / "a").symlink_to(by_class / "cat")
     (linked / "b").symlink_to(by_class / "dog")
     (by_class / "dog" / "loop").symlink_to(linked)
-    images = load(linked)
+    images = load_images(linked)
     assert images.classes == ("a", "b")
     assert len(images) == 8
 
@@ -246,18 +246,18 @@ def test_damaged_images_give_pixels_or_an_error_that_names_them(data: st.DataObj
 def test_images_without_pixels_are_refused(by_class: Path, size: int | tuple[int, int]) -> None:
     for name in (by_class, "digits", "gaussian"):
         with pytest.raises(ArgumentError, match="at least 1 pixel"):
-            load(name, size=size)
+            load_images(name, size=size)
 
 
 def test_an_empty_folder_and_an_unknown_name_say_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are none"):
-        load(tmp_path)
+        load_images(tmp_path)
     with pytest.raises(ArgumentError, match="Did you mean cifar10"):
-        load("cifar-10")
+        load_images("cifar-10")
     with pytest.raises(ArgumentError, match="'train' or 'test'"):
-        load("cifar10", "val")  # type: ignore[arg-type]
+        load_images("cifar10", "val")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="no train split"):
-        load("isun", "train")
+        load_images("isun", "train")
 
 
 @pytest.mark.parametrize(
@@ -311,16 +311,16 @@ def test_archives_of_images_are_sets(
     images = _pixels(4)
     members = {f"top/{'ab'[i // 2]}/{i}.png": png(image) for i, image in enumerate(images)}
     path = _archive(tmp_path / f"own.{kind}", members)
-    read = load(path)
+    read = load_images(path)
     assert read.classes == ("a", "b")
     np.testing.assert_array_equal(read.batch(torch.arange(4)).numpy(), images)
     with monkeypatch.context() as patch:
         patch.setattr(own_module, "unpack", lambda *_: pytest.fail("unpacked twice"))
-        assert load(path).fingerprint == read.fingerprint
+        assert load_images(path).fingerprint == read.fingerprint
     cut = tmp_path / f"cut.{kind}"
     cut.write_bytes(path.read_bytes()[: 700 if kind != "tar" else 1024])  # between two files, where it is a plain tar
     with pytest.raises(DataError, match=re.escape(str(cut))):
-        load(cut)
+        load_images(cut)
 
 
 @pytest.mark.parametrize("top", ["", "photos/"])
@@ -334,13 +334,13 @@ def test_archives_keep_their_splits(
     extra = {f"__MACOSX/{top}train/a/._0.png": b"left behind"} if macos else {}
     path = _archive(tmp_path / "own.zip", dict(zip(names, images, strict=True)) | extra)
     assert own_splits(path) == ("train",)
-    train = load(path, "train")
+    train = load_images(path, "train")
     assert (len(train), train.classes) == (4, ("a", "b"))
     with pytest.raises(DataError, match="Expected a folder test"):
-        load(path)
+        load_images(path)
     both = _archive(tmp_path / "both.zip", dict.fromkeys((*names, f"{top}test/b/9.png"), images[0]) | extra)
     assert own_splits(both) == ("train", "test")
-    test = load(both)
+    test = load_images(both)
     assert test.labels is not None
     assert test.labels.tolist() == [1]
 
@@ -373,10 +373,10 @@ def test_links_and_devices_are_refused(tmp_path: Path) -> None:
 def test_archives_that_grow_too_large_are_refused(tmp_path: Path) -> None:
     path = _archive(tmp_path / "x.tar.gz", {f"{i}": bytes(1000) for i in range(5)})
     with pytest.raises(DataError, match=r"more than 4,999 bytes"):
-        unpack(path, tmp_path / "out", Limits(bytes=4_999))
+        unpack(path, tmp_path / "out", ArchiveLimits(bytes=4_999))
     with pytest.raises(DataError, match=r"4 files"):
-        unpack(path, tmp_path / "out", Limits(files=4))
-    unpack(path, tmp_path / "out", Limits(bytes=5_000, files=5))
+        unpack(path, tmp_path / "out", ArchiveLimits(files=4))
+    unpack(path, tmp_path / "out", ArchiveLimits(bytes=5_000, files=5))
     assert len(list((tmp_path / "out").iterdir())) == 5
     (tmp_path / "no.tar").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"no.tar is no archive"):

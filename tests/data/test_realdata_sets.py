@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, load
+from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, load_images
 from offaxis.data.catalogue import Split
 from offaxis.data.inspection import find_frame
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.realdata
 def _load(name: str, split: Split) -> ImageSet:
     if split not in CATALOGUE[name].here(ROOT):
         pytest.skip(f"{name} ({split}) is not below OFFAXIS_DATA")
-    return load(name, split)
+    return load_images(name, split)
 
 
 def _hashes(images: ImageSet) -> Counter[bytes]:
@@ -77,7 +77,7 @@ def test_cifar_has_its_published_statistics(name: str) -> None:
     assert train.labels is not None
     per_class = len(train) // len(train.classes)
     assert train.labels.bincount().tolist() == [per_class] * len(train.classes)
-    computed = Normalise.of(train)
+    computed = Normalise.from_images(train)
     np.testing.assert_allclose(computed.mean, PUBLISHED[name].mean, atol=5e-4)
     np.testing.assert_allclose(computed.std, PUBLISHED[name].std, atol=5e-4)
 
@@ -95,7 +95,7 @@ def test_cifar10_is_the_official_binary_version() -> None:
 def test_mnist_and_its_cousin_are_whole(name: str, mean: float, split: Split) -> None:
     images = _load(name, split)
     assert len(images) == CATALOGUE[name].counts[split]
-    assert Normalise.of(images).mean[0] == pytest.approx(mean, abs=3e-3)
+    assert Normalise.from_images(images).mean[0] == pytest.approx(mean, abs=3e-3)
     assert images.labels is not None
     assert images.labels.bincount().min() >= (5400 if split == "train" else 890)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from offaxis.data import CATALOGUE, TensorSet, check_pair, hold_out, load, relation, split_validation
+from offaxis.data import CATALOGUE, TensorSet, check_pair, hold_out, load_images, relation, split_validation
 from offaxis.errors import ArgumentError, DataError
 
 
@@ -13,7 +13,7 @@ def test_stl10_is_refused_beside_cifar10_and_can_be_forced() -> None:
     assert check_pair("cifar10", "stl10", force=True).group == "near"
     assert not relation("cifar100", "stl10").refused
     with pytest.raises(DataError, match="digits"):
-        load("small-digits", like=load("digits"))
+        load_images("small-digits", like=load_images("digits"))
 
 
 @pytest.mark.parametrize(

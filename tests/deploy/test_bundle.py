@@ -65,7 +65,7 @@ def test_held_out_id_images_are_flagged_at_the_level(world: World, model: Model,
     """Real held-out images: the count of flags is within what the beta-binomial law allows."""
     from scipy.stats import betabinom
 
-    calibration = model.calibration.at(alpha)
+    calibration = model.calibration.with_alpha(alpha)
     scores = np.array([p.score for p in model.predict(world.test)])
     flags = int((calibration.p_values(scores) <= alpha).sum())
     n = len(calibration.scores)
@@ -250,13 +250,24 @@ def test_other_files_get_a_clear_word(bundle: Path, tmp_path: Path) -> None:
         ({"classes": ["a"]}, False, "has been changed"),
         ({"classes": ["a"]}, True, "class|classes"),
         ({"network": {"kind": "surprise"}}, True, "kind 'surprise'"),
-        ({"network": {"kind": "attached", "builder": {"library": "os", "name": "system"}, "layer": "fc", "num_classes": 3,
-                      "head": {"name": "cosine"}}}, True, "timm, torchvision, transformers"),
+        (
+            {
+                "network": {
+                    "kind": "attached",
+                    "builder": {"library": "os", "name": "system"},
+                    "layer": "fc",
+                    "num_classes": 3,
+                    "head": {"name": "cosine"},
+                }
+            },
+            True,
+            "timm, torchvision, transformers",
+        ),
         ({"detector": {"detector": "none", "arguments": {}, "tuned_on": None}}, True, "detectors"),
         ({"preprocessing": {}}, True, "whole bundle"),
         ({"calibration": {"alpha": 0.0001, "per_class": False}}, True, "at least 9999"),
     ],
-)  # fmt: skip
+)
 def test_manifests_that_lie_are_refused(
     bundle: Path, tmp_path: Path, change: dict[str, object], sign: bool, match: str
 ) -> None:
@@ -276,9 +287,13 @@ def test_manifests_that_lie_are_refused(
         ("ViTForImageClassification", {"auto_map": {"AutoModel": "x--y.Z"}}, "has auto_map"),
         ("ViTForImageClassification", {"attn_implementation": "some/kernels"}, "has attn_implementation"),
         ("ViTForImageClassification", {"_attn_implementation": {"": "some/kernels"}}, "has _attn_implementation"),
-        ("ShieldGemma2ForImageClassification", {"vision_config": {"model_args": {"checkpoint_path": "x"}}}, "model_args"),
+        (
+            "ShieldGemma2ForImageClassification",
+            {"vision_config": {"model_args": {"checkpoint_path": "x"}}},
+            "model_args",
+        ),
     ],
-)  # fmt: skip
+)
 def test_configurations_that_reach_elsewhere_are_refused(name: str, arguments: dict[str, object], match: str) -> None:
     with pytest.raises(BundleError, match=match):
         third_party.make({"library": "transformers", "name": name, "arguments": arguments})

@@ -16,7 +16,7 @@ import offaxis
 from offaxis import Classifier, Preprocessing
 from offaxis.calibration.conformal import flag_rate
 from offaxis.cli import app
-from offaxis.data import load
+from offaxis.data import load_images
 from offaxis.deploy.assemble import Wanted, assemble
 from offaxis.detectors import KNN
 from offaxis.errors import ArgumentError, DataError, OverlapError
@@ -40,7 +40,7 @@ def test_a_run_becomes_a_bundle_and_is_calibrated_anew(world: World, tmp_path: P
     done = run(app, ["calibrate", str(out), str(tmp_path / "pictures"), "--alpha", "0.05"])
     assert done.exit_code == 0, done.output
     assert len(offaxis.load(out).calibration.scores) == 60
-    write_images(tmp_path / "seen", load("small-digits", "train"), 60)
+    write_images(tmp_path / "seen", load_images("small-digits", "train"), 60)
     refused = run(app, ["calibrate", str(out), str(tmp_path / "seen")])
     assert isinstance(refused.exception, OverlapError)
 

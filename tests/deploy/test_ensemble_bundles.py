@@ -15,6 +15,7 @@ from torch import nn
 import offaxis
 from offaxis import Classifier, Model, Paired, Preprocessing, Trained, networks
 from offaxis.data import Normalise
+from offaxis.deploy import container
 from offaxis.deploy.open import together
 from offaxis.detectors import KNN, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
@@ -195,7 +196,7 @@ def test_manifests_that_lie_are_refused(kept: dict[str, Any], tmp_path: Path) ->
         with pytest.raises(OffaxisError, match=match):
             offaxis.load(rewritten(path, tmp_path / "x.oax", change))
 
-    plans = {name: offaxis.deploy.container.read(path)[0]["network"] for name, (_, path) in kept.items()}
+    plans = {name: container.read_container(path)[0]["network"] for name, (_, path) in kept.items()}
     team, left = plans["ensemble"], plans["leave-out"]
     refused("ensemble", "do not fit", network={**team, "members": team["members"][:2]})
     refused("ensemble", "do not fit", network={**team, "members": [*team["members"], team["members"][0]]})

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 import offaxis
 from offaxis import Trained, networks, train
 from offaxis.cli import app
-from offaxis.data import load
+from offaxis.data import load_images
 from offaxis.detectors import Ensemble, LeaveOutEnsemble
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError
 from offaxis.evaluation import Store
@@ -121,8 +121,8 @@ def test_what_cannot_be_is_told(cosine_runs: list[Trained], world: World, tmp_pa
     assert "cosine" in refusal(DetectorError, first, linear, "--as", "ensemble")
 
     network = networks.wide_resnet(10, 1, 10, in_channels=1, stem_stride=2)
-    some = load("small-digits", "train").subset(torch.arange(300))
-    recipe = laptop().but(epochs=3, batch_size=16, crop=0, flip=False)
+    some = load_images("small-digits", "train").subset(torch.arange(300))
+    recipe = laptop().replace(epochs=3, batch_size=16, crop=0, flip=False)
     train(network, some, recipe, normalise=world.trained.normalise, out=tmp_path / "some", quiet=True)
     told = refusal(BundleError, first, tmp_path / "some", "--as", "ensemble")
     assert "300 images" in told

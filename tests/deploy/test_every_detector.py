@@ -16,14 +16,14 @@ from offaxis.errors import BundleError, DetectorError, MissingOutputError
 from tests.models import World, trained_for_a_moment
 
 HEADS = {"generalized-odin": "deconf-c", "isomax": "isomax"}  # which heads those are for
-NOT_KEPT = ("zoo-gram", "zoo-nacue")  # what they were fitted with is inside pytorch-ood
+NOT_KEPT = ("pytorch-ood-gram", "pytorch-ood-nacue")  # what they were fitted with is inside pytorch-ood
 OF_ENSEMBLES = ("cosine", "cosine-ensemble", "max-softmax")
 OF_LEAVE_OUT = ("leave-out", "max-softmax")
 SMALL: dict[str, dict[str, Any]] = {
     "knn": {"k": 5},
-    "zoo-knn": {"keywords": {"k": 5}},
-    "zoo-mcd": {"keywords": {"samples": 2}},
-    "zoo-vim": {"keywords": {"d": 8}},
+    "pytorch-ood-knn": {"keywords": {"k": 5}},
+    "pytorch-ood-mcd": {"keywords": {"samples": 2}},
+    "pytorch-ood-vim": {"keywords": {"d": 8}},
 }
 
 
@@ -71,7 +71,9 @@ def test_every_detector_is_calibrated_and_goes_into_a_bundle(
     images = world.test.batch(torch.arange(20))
     said = again.predict(images)
     assert said == model.predict(images)
-    assert len({p.score for p in said}) > 1 or name == "zoo-mcd"  # which needs dropout, and these networks have none
+    assert (
+        len({p.score for p in said}) > 1 or name == "pytorch-ood-mcd"
+    )  # which needs dropout, and these networks have none
 
 
 @pytest.mark.usefixtures("ood")

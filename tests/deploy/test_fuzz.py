@@ -8,7 +8,7 @@ import pytest
 
 import offaxis
 from offaxis import Model
-from offaxis.deploy.scoring import Options, score
+from offaxis.deploy.scoring import ScoringOptions, score_images
 from offaxis.errors import BundleError
 from tests.deploy.damage import damaged, picture
 from tests.server.serving import running
@@ -54,7 +54,9 @@ def test_score(bundle: Path, tmp_path: Path, count: int) -> None:
     (tmp_path / "files").mkdir()
     for number in range(count):
         (tmp_path / "files" / f"{number}.png").write_bytes(damaged(picture(chance), chance))
-    score(bundle, offaxis.load(bundle), [str(tmp_path / "files")], Options(str(tmp_path / "out.jsonl"), quiet=True))
+    score_images(
+        bundle, offaxis.load(bundle), [str(tmp_path / "files")], ScoringOptions(str(tmp_path / "out.jsonl"), quiet=True)
+    )
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(rows) == count
     assert all((row["error"] is None) != (row["verdict"] is None) for row in rows)

@@ -75,7 +75,7 @@ def test_an_image_on_the_border_is_flagged_by_whoever_compares_in_double(
     pixels = world.test.batch(torch.arange(1))
     score = model.judge(pixels)[0].score
     known = np.array([score + 0.1] * 4 + [score - 0.1] * 95)  # four images and itself of a hundred are so strange
-    calibration = Calibration.of(known, np.zeros(99, np.int64), 10, 0.05, cosine=-known)
+    calibration = Calibration.from_scores(known, np.zeros(99, np.int64), 10, 0.05, cosine=-known)
     model = replace(model, calibration=calibration)
     assert model.judge(pixels)[0].verdict is Verdict.OUT
     export(model, tmp_path / "x.onnx")

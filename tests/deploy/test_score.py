@@ -23,7 +23,7 @@ import offaxis
 from offaxis import Model
 from offaxis.cli import app
 from offaxis.deploy import container
-from offaxis.deploy.scoring import Options, score
+from offaxis.deploy.scoring import ScoringOptions, score_images
 from offaxis.deploy.scoring.rows import Journal
 from offaxis.deploy.scoring.run import write_strangest
 from offaxis.errors import ArgumentError, DataError, StorageError
@@ -37,7 +37,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def scored(bundle: Path, paths: list[str], out: Path, **options: Any) -> list[dict[str, Any]]:
-    score(bundle, offaxis.load(bundle), paths, Options(str(out), quiet=True, **options))
+    score_images(bundle, offaxis.load(bundle), paths, ScoringOptions(str(out), quiet=True, **options))
     return rows_of(out)
 
 
@@ -63,9 +63,16 @@ def test_folders_archives_and_bad_files_give_rows_in_order(bundle: Path, mixed: 
     rows = scored(bundle, [str(mixed)], tmp_path / "out.jsonl", batch=4)
     names = [row["path"].removeprefix(f"{mixed}/") for row in rows]
     assert names == [
-        "000.png", "001.png", "002.png", *[f"b/00{i}.png" for i in range(5)], "broken.png",
-        *[f"c.zip::deep/00{i}.png" for i in range(5)], "c.zip::deep/bad.png", "d.tar.gz::one.png", "notes.txt",
-    ]  # fmt: skip
+        "000.png",
+        "001.png",
+        "002.png",
+        *[f"b/00{i}.png" for i in range(5)],
+        "broken.png",
+        *[f"c.zip::deep/00{i}.png" for i in range(5)],
+        "c.zip::deep/bad.png",
+        "d.tar.gz::one.png",
+        "notes.txt",
+    ]
     by_name = dict(zip(names, rows, strict=True))
     assert "damaged or truncated" in by_name["broken.png"]["error"]
     assert by_name["notes.txt"]["error"] == "this is not an image file"
@@ -94,7 +101,7 @@ def test_three_formats_say_the_same(bundle: Path, mixed: Path, tmp_path: Path) -
     rows = scored(bundle, [str(mixed)], tmp_path / "a.jsonl")
     model = offaxis.load(bundle)
     for name in ("a.csv", "a.parquet"):
-        score(bundle, model, [str(mixed)], Options(str(tmp_path / name), quiet=True))
+        score_images(bundle, model, [str(mixed)], ScoringOptions(str(tmp_path / name), quiet=True))
     with (tmp_path / "a.csv").open(newline="") as file:
         from_csv = list(csv.DictReader(file))
     assert [row["path"] for row in from_csv] == [row["path"] for row in rows]
@@ -145,7 +152,7 @@ def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Pat
         sys.executable,
         "-m",
         "offaxis",
-        "score",
+        "score_images",
         str(bundle),
         str(tmp_path / "many"),
         "--out",
@@ -181,7 +188,7 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
     names = [f"{folder}/caf\\xe9.png", f"{folder}/pack.tar::caf\\xe9.png", f"{folder}/refused.tar"]
     for kind in ("jsonl", "csv"):
         out = tmp_path / f"out.{kind}"
-        score(bundle, offaxis.load(bundle), [str(folder)], Options(str(out), quiet=True))
+        score_images(bundle, offaxis.load(bundle), [str(folder)], ScoringOptions(str(out), quiet=True))
         assert "xe9.png" in out.read_text(encoding="utf-8")
     rows = rows_of(tmp_path / "out.jsonl")
     assert [row["path"] for row in rows] == names
@@ -191,7 +198,7 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
     assert "is a link" in rows[2]["error"]
     # a journal that holds the row already: the file is known again by the same text
     journal = tmp_path / "again.jsonl.journal"
-    header = json.dumps({"format": "offaxis-score-1", "bundle": container.read(bundle)[0]["sha256"]})
+    header = json.dumps({"format": "offaxis-score-1", "bundle": container.read_container(bundle)[0]["sha256"]})
     journal.write_text(f"{header}\n{json.dumps({**rows[0], 'score': 7.0})}\n")
     assert scored(bundle, [str(folder)], tmp_path / "again.jsonl", resume=True)[0]["score"] == 7.0
 
@@ -235,7 +242,7 @@ def test_a_full_disk_is_told_in_a_sentence(
         scored(bundle, names, tmp_path / "out.jsonl", batch=rows)
     monkeypatch.setattr(sys, "stdout", on_full_disk())
     with pytest.raises(StorageError, match="Standard output cannot be written"):
-        score(bundle, offaxis.load(bundle), names, Options("-", batch=rows, quiet=True))
+        score_images(bundle, offaxis.load(bundle), names, ScoringOptions("-", batch=rows, quiet=True))
     assert sys.stdout.closed
 
 
@@ -332,7 +339,7 @@ def test_ray_gives_the_same_rows(bundle: Path, mixed: Path, tmp_path: Path) -> N
         sys.executable,
         "-m",
         "offaxis",
-        "score",
+        "score_images",
         str(bundle),
         str(mixed),
         "--out",

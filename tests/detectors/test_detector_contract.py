@@ -32,10 +32,10 @@ from offaxis.detectors import (
     State,
     TwoCosines,
     ViM,
-    evidence_all,
     fit_all,
-    load,
-    save,
+    grid_scores_all,
+    load_detector,
+    save_detector,
     score_all,
 )
 from offaxis.errors import BadOutputsError, DetectorError, NotFittedError
@@ -128,7 +128,7 @@ def test_scoring_leaves_no_trace_in_the_network(case: Any, toy: Any) -> None:
     before = copy.deepcopy(network.state_dict())
     detector.fit(network, toy.train[:1])
     detector.score_images(network, toy.images)
-    detector.evidence_images(network, toy.images[:2])
+    detector.grid_scores_images(network, toy.images[:2])
     assert [module.training for module in network.modules()] == modes
     assert all(parameter.grad is None for parameter in network.parameters())
     assert all(parameter.requires_grad for parameter in network.parameters())
@@ -146,8 +146,8 @@ def test_the_mode_of_the_network_does_not_matter(case: Any, toy: Any) -> None:
 def test_saved_and_loaded_it_scores_the_same_to_the_bit(case: Any, toy: Any, tmp_path: Path) -> None:
     detector, network = case
     detector.tuned_on = "something" if detector.tunable else None
-    save(detector, tmp_path / "detector.safetensors")
-    again = load(tmp_path / "detector.safetensors")
+    save_detector(detector, tmp_path / "detector.safetensors")
+    again = load_detector(tmp_path / "detector.safetensors")
     assert type(again) is type(detector)
     assert again.arguments == detector.arguments
     assert again.tuned_on == detector.tuned_on
@@ -204,11 +204,11 @@ def test_outputs_and_images_give_the_same_score(case: Any, toy: Any) -> None:
 
 def test_the_evidence_holds_the_scores_of_every_setting(case: Any, toy: Any) -> None:
     detector, network = case
-    evidence = detector.evidence_images(network, toy.images)
-    assert evidence.shape[:2] == (len(toy.images), len(detector.settings))
+    grid_scores = detector.grid_scores_images(network, toy.images)
+    assert grid_scores.shape[:2] == (len(toy.images), len(detector.settings))
     for setting in detector.settings[:: max(len(detector.settings) // 5, 1)]:
-        other = detector.at(**setting)
-        torch.testing.assert_close(other.score_evidence(evidence), other.score_images(network, toy.images))
+        other = detector.with_hyperparameters(**setting)
+        torch.testing.assert_close(other.score_from_grid(grid_scores), other.score_images(network, toy.images))
 
 
 def test_nan_images_are_refused(case: Any, toy: Any) -> None:
@@ -260,7 +260,7 @@ def test_unfitted_use_says_so(name: str, toy: Any, network_of: Any, tmp_path: Pa
     with pytest.raises(NotFittedError, match=r"fit\("):
         make().score_images(network, toy.images)
     with pytest.raises(NotFittedError, match=r"fit\("):
-        save(make(), tmp_path / "x")
+        save_detector(make(), tmp_path / "x")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -302,11 +302,11 @@ def test_evidence_of_all_serves_every_tuned_detector(toy: Any, network_of: Any) 
     network = network_of("linear")
     detectors = [make() for make, kind in CASES.values() if kind == "linear"]
     fit_all(network, toy.train, detectors)
-    known = evidence_all(network, [toy.images], detectors)
-    strange = evidence_all(network, [(toy.strangers, toy.labels)], detectors)
+    known = grid_scores_all(network, [toy.images], detectors)
+    strange = grid_scores_all(network, [(toy.strangers, toy.labels)], detectors)
     for detector, a, b in zip(detectors, known, strange, strict=True):
         tuned = detector.choose(a, b)
         assert tuned.state is (State.TUNED if detector.grid else detector.state)
-        scores = tuned.score_evidence(b)
+        scores = tuned.score_from_grid(b)
         torch.testing.assert_close(scores, tuned.score_images(network, toy.strangers), rtol=1e-4, atol=1e-5)
-        assert (scores.unsqueeze(1) > tuned.score_evidence(a)).double().mean() > 0.8
+        assert (scores.unsqueeze(1) > tuned.score_from_grid(a)).double().mean() > 0.8

@@ -7,61 +7,61 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from offaxis.detectors import KNN, Cosine, Mahalanobis, load, save
+from offaxis.detectors import KNN, Cosine, Mahalanobis, load_detector, save_detector
 from offaxis.errors import DetectorFileError, StorageError
 
 
 @pytest.fixture
 def saved(toy: Any, network_of: Any, tmp_path: Path) -> Path:
     path = tmp_path / "folder" / "knn.safetensors"
-    save(KNN(3).fit(network_of("linear"), toy.train), path)
+    save_detector(KNN(3).fit(network_of("linear"), toy.train), path)
     return path
 
 
 def test_a_detector_without_buffers_is_a_file_too(tmp_path: Path) -> None:
-    save(Cosine(), tmp_path / "cosine")
-    assert isinstance(load(tmp_path / "cosine"), Cosine)
+    save_detector(Cosine(), tmp_path / "cosine")
+    assert isinstance(load_detector(tmp_path / "cosine"), Cosine)
 
 
 def test_nothing_half_written_is_left(saved: Path) -> None:
     assert [path.name for path in saved.parent.iterdir()] == ["knn.safetensors"]
     with pytest.raises(StorageError):
-        save(Cosine(), saved / "inside a file")
+        save_detector(Cosine(), saved / "inside a file")
 
 
 @pytest.mark.parametrize("size", [0, 5, 100, 5000])
 def test_damaged_files(saved: Path, size: int) -> None:
     saved.write_bytes(saved.read_bytes()[:size])
     with pytest.raises(DetectorFileError, match=r"knn\.safetensors"):
-        load(saved)
+        load_detector(saved)
 
 
 def test_foreign_files(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(DetectorFileError, match="cannot be read"):
-        load(tmp_path / "absent")
+        load_detector(tmp_path / "absent")
     other = tmp_path / "other"
     save_file({"x": torch.ones(2)}, other)
     with pytest.raises(DetectorFileError, match="something else"):
-        load(other)
+        load_detector(other)
     save_file({}, other, {"format": "offaxis-detector", "version": "99"})
     with pytest.raises(DetectorFileError, match="newer"):
-        load(other)
+        load_detector(other)
     for description in ("", "{}", '{"detector": "magic", "arguments": {}, "tuned_on": null}'):
         save_file({}, other, {"format": "offaxis-detector", "version": "1", "description": description})
         with pytest.raises(DetectorFileError):
-            load(other)
+            load_detector(other)
     wrong = '{"detector": "knn", "arguments": {"k": -1}, "tuned_on": null}'
     save_file({}, other, {"format": "offaxis-detector", "version": "1", "description": wrong})
     with pytest.raises(DetectorFileError, match="whole detector"):
-        load(other)
+        load_detector(other)
 
 
 def test_layers_with_dots_in_their_names(toy: Any, network_of: Any, tmp_path: Path) -> None:
     network = network_of("linear")
     network.backbone = torch.nn.Sequential(network.backbone)
     detector = Mahalanobis(("0.first", "0.second")).fit(network, toy.train)
-    save(detector, tmp_path / "m")
-    again = load(tmp_path / "m")
+    save_detector(detector, tmp_path / "m")
+    again = load_detector(tmp_path / "m")
     assert again.layers == ("0.first", "0.second")
     assert torch.equal(again.score_images(network, toy.images), detector.score_images(network, toy.images))
 
@@ -69,7 +69,7 @@ def test_layers_with_dots_in_their_names(toy: Any, network_of: Any, tmp_path: Pa
 def test_a_tuned_detector_keeps_its_weights(toy: Any, network_of: Any, tmp_path: Path) -> None:
     network = network_of("linear")
     tuned = Mahalanobis(std=(0.5,)).fit(network, toy.train).tune(network, [toy.images], [toy.strangers])
-    save(tuned, tmp_path / "m")
-    again = load(tmp_path / "m")
+    save_detector(tuned, tmp_path / "m")
+    again = load_detector(tmp_path / "m")
     assert again.tuned_on == "OOD samples"
     assert torch.equal(again.score_images(network, toy.images), tuned.score_images(network, toy.images))

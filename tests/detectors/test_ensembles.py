@@ -101,7 +101,7 @@ def test_one_sided_batches_have_no_margin(labels: list[int]) -> None:
 
 def test_our_training_loop_trains_the_members() -> None:
     data = TensorSet("toy", torch.rand(40, 1, 8, 8), torch.arange(40) % 4, classes=("a", "b", "c", "d"))
-    recipe = published_recipe().but(epochs=1, batch_size=20)
+    recipe = published_recipe().replace(epochs=1, batch_size=20)
 
     def fit(network: Classifier, loss: MarginEntropyLoss, seed: int) -> None:
         train(network, data, recipe, loss=loss, seed=seed, quiet=True)

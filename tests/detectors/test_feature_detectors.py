@@ -171,7 +171,7 @@ def test_react_knows_the_quantiles_that_it_was_fitted_for(toy: Any, network_of: 
     detector = ReAct(0.7).fit(network, toy.train)
     assert [round(level, 6) for level in detector.levels.tolist()] == [0.7, 0.85, 0.9, 0.95, 0.99]
     with pytest.raises(NotFittedError, match=r"0\.8"):
-        detector.at(percentile=0.8).score_images(network, toy.images)
+        detector.with_hyperparameters(percentile=0.8).score_images(network, toy.images)
 
 
 def test_vim_checks_its_dimension(toy: Any, network_of: Any) -> None:

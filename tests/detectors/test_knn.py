@@ -79,7 +79,7 @@ def test_faiss_is_used_where_it_is_installed(toy: Any, network_of: Any, monkeypa
     assert detector._index is not None
     torch.testing.assert_close(scores, blocks.score_images(network, toy.images))
     torch.testing.assert_close(
-        detector.evidence_images(network, toy.images), blocks.evidence_images(network, toy.images)
+        detector.grid_scores_images(network, toy.images), blocks.grid_scores_images(network, toy.images)
     )
     detector.fit(network, toy.train[:2])
     assert len(detector.bank) == 200

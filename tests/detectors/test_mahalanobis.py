@@ -138,7 +138,7 @@ def test_a_layer_that_runs_twice_is_read_at_its_last_run(toy: Any) -> None:
     network = Classifier(Twice(), LinearHead(6, 4)).eval()
     detector = Mahalanobis(("relu",)).fit(network, toy.train)
     clean = detector.score_images(network, toy.images)
-    moved = detector.at(eps=1e-12).score_images(network, toy.images)
+    moved = detector.with_hyperparameters(eps=1e-12).score_images(network, toy.images)
     torch.testing.assert_close(moved, clean, rtol=1e-3, atol=1e-3)
 
 
@@ -193,9 +193,9 @@ def test_errors_say_what_to_do(toy: Any, network_of: Any) -> None:
     fitted = Mahalanobis(("second",)).fit(network, toy.train)
     with pytest.raises(ArgumentError, match="at least 12"):
         fitted.tune(network, [toy.images[:8]], [toy.strangers])
-    with pytest.raises(DetectorError, match="evidence_images"):
-        fitted.evidence(network.outputs(toy.images, ("second",)))
+    with pytest.raises(DetectorError, match="grid_scores_images"):
+        fitted.grid_scores(network.outputs(toy.images, ("second",)))
     with pytest.raises(DetectorError, match="single network"):
-        fitted.at(eps=0.1).score_images(network_of("ensemble"), toy.images)
+        fitted.with_hyperparameters(eps=0.1).score_images(network_of("ensemble"), toy.images)
     with pytest.raises(ArgumentError, match="channels"):
         Mahalanobis(("second",), eps=0.1, std=(1, 1, 1)).fit(network, toy.train).score_images(network, toy.images)

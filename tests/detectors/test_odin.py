@@ -40,7 +40,7 @@ def test_it_counts_its_passes(toy: Any, network_of: Any) -> None:
     passes: Counter[str] = Counter()
     network.backbone.register_forward_hook(lambda *_: passes.update(["forward"]))
     network.backbone.first.register_full_backward_hook(lambda *_: passes.update(["backward"]))
-    ODIN(std=STD).evidence_images(network, toy.images)
+    ODIN(std=STD).grid_scores_images(network, toy.images)
     assert dict(passes) == {"forward": 1 + 4 * 10, "backward": 4}
     passes.clear()
     ODIN(std=STD).score_images(network, toy.images)
@@ -77,4 +77,4 @@ def test_wrong_arguments(arguments: Any) -> None:
     with pytest.raises(ArgumentError, match=next(iter(arguments))):
         ODIN(**arguments)
     with pytest.raises(ArgumentError, match="hyperparameters of odin"):
-        ODIN().at(gamma=1)
+        ODIN().with_hyperparameters(gamma=1)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from offaxis.detectors import DETECTORS, Reads, State, fit_all, load, save, score_all
-from offaxis.detectors.pytorch_ood import Zoo
+from offaxis.detectors import DETECTORS, Reads, State, fit_all, load_detector, save_detector, score_all
+from offaxis.detectors.pytorch_ood import PyTorchOOD
 from offaxis.detectors.pytorch_ood_table import TABLE, Feed
 from offaxis.errors import ArgumentError, DetectorError, MissingPackageError, NotFittedError
 
@@ -26,16 +26,16 @@ UNSOLVED = {"RankFeat", "MCD", "SHE"}
 
 
 @pytest.fixture(params=TABLE)
-def case(request: pytest.FixtureRequest, ood: Any, toy: Any, network_of: Any) -> tuple[Zoo, Any]:
+def case(request: pytest.FixtureRequest, ood: Any, toy: Any, network_of: Any) -> tuple[PyTorchOOD, Any]:
     network = network_of("linear")
-    return Zoo(request.param, KEYWORDS.get(request.param)).fit(network, toy.train), network
+    return PyTorchOOD(request.param, KEYWORDS.get(request.param)).fit(network, toy.train), network
 
 
 def test_the_table_is_all_of_pytorch_ood(ood: Any) -> None:
     theirs = importlib.import_module("pytorch_ood.detector").__all__
     assert set(TABLE) == {name for name in theirs if name != "odin_preprocessing"}
     assert len(TABLE) == 35
-    assert {f"zoo-{kind.lower()}" for kind in TABLE} <= set(DETECTORS)
+    assert {f"pytorch-ood-{kind.lower()}" for kind in TABLE} <= set(DETECTORS)
 
 
 def test_scores(case: Any, toy: Any) -> None:
@@ -70,11 +70,11 @@ def test_saved_and_loaded_they_score_the_same_to_the_bit(case: Any, toy: Any, tm
     path = tmp_path / "zoo.safetensors"
     if not detector.savable:
         with pytest.raises(DetectorError, match="fit it again"):
-            save(detector, path)
+            save_detector(detector, path)
         return
     detector.score_images(network, toy.images[:2])  # what it has scored with is no part of it
-    save(detector, path)
-    again = load(path)
+    save_detector(detector, path)
+    again = load_detector(path)
     assert again.arguments == detector.arguments
     assert torch.equal(again.score_images(network, toy.images), detector.score_images(network, toy.images))
 
@@ -82,7 +82,7 @@ def test_saved_and_loaded_they_score_the_same_to_the_bit(case: Any, toy: Any, tm
 def test_they_share_our_pass(ood: Any, toy: Any, network_of: Any) -> None:
     network = network_of("linear")
     kinds = [kind for kind, entry in TABLE.items() if entry.feed is not Feed.MODEL]
-    detectors = [Zoo(kind, KEYWORDS.get(kind)) for kind in kinds]
+    detectors = [PyTorchOOD(kind, KEYWORDS.get(kind)) for kind in kinds]
     assert all(detector.reads is not Reads.IMAGES for detector in detectors)
     calls = 0
 
@@ -99,25 +99,25 @@ def test_they_share_our_pass(ood: Any, toy: Any, network_of: Any) -> None:
 @pytest.mark.parametrize("kind", [kind for kind, entry in TABLE.items() if entry.head])
 def test_those_that_need_a_linear_head_work_with_a_cosine_head(kind: str, ood: Any, toy: Any, network_of: Any) -> None:
     network = network_of("cosine")
-    detector = Zoo(kind, KEYWORDS.get(kind)).fit(network, toy.train)
+    detector = PyTorchOOD(kind, KEYWORDS.get(kind)).fit(network, toy.train)
     assert torch.isfinite(detector.score_images(network, toy.images)).all()
 
 
 def test_tuning_takes_their_search_space(ood: Any, toy: Any, network_of: Any) -> None:
     network = network_of("linear")
-    detector = Zoo("DICE").fit(network, toy.train)
+    detector = PyTorchOOD("DICE").fit(network, toy.train)
     assert detector.state is State.DEFAULT
     tuned = detector.tune(network, [toy.images], [toy.strangers])
     assert tuned.state is State.TUNED
     assert tuned.keywords["p"] in (0.1, 0.3, 0.5, 0.7, 0.9)
-    assert Zoo("Entropy").state is State.NONE
+    assert PyTorchOOD("Entropy").state is State.NONE
 
 
 def test_errors(ood: Any, toy: Any, network_of: Any) -> None:
     with pytest.raises(ArgumentError, match="DICE"):
-        Zoo("Dice")
-    with pytest.raises(NotFittedError, match="zoo-dice"):
-        Zoo("DICE").score_images(network_of("linear"), toy.images)
+        PyTorchOOD("Dice")
+    with pytest.raises(NotFittedError, match="pytorch-ood-dice"):
+        PyTorchOOD("DICE").score_images(network_of("linear"), toy.images)
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_where_it_cannot_be_imported_the_error_says_what_to_install(
     monkeypatch.delitem(sys.modules, "pytorch_ood.detector", raising=False)
     monkeypatch.setattr(importlib, "import_module", fail)
     with pytest.raises(MissingPackageError, match=said):
-        Zoo("DICE")
+        PyTorchOOD("DICE")

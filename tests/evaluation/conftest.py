@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.data import Normalise, TensorSet
-from offaxis.evaluation import Subject
+from offaxis.evaluation import EvaluatedNetwork
 from offaxis.heads import make_head
 from offaxis.networks.classifier import Classifier
 
@@ -36,9 +36,14 @@ def strangers(count: int, seed: int, low: int, high: int) -> Tensor:
 def trained(head: str, seed: int) -> Classifier:
     torch.manual_seed(seed)
     backbone = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, 2, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
     network = Classifier(backbone, make_head(head, 16, CLASSES), layers=("0", "3"))
     optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
     for step in range(25):
@@ -53,8 +58,10 @@ NORMALISE = Normalise((0.5,), (0.25,))
 
 
 @pytest.fixture
-def subject() -> Callable[..., Subject]:
-    return lambda head="cosine", seed=0: Subject(trained(head, seed), NORMALISE, f"toy {head}", seed, f"{head}{seed}")
+def subject() -> Callable[..., EvaluatedNetwork]:
+    return lambda head="cosine", seed=0: EvaluatedNetwork(
+        trained(head, seed), NORMALISE, f"toy {head}", seed, f"{head}{seed}"
+    )
 
 
 @pytest.fixture(scope="session")

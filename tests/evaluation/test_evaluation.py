@@ -15,13 +15,13 @@ from offaxis.data.splits import limit_images, split_validation
 from offaxis.data.transforms import Batches
 from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
 from offaxis.errors import ArgumentError, EvaluationError
-from offaxis.evaluation import Result, Store, Subject, evaluate
-from offaxis.evaluation.detector_runs import fitting
-from offaxis.evaluation.grid_scores import Question
+from offaxis.evaluation import EvaluatedNetwork, Result, Store, evaluate
+from offaxis.evaluation.detector_runs import compatible_detectors
+from offaxis.evaluation.grid_scores import ScoreRequest
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
 
-Make = Callable[..., Subject]
+Make = Callable[..., EvaluatedNetwork]
 
 
 def small() -> list[Detector]:
@@ -33,12 +33,19 @@ def small() -> list[Detector]:
     ]
 
 
-def run(subject: Subject, world: dict[str, Any], store: Store, **options: Any) -> list[Result]:
+def run(subject: EvaluatedNetwork, world: dict[str, Any], store: Store, **options: Any) -> list[Result]:
     detectors = options.pop("detectors", None) or small()
     return evaluate(
-        subject, world["id"], options.pop("ood", world["ood"]), detectors, store, training_images=world["train"], quiet=True,
-        batch_size=50, **{"protocols": ("one-vs-one", "less-biased"), **options},
-    )  # fmt: skip
+        subject,
+        world["id"],
+        options.pop("ood", world["ood"]),
+        detectors,
+        store,
+        training_images=world["train"],
+        quiet=True,
+        batch_size=50,
+        **{"protocols": ("one-vs-one", "less-biased"), **options},
+    )
 
 
 def numbers(results: list[Result]) -> dict[str, dict[str, float]]:
@@ -120,7 +127,7 @@ def test_each_set_goes_through_the_network_once(
 
 def test_what_a_network_gives_is_found_out_where_it_is(subject: Make) -> None:
     network = copy.deepcopy(subject("linear").network).to("meta")  # a device that every machine has
-    able, unable = fitting([MaxSoftmax(), Energy()], network, torch.zeros(2, 1, 8, 8))
+    able, unable = compatible_detectors([MaxSoftmax(), Energy()], network, torch.zeros(2, 1, 8, 8))
     assert [detector.name for detector in able] == ["max-softmax", "energy"]
     assert unable == {}
 
@@ -174,12 +181,12 @@ def test_deleted_evidence_is_made_again(subject: Make, world: dict[str, Any], tm
 
     store = Store(tmp_path / "store")
     run(subject(), world, store, ood=world["ood"][:2])
-    shutil.rmtree(store.path / "evidence")
+    shutil.rmtree(store.path / "grid_scores")
     assert len(run(subject(), world, store)) == 30
 
 
 class Spy(Detector):
-    """Its evidence is the image itself, so that what tuning sees can be looked at."""
+    """Its grid_scores is the image itself, so that what tuning sees can be looked at."""
 
     name, paper, tunable = "spy", "", ("shift",)
     uses = ("features",)
@@ -196,9 +203,9 @@ class Spy(Detector):
     def forward(self, outputs: Outputs) -> Tensor:
         return outputs.features.sum(1) + self.shift
 
-    def choose(self, id_evidence: Tensor, ood_evidence: Tensor, on: str = "OOD samples") -> Self:
-        self.shown += [id_evidence[:, 0], ood_evidence[:, 0]]
-        return super().choose(id_evidence, ood_evidence, on)
+    def choose(self, id_grid: Tensor, ood_grid: Tensor, on: str = "OOD samples") -> Self:
+        self.shown += [id_grid[:, 0], ood_grid[:, 0]]
+        return super().choose(id_grid, ood_grid, on)
 
 
 def test_no_test_image_ever_reaches_tuning(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
@@ -301,15 +308,15 @@ def test_what_cannot_be_evaluated_is_refused(subject: Make, world: dict[str, Any
 
 
 def test_a_grid_that_lacks_the_given_setting_is_asked_twice() -> None:
-    from offaxis.evaluation.detector_runs import candidate
-    from offaxis.evaluation.grid_scores import questions
+    from offaxis.evaluation.detector_runs import detector_run
+    from offaxis.evaluation.grid_scores import score_requests
 
-    held, lacking = candidate(ODIN()), candidate(ODIN(eps=0.3))
-    assert questions(held, True) == [Question(held, True)]
-    assert questions(lacking, True) == [Question(lacking, True), Question(lacking, False)]
-    assert questions(held, False) == [Question(held, False)]
-    still = candidate(ODIN(epsilons=(0.0,)))  # its grid moves no image, the given setting does
-    assert questions(still, True) == [Question(still, True), Question(still, False)]
+    held, lacking = detector_run(ODIN()), detector_run(ODIN(eps=0.3))
+    assert score_requests(held, True) == [ScoreRequest(held, True)]
+    assert score_requests(lacking, True) == [ScoreRequest(lacking, True), ScoreRequest(lacking, False)]
+    assert score_requests(held, False) == [ScoreRequest(held, False)]
+    still = detector_run(ODIN(epsilons=(0.0,)))  # its grid moves no image, the given setting does
+    assert score_requests(still, True) == [ScoreRequest(still, True), ScoreRequest(still, False)]
 
 
 def test_a_grid_that_moves_no_image_beside_a_setting_that_does(

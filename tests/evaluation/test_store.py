@@ -14,13 +14,29 @@ import pytest
 
 from offaxis.errors import StoreError
 from offaxis.evaluation import NetworkRecord, Result, Store
-from offaxis.evaluation.store import compact, narrow, smallest
+from offaxis.evaluation.store import archive_store, quantise, smallest
 
 RESULT = Result(
-    network="wrn cosine", seed=0, weights="w0", id="digits", ood="letters", assumed=None, id_data="d", ood_data="l",
-    assumed_data=None, group="near", detector="cosine", setup="s", hyperparameters={}, state="none", passes=(1, 0),
-    metrics={"auroc": 0.9}, images=(2, 3), scores=("a#x", "b#x"), versions={"offaxis": "0"},
-)  # fmt: skip
+    network="wrn cosine",
+    seed=0,
+    weights="w0",
+    id="digits",
+    ood="letters",
+    assumed=None,
+    id_data="d",
+    ood_data="l",
+    assumed_data=None,
+    group="near",
+    detector="cosine",
+    setup="s",
+    hyperparameters={},
+    state="none",
+    passes=(1, 0),
+    metrics={"auroc": 0.9},
+    images=(2, 3),
+    scores=("a#x", "b#x"),
+    versions={"offaxis": "0"},
+)
 
 
 def test_what_is_added_comes_back(tmp_path: Path) -> None:
@@ -177,18 +193,18 @@ def test_a_compact_copy_holds_the_same_results_in_few_files(tmp_path: Path) -> N
         store.add_scores(f"scores/w0/{'d' if name == 'a' else 'l'}/{name}.npz#scores", values)
     result = replace(RESULT, scores=("scores/w0/d/a.npz#scores", "scores/w0/l/b.npz#scores"))
     store.add([result])
-    store.add_evidence("w0", "d", "big", {"evidence": np.zeros((90, 40))})
-    copy = compact(store, tmp_path / "copy", images=30)
+    store.add_grid_scores("w0", "d", "big", {"grid_scores": np.zeros((90, 40))})
+    copy = archive_store(store, tmp_path / "copy", images=30)
     [kept] = copy.results()
     assert (kept.key, kept.metrics, kept.images) == (result.key, result.metrics, result.images)
     assert len(list((tmp_path / "copy" / "scores").rglob("*.npz"))) == 1
-    assert not (tmp_path / "copy" / "evidence").exists()
+    assert not (tmp_path / "copy" / "grid_scores").exists()
     indices = copy.indices("d")
     assert len(indices) == 30
     np.testing.assert_allclose(copy.scores(kept.scores[0]), scores["a"][indices - 10], atol=2e-3)
     assert copy.scores(kept.scores[0]).dtype == np.float32
-    assert narrow(np.array([1.0, 1e6])).dtype == np.float32  # too large for 16 bits
-    assert narrow(1 + 1e-4 * np.arange(500)).dtype == np.float32  # too fine for them
-    assert narrow(np.array([0.5, 0.25])).dtype == np.float16
-    whole = compact(store, tmp_path / "all")
+    assert quantise(np.array([1.0, 1e6])).dtype == np.float32  # too large for 16 bits
+    assert quantise(1 + 1e-4 * np.arange(500)).dtype == np.float32  # too fine for them
+    assert quantise(np.array([0.5, 0.25])).dtype == np.float16
+    whole = archive_store(store, tmp_path / "all")
     np.testing.assert_array_equal(whole.indices("l"), store.indices("l"))

@@ -16,26 +16,43 @@ from offaxis.evaluation.protocols import (
     one_vs_one_results,
     sets_for,
 )
-from offaxis.evaluation.summary import Summary, View, compare, method_names, reference_of, summarise, views_in
+from offaxis.evaluation.summary import Summary, View, compare_detectors, method_names, reference_of, summarise, views_in
 
 SETS: dict[str, Group] = {"a": "near", "b": "far", "c": "noise"}
 
 
 def result(ood: str, value: float, seed: int = 0, detector: str = "cosine", assumed: str | None = None) -> Result:
     return Result(
-        network="net", seed=seed, weights=f"w{seed}", id="id", ood=ood, assumed=assumed, id_data="id", ood_data=ood,
-        assumed_data=assumed, group=SETS[ood], detector=detector, setup="", hyperparameters={},
-        state="tuned" if assumed else "none", passes=(1, 0), metrics={"auroc": value, "fpr_at_tpr95": 1 - value},
-        images=(1, 1), scores=("", ""), versions={},
-    )  # fmt: skip
+        network="net",
+        seed=seed,
+        weights=f"w{seed}",
+        id="id",
+        ood=ood,
+        assumed=assumed,
+        id_data="id",
+        ood_data=ood,
+        assumed_data=assumed,
+        group=SETS[ood],
+        detector=detector,
+        setup="",
+        hyperparameters={},
+        state="tuned" if assumed else "none",
+        passes=(1, 0),
+        metrics={"auroc": value, "fpr_at_tpr95": 1 - value},
+        images=(1, 1),
+        scores=("", ""),
+        versions={},
+    )
 
 
 VALUES = {("a", 0): 0.8, ("b", 0): 0.9, ("c", 0): 1.0, ("a", 1): 0.7, ("b", 1): 0.9, ("c", 1): 0.9}
 FREE = [result(ood, value, seed) for (ood, seed), value in VALUES.items()]
 TUNED = [
     result(tested, 0.5 + 0.1 * i + 0.01 * j + 0.001 * seed, seed, "odin", assumed)
-    for i, assumed in enumerate(SETS) for j, tested in enumerate(SETS) for seed in (0, 1)
-]  # fmt: skip
+    for i, assumed in enumerate(SETS)
+    for j, tested in enumerate(SETS)
+    for seed in (0, 1)
+]
 
 
 def one(results: list[Result], *arguments: str) -> Summary:
@@ -117,31 +134,31 @@ def test_both_less_biased_views() -> None:
 def test_pairs_are_compared_seed_by_seed_and_set_by_set() -> None:
     other = [result(ood, value - 0.05 - 0.01 * seed, seed, "max-softmax") for (ood, seed), value in VALUES.items()]
     first, second = summarise([*FREE, *other])
-    found = compare(first, second)
+    found = compare_detectors(first, second)
     assert found.difference == pytest.approx(0.055)
     assert (found.wins, found.pairs, found.seeds, found.sets) == (6, 6, 2, 3)
     assert found.low is not None
     assert found.high is not None
     assert 0.05 - 1e-9 <= found.low <= 0.055 <= found.high <= 0.06 + 1e-9
     assert found.clear
-    assert compare(second, first).difference == pytest.approx(-found.difference)
-    assert compare(first, second) == found
-    assert not compare(first, first).clear
+    assert compare_detectors(second, first).difference == pytest.approx(-found.difference)
+    assert compare_detectors(first, second) == found
+    assert not compare_detectors(first, first).clear
     alone = one(FREE[:1])
-    assert compare(alone, first).low is None
+    assert compare_detectors(alone, first).low is None
     assert reference_of([second, first]) is first
     assert reference_of([second]) is second
     with pytest.raises(ArgumentError, match="in common"):
-        compare(one([result("a", 1.0, seed=8)]), first)
+        compare_detectors(one([result("a", 1.0, seed=8)]), first)
 
 
 def test_the_smaller_value_wins_where_the_metric_is_an_error() -> None:
     other = [result(ood, value - 0.05, seed, "max-softmax") for (ood, seed), value in VALUES.items()]
     better, worse = summarise([*FREE, *other], metric="fpr_at_tpr95")
     assert (better.detector, better.metric) == ("cosine", "fpr_at_tpr95")
-    assert compare(better, worse).difference == pytest.approx(-0.05)
-    assert (compare(better, worse).wins, compare(worse, better).wins) == (6, 0)
-    assert compare(better, better).wins == 0
+    assert compare_detectors(better, worse).difference == pytest.approx(-0.05)
+    assert (compare_detectors(better, worse).wins, compare_detectors(worse, better).wins) == (6, 0)
+    assert compare_detectors(better, better).wins == 0
 
 
 def test_an_interval_covers_what_it_should() -> None:
@@ -153,7 +170,7 @@ def test_an_interval_covers_what_it_should() -> None:
     for _ in range(200):
         cells = {(0, n): 0.02 + 0.05 * float(v) for n, v in zip(names, draw.standard_normal(15), strict=True)}
         zero = Summary(**{**base.__dict__, "cells": dict.fromkeys(cells, 0.0)})
-        found = compare(Summary(**{**base.__dict__, "cells": cells}), zero, resamples=500)
+        found = compare_detectors(Summary(**{**base.__dict__, "cells": cells}), zero, resamples=500)
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 0.02 <= found.high

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 from offaxis.errors import ArgumentError, HeadError
-from offaxis.heads import HEADS, CosineHead, Head, LinearHead, Outputs, describe, make_head
+from offaxis.heads import HEADS, CosineHead, Head, LinearHead, Outputs, describe_head, make_head
 
 ALL_HEADS = [pytest.param(partial(make_head, name), id=name) for name in HEADS]
 VARIANTS = [
@@ -237,7 +237,7 @@ def test_an_unknown_head_is_refused_with_the_names_that_exist() -> None:
 @pytest.mark.parametrize("make", [*ALL_HEADS, *VARIANTS])
 def test_a_described_head_can_be_made_again(make: partial[Head]) -> None:
     head = make(6, 4)
-    said = describe(head)
+    said = describe_head(head)
     assert said is not None
     again = partial(HEADS[said.pop("name")], **said)(6, 4)
     again.load_state_dict(head.state_dict())

@@ -20,10 +20,31 @@ pytestmark = [
 ]
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-TORCHVISION = ["resnet18", "densenet121", "mobilenet_v3_small", "efficientnet_b0", "convnext_tiny", "vgg11_bn", "alexnet",
-               "shufflenet_v2_x0_5", "regnet_y_400mf", "vit_b_32", "swin_t"]  # fmt: skip
-TIMM = ["resnet18", "vit_tiny_patch16_224", "convnext_atto", "efficientnet_b0", "mobilenetv3_small_050", "regnetx_002",
-        "swin_tiny_patch4_window7_224", "deit3_small_patch16_224", "mixer_s32_224", "densenet121"]  # fmt: skip
+TORCHVISION = [
+    "resnet18",
+    "densenet121",
+    "mobilenet_v3_small",
+    "efficientnet_b0",
+    "convnext_tiny",
+    "vgg11_bn",
+    "alexnet",
+    "shufflenet_v2_x0_5",
+    "regnet_y_400mf",
+    "vit_b_32",
+    "swin_t",
+]
+TIMM = [
+    "resnet18",
+    "vit_tiny_patch16_224",
+    "convnext_atto",
+    "efficientnet_b0",
+    "mobilenetv3_small_050",
+    "regnetx_002",
+    "swin_tiny_patch4_window7_224",
+    "deit3_small_patch16_224",
+    "mixer_s32_224",
+    "densenet121",
+]
 OUTPUT_LAYER = {"resnet18": "fc", "vgg11_bn": "classifier.6", "vit_b_32": "heads.head", "swin_t": "head"}
 
 

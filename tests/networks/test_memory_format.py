@@ -28,18 +28,18 @@ from offaxis.detectors import (
     MaxLogit,
     MaxSoftmax,
     MeanCosine,
+    PyTorchOOD,
     ReAct,
     RelativeMahalanobis,
     TwoCosines,
     ViM,
-    Zoo,
 )
 from offaxis.detectors.pytorch_ood_table import TABLE, Feed
 from offaxis.heads import make_head
 from offaxis.networks import densenet_bc, wide_resnet
 from offaxis.networks import inference as running
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.inference import to_device
+from offaxis.networks.inference import to_network
 
 NETWORKS: dict[str, Callable[..., Classifier]] = {
     "wide ResNet": lambda **kw: wide_resnet(10, 1, **kw),
@@ -117,7 +117,7 @@ def test_those_of_pytorch_ood_that_run_the_network_take_this_layout_too(
     ood: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = wide_resnet(10, 1, num_classes=4, head="linear", dropout=0.2).eval()
-    last, first = both_ways(Zoo(kind), network, monkeypatch)
+    last, first = both_ways(PyTorchOOD(kind), network, monkeypatch)
     if kind != "MCD":  # its dropout masks are drawn in the order of memory
         torch.testing.assert_close(last, first, rtol=1e-3, atol=1e-4 * float(first.abs().max()))
 
@@ -128,7 +128,7 @@ def test_only_what_gains_is_laid_out_anew() -> None:
     foreign = Classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), make_head("linear", 4 * 14 * 14, 4))
 
     def laid_out(network: Any, images: Tensor) -> bool:
-        found = to_device(network, images)
+        found = to_network(network, images)
         assert torch.equal(found, images)
         return found.is_contiguous(memory_format=torch.channels_last)
 

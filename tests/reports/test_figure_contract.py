@@ -17,7 +17,7 @@ from PIL import Image
 
 from offaxis.errors import StorageError
 from offaxis.reports import figures
-from offaxis.reports.figures import as_png_data_uri, as_svg, save
+from offaxis.reports.figures import as_png_data_uri, as_svg, save_figure
 from offaxis.reports.figures.style import mark, settings
 
 Draw = Callable[[], Figure]
@@ -25,7 +25,7 @@ Draw = Callable[[], Figure]
 
 def test_equal_input_gives_equal_files(draw: Draw, tmp_path: Path) -> None:
     before = dict(mpl.rcParams)
-    first, second = save(draw(), tmp_path / "a", dpi=60), save(draw(), tmp_path / "b", dpi=60)
+    first, second = save_figure(draw(), tmp_path / "a", dpi=60), save_figure(draw(), tmp_path / "b", dpi=60)
     assert [path.name for path in first] == ["a.svg", "a.png"]
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
@@ -88,14 +88,14 @@ def test_a_users_own_settings_change_nothing() -> None:
 
 def test_a_suffix_is_not_doubled_and_dots_are_kept(tmp_path: Path) -> None:
     figure = figures.ranking({"cosine": (1.0, 1.0, 1.0)})
-    assert [path.name for path in save(figure, tmp_path / "x.svg", 40)] == ["x.svg", "x.png"]
-    assert [path.name for path in save(figure, str(tmp_path / "v0.4"), 40)] == ["v0.4.svg", "v0.4.png"]
+    assert [path.name for path in save_figure(figure, tmp_path / "x.svg", 40)] == ["x.svg", "x.png"]
+    assert [path.name for path in save_figure(figure, str(tmp_path / "v0.4"), 40)] == ["v0.4.svg", "v0.4.png"]
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError):
-        save(figures.ranking({"cosine": (1.0, 1.0, 1.0)}), tmp_path / "file" / "figure")
+        save_figure(figures.ranking({"cosine": (1.0, 1.0, 1.0)}), tmp_path / "file" / "figure")
 
 
 def test_series_differ_in_more_than_colour() -> None:

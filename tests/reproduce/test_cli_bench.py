@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from offaxis.cli import app
 from offaxis.errors import ArgumentError
-from offaxis.reproduce.cost import measure
+from offaxis.reproduce.cost import measure_cost
 
 SMALL = ["bench", "cost", "--network", "wrn-10-1", "--batch", "4", "--rounds", "2"]
 
@@ -36,9 +36,9 @@ def test_help_has_an_example() -> None:
 @pytest.mark.parametrize("name", ["resnet", "wrn-28", "wrn-11-1", "densenet-0-0"])
 def test_unknown_networks(name: str) -> None:
     with pytest.raises(ArgumentError, match="Expected"):
-        measure(name)
+        measure_cost(name)
     with pytest.raises(ArgumentError, match="rounds"):
-        measure("wrn-10-1", rounds=0)
+        measure_cost("wrn-10-1", rounds=0)
 
 
 def test_unknown_devices() -> None:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
 from offaxis.errors import ArgumentError
-from offaxis.reproduce.paper import TABLES, table
+from offaxis.reproduce.paper import TABLES, paper_table
 
 
 def run(*words: str, width: int = 80) -> Result:
@@ -29,7 +29,7 @@ def test_every_number_is_shown_within_80_columns(name: str) -> None:
     assert max(map(len, shown.output.splitlines())) <= 80
     assert "…" not in shown.output
     words = shown.output.split()
-    for cell in table(name):
+    for cell in paper_table(name):
         assert cell.printed.partition("(")[0] in words
 
 

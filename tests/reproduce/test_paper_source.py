@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from offaxis.reproduce.paper import TABLES, table
+from offaxis.reproduce.paper import TABLES, paper_table
 
 SOURCE = os.environ.get("OFFAXIS_PAPER")
 pytestmark = pytest.mark.skipif(SOURCE is None, reason="OFFAXIS_PAPER does not point at the paper's LaTeX source")
@@ -96,4 +96,4 @@ def test_every_cell(name: str) -> None:
     assert len(lines) == len(TABLES)
     mine = lines[TABLES[name].number]
     read = list(_ablation(mine) if name == "ablation" else _read(name, mine))
-    assert read == [(*cell.key, cell.printed, cell.bold) for cell in table(name)]
+    assert read == [(*cell.key, cell.printed, cell.bold) for cell in paper_table(name)]

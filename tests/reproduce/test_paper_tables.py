@@ -8,7 +8,7 @@ from offaxis.data import CATALOGUE
 from offaxis.errors import ArgumentError
 from offaxis.metrics import accuracy_at_tpr, aupr_in, auroc
 from offaxis.networks import by_name
-from offaxis.reproduce.paper import TABLES, Cell, as_csv, table
+from offaxis.reproduce.paper import TABLES, PaperCell, as_csv, paper_table
 
 DENSE, WIDE = "densenet-100-12", "wrn-28-10"
 MANY = ("one-vs-one", "less-biased", "less-biased-framed", "ensembles")
@@ -82,8 +82,8 @@ ABLATION = {
 }
 
 
-def by_key(name: str) -> dict[tuple[str, ...], Cell]:
-    return {cell.key: cell for cell in table(name)}
+def by_key(name: str) -> dict[tuple[str, ...], PaperCell]:
+    return {cell.key: cell for cell in paper_table(name)}
 
 
 @pytest.mark.parametrize("line", TYPED.strip().splitlines())
@@ -118,7 +118,7 @@ def test_all_of_the_ablation_as_typed_by_hand() -> None:
     ],
 )
 def test_rows_of_each_network_and_id_set(name: str, cifar10: tuple[int, int], cifar100: tuple[int, int]) -> None:
-    rows = {(cell.network, cell.id, cell.ood) for cell in table(name)}
+    rows = {(cell.network, cell.id, cell.ood) for cell in paper_table(name)}
     found = Counter((network, id_name) for network, id_name, _ in rows)
     assert found == {
         (DENSE, "cifar10"): cifar10[0],
@@ -126,14 +126,14 @@ def test_rows_of_each_network_and_id_set(name: str, cifar10: tuple[int, int], ci
         (DENSE, "cifar100"): cifar100[0],
         (WIDE, "cifar100"): cifar100[1],
     }
-    methods, metrics = {cell.method for cell in table(name)}, {cell.metric for cell in table(name)}
-    assert len(table(name)) == len(by_key(name)) == len(rows) * len(methods) * len(metrics)
+    methods, metrics = {cell.method for cell in paper_table(name)}, {cell.metric for cell in paper_table(name)}
+    assert len(paper_table(name)) == len(by_key(name)) == len(rows) * len(methods) * len(metrics)
     assert not any(id_name == "cifar10" and ood == "stl10" for _, id_name, ood in rows)
 
 
 def test_the_pools_of_the_less_biased_tables() -> None:
-    free = {(cell.network, cell.id, cell.ood) for cell in table("less-biased")}
-    framed = {(cell.network, cell.id, cell.ood) for cell in table("less-biased-framed")}
+    free = {(cell.network, cell.id, cell.ood) for cell in paper_table("less-biased")}
+    framed = {(cell.network, cell.id, cell.ood) for cell in paper_table("less-biased-framed")}
     assert (WIDE, "cifar100", "uniform") not in free
     assert (WIDE, "cifar100", "uniform") in framed
     assert not {"tin-crop", "lsun-crop"} & {ood for *_, ood in free}
@@ -143,8 +143,8 @@ def test_the_pools_of_the_less_biased_tables() -> None:
 @pytest.mark.parametrize("name", ["less-biased", "less-biased-framed"])
 def test_rows_of_the_less_biased_tables_are_the_tested_sets(name: str) -> None:
     complete = by_key("one-vs-one")
-    free_of_tuning = [cell for cell in table(name) if cell.method in ("max-softmax", "cosine")]
-    assert len(free_of_tuning) == len(table(name)) / 2
+    free_of_tuning = [cell for cell in paper_table(name) if cell.method in ("max-softmax", "cosine")]
+    assert len(free_of_tuning) == len(paper_table(name)) / 2
     assert all(cell.mean == complete[cell.key].mean for cell in free_of_tuning)
     [differs] = [cell for cell in free_of_tuning if cell.std != complete[cell.key].std]
     assert differs.key == (DENSE, "cifar100", "uniform", "cosine", "accuracy_at_tpr")
@@ -153,7 +153,7 @@ def test_rows_of_the_less_biased_tables_are_the_tested_sets(name: str) -> None:
 
 def test_the_main_table_is_the_auroc_of_the_complete_one() -> None:
     complete = by_key("one-vs-one")
-    for cell in table("one-vs-one-main"):
+    for cell in paper_table("one-vs-one-main"):
         assert (cell.printed, cell.bold) == (complete[cell.key].printed, complete[cell.key].bold), cell
 
 
@@ -169,8 +169,8 @@ def test_where_the_paper_disagrees_with_itself_both_are_kept() -> None:
 
 def test_bold_is_the_best_of_its_row() -> None:
     for name in ("one-vs-one", "one-vs-one-main", "less-biased", "less-biased-framed"):
-        rows: dict[tuple[str, ...], list[Cell]] = {}
-        for cell in table(name):
+        rows: dict[tuple[str, ...], list[PaperCell]] = {}
+        for cell in paper_table(name):
             rows.setdefault((cell.network, cell.id, cell.ood, cell.metric), []).append(cell)
         for row in rows.values():
             best = max(cell.mean or 0 for cell in row)
@@ -180,14 +180,14 @@ def test_bold_is_the_best_of_its_row() -> None:
 def test_dashes_are_only_where_the_leave_out_paper_has_nothing() -> None:
     given = {"tin-crop", "tin-resize", "lsun-crop", "lsun-resize", "gaussian", "uniform"}
     for name in TABLES:
-        for cell in table(name):
+        for cell in paper_table(name):
             missing = cell.method == "leave-out-published" and cell.ood not in given
             assert (cell.mean is None) == missing == (cell.printed == "-"), cell
 
 
 def test_numbers_are_in_range_and_names_are_ours() -> None:
     for name in TABLES:
-        for cell in table(name):
+        for cell in paper_table(name):
             by_name(cell.network)
             assert not cell.id or cell.id in CATALOGUE
             assert not cell.ood or cell.ood in CATALOGUE
@@ -196,13 +196,13 @@ def test_numbers_are_in_range_and_names_are_ours() -> None:
                 assert 47.5 <= cell.mean <= 97.5
             if cell.mean is not None:
                 assert 0 < cell.mean <= 100
-    metrics = {cell.metric for name in MANY for cell in table(name)}
+    metrics = {cell.metric for name in MANY for cell in paper_table(name)}
     assert metrics == {metric.__name__ for metric in (accuracy_at_tpr, auroc, aupr_in)}
 
 
 def test_names_as_printed_are_kept() -> None:
-    assert {cell.printed_ood for cell in table("one-vs-one") if cell.ood == "svhn"} == {"SVNH"}
-    assert {cell.printed_ood for cell in table("ensembles") if cell.ood == "gaussian"} == {"Gausian"}
+    assert {cell.printed_ood for cell in paper_table("one-vs-one") if cell.ood == "svhn"} == {"SVNH"}
+    assert {cell.printed_ood for cell in paper_table("ensembles") if cell.ood == "gaussian"} == {"Gausian"}
 
 
 def test_csv_is_what_is_in_the_files() -> None:
@@ -210,9 +210,9 @@ def test_csv_is_what_is_in_the_files() -> None:
 
     for name in TABLES:
         file = resources.files("offaxis.reproduce").joinpath("data", f"{name}.csv")
-        assert as_csv(table(name)) == file.read_text(encoding="utf-8")
+        assert as_csv(paper_table(name)) == file.read_text(encoding="utf-8")
 
 
 def test_an_unknown_table_is_answered_with_the_names() -> None:
     with pytest.raises(ArgumentError, match="less-biased-framed.*'nonsense'"):
-        table("nonsense")
+        paper_table("nonsense")

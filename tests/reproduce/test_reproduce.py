@@ -12,11 +12,11 @@ from typer.testing import CliRunner, Result
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, EvaluationError, RunError
 from offaxis.evaluation import Store
-from offaxis.evaluation.results import digest
-from offaxis.reproduce.commands import Chain, Run
-from offaxis.reproduce.items import ITEMS, ablation_rows, item
-from offaxis.reproduce.paper import table
-from offaxis.reproduce.settings import SCALES, tiny
+from offaxis.files import digest
+from offaxis.reproduce.commands import Reproduction, TrainingRun
+from offaxis.reproduce.items import ITEMS, ablation_rows, paper_item
+from offaxis.reproduce.paper import paper_table
+from offaxis.reproduce.settings import SCALES, tiny_settings
 
 # one epoch on tiny images teaches little, and training says so
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
@@ -40,7 +40,7 @@ def test_the_items_are_all_tables_and_figures() -> None:
     assert shown.exit_code == 0
     assert all(name in shown.output for name in ITEMS)
     with pytest.raises(ArgumentError, match="beauty"):
-        item("beauty")
+        paper_item("beauty")
     assert isinstance(run("one-vs-one", "--scale", "huge").exception, ArgumentError)
     for words in ((), ("--network", "wrn-10-1")):
         refused = run("one-vs-one", "--recipe", "magic", *words).exception
@@ -52,8 +52,8 @@ def test_the_items_are_all_tables_and_figures() -> None:
 @pytest.mark.parametrize("scale", list(SCALES))
 @pytest.mark.parametrize("name", list(ITEMS))
 def test_every_item_lists_commands_that_the_program_takes(name: str, scale: str, tmp_path: Path) -> None:
-    chain = Chain(SCALES[scale](), tmp_path, tmp_path / "runs")
-    steps = item(name).steps(chain)
+    chain = Reproduction(SCALES[scale](), tmp_path, tmp_path / "runs")
+    steps = paper_item(name).steps(chain)
     assert len({step.words for step in steps if step.words[0] == "evaluate"}) == len(
         [step for step in steps if step.words[0] == "evaluate"]
     )
@@ -136,8 +136,8 @@ def test_networks_of_another_recipe_are_not_taken(folder: Path) -> None:
 
 
 def test_a_mark_needs_its_networks_and_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = Chain(tiny(), tmp_path, tmp_path / "runs")
-    one = Run(chain.scale.networks[0], "cifar10", 0, "cosine")
+    chain = Reproduction(tiny_settings(), tmp_path, tmp_path / "runs")
+    one = TrainingRun(chain.scale.networks[0], "cifar10", 0, "cosine")
     monkeypatch.setenv("OFFAXIS_DATA", str(tmp_path / "data"))
 
     def done(ood: list[str]) -> bool:
@@ -181,7 +181,9 @@ def test_what_follows_from_a_network_that_is_trained_again_is_done_again(
     monkeypatch.undo()
     left = [
         step
-        for step in item("classification").steps(Chain(tiny().but(seeds=(0,)), tmp_path, tmp_path / "runs"))
+        for step in paper_item("classification").steps(
+            Reproduction(tiny_settings().replace(seeds=(0,)), tmp_path, tmp_path / "runs")
+        )
         if not step.done
     ]
     assert [step.words[0] for step in left] == ["train", "evaluate"]
@@ -201,8 +203,8 @@ def test_figures_are_really_drawn(name: str, folder: Path) -> None:
 
 
 def test_the_ablation_has_the_papers_rows() -> None:
-    rows = ablation_rows(tiny().networks[0], "cifar10", 0)
-    assert set(rows) == {cell.method for cell in table("ablation")}
+    rows = ablation_rows(tiny_settings().networks[0], "cifar10", 0)
+    assert set(rows) == {cell.method for cell in paper_table("ablation")}
     assert rows["row-1"].variant == ()
     assert rows["row-2"].variant == ("--scale", "predicted")
     assert (rows["row-8"].head, rows["row-8"].variant) == ("cosine", ())
@@ -211,7 +213,7 @@ def test_the_ablation_has_the_papers_rows() -> None:
 
 
 def test_an_outcome_without_results_says_so(tmp_path: Path) -> None:
-    chain = Chain(tiny(), tmp_path, tmp_path / "runs")
+    chain = Reproduction(tiny_settings(), tmp_path, tmp_path / "runs")
     Store(tmp_path / "results").add_set("k", {}, np.arange(2), np.arange(2))
     with pytest.raises(EvaluationError, match="run the steps first"):
-        item("one-vs-one").finish(chain, tmp_path / "out")
+        paper_item("one-vs-one").finish(chain, tmp_path / "out")

@@ -10,14 +10,21 @@ from typing import Any
 import pytest
 
 from offaxis import Model
-from offaxis.data import load, match
+from offaxis.data import load_images, match
 from offaxis.server.body import Limits
 from tests.models import World, write_images
 from tests.server.serving import png, running
 
 pytestmark = pytest.mark.browser
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync")  # fmt: skip
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 # A drop as the browser makes it: a DataTransfer with files, given as (name, base64).
 DROP = """
@@ -137,7 +144,7 @@ def test_several_files_by_keyboard(page: Any, world: World, tmp_path: Path) -> N
 
 
 def test_a_folder_and_the_drift_line(page: Any, world: World, tmp_path: Path) -> None:
-    strangers = match(load("letters", count=120), world.test.shape)
+    strangers = match(load_images("letters", count=120), world.test.shape)
     write_images(tmp_path / "folder", strangers, 120)
     page.find_element("id", "folder").send_keys(str(tmp_path / "folder"))
     wait(page, lambda: "120 of 120 judged" in text(page, "progress"), 40)

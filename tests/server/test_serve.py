@@ -134,9 +134,9 @@ def test_metrics_count(address: str, world: World) -> None:
 
 
 def test_drift_is_seen_and_forgotten(model: Model, world: World) -> None:
-    from offaxis.data import load, match
+    from offaxis.data import load_images, match
 
-    strangers = match(load("letters", count=200), world.test.shape)
+    strangers = match(load_images("letters", count=200), world.test.shape)
     with running(model) as (address, _):
         for start in range(0, 60, 20):
             httpx.post(

@@ -2,11 +2,11 @@
 
 import torch
 
-from offaxis.training.step import UsualNorm
+from offaxis.training.step import RelativeClip
 
 
 def test_an_ordinary_gradient_passes_and_an_outlier_counts_as_clipped() -> None:
-    usual = UsualNorm(2.0, torch.device("cpu"))
+    usual = RelativeClip(2.0, torch.device("cpu"))
     assert usual.limit() == torch.inf
     for _ in range(100):
         usual.add(torch.tensor(1.0))
@@ -16,7 +16,7 @@ def test_an_ordinary_gradient_passes_and_an_outlier_counts_as_clipped() -> None:
 
 
 def test_it_follows_a_gradient_that_changes_for_good() -> None:
-    usual = UsualNorm(2.0, torch.device("cpu"))
+    usual = RelativeClip(2.0, torch.device("cpu"))
     usual.add(torch.tensor(1.0))
     for _ in range(400):
         usual.add(torch.tensor(30.0))
@@ -24,7 +24,7 @@ def test_it_follows_a_gradient_that_changes_for_good() -> None:
 
 
 def test_the_state_goes_through_a_checkpoint_exactly() -> None:
-    usual, other = UsualNorm(2.0, torch.device("cpu")), UsualNorm(2.0, torch.device("cpu"))
+    usual, other = RelativeClip(2.0, torch.device("cpu")), RelativeClip(2.0, torch.device("cpu"))
     for norm in (0.1, 0.7, 3.3):
         usual.add(torch.tensor(norm))
     other.restore(usual.state())
@@ -35,7 +35,7 @@ def test_the_state_goes_through_a_checkpoint_exactly() -> None:
 
 
 def test_a_gradient_that_overflows_is_not_remembered() -> None:
-    usual, other = UsualNorm(2.0, torch.device("cpu")), UsualNorm(2.0, torch.device("cpu"))
+    usual, other = RelativeClip(2.0, torch.device("cpu")), RelativeClip(2.0, torch.device("cpu"))
     for norm in (torch.inf, torch.nan, 1.0, torch.nan, 3.0, torch.inf, 0.5):
         usual.add(torch.tensor(norm))
     for norm in (1.0, 3.0, torch.inf, 0.5):  # infinity counts as the limit, once there is one
@@ -45,7 +45,7 @@ def test_a_gradient_that_overflows_is_not_remembered() -> None:
 
 
 def test_a_first_gradient_of_nothing_sets_no_limit() -> None:
-    usual = UsualNorm(2.0, torch.device("cpu"))
+    usual = RelativeClip(2.0, torch.device("cpu"))
     usual.add(torch.tensor(0.0))
     assert usual.limit() == torch.inf
     usual.add(torch.tensor(4.0))

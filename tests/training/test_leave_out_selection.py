@@ -16,8 +16,8 @@ from offaxis.detectors import (
     Passes,
     SelectOn,
     State,
-    load,
-    save,
+    load_detector,
+    save_detector,
     train_leave_out,
 )
 from offaxis.errors import DetectorError
@@ -113,8 +113,8 @@ def test_choosing_changes_no_step_and_without_it_the_last_epoch_is_kept(select: 
         assert same(member.state_dict(), epochs[-1])
     assert ensemble.selected_on is None
     assert ensemble.chosen == ()
-    assert LeaveOut.of(ensemble).tuned_on is None
-    assert LeaveOut.of(ensemble).state is State.DEFAULT
+    assert LeaveOut.for_ensemble(ensemble).tuned_on is None
+    assert LeaveOut.for_ensemble(ensemble).state is State.DEFAULT
 
 
 def test_the_first_of_equal_epochs_is_kept_even_where_none_is_any_good(select: SelectOn) -> None:
@@ -150,15 +150,15 @@ def test_the_detector_says_what_the_epochs_were_chosen_on(toy: Any, network_of: 
     plain = network_of("leave-out")
     chosen = [Chosen("iSUN", epoch, 0.9, 5) for epoch in (3, 5)]
     ensemble = LeaveOutEnsemble(plain.networks, plain.left_out, chosen)
-    detector = LeaveOut.of(ensemble, std=(0.5,))
+    detector = LeaveOut.for_ensemble(ensemble, std=(0.5,))
     assert detector.passes == Passes(4, 2)
     assert detector.state is State.TUNED
     assert detector.tuned_on == "iSUN (epochs)"
-    assert detector.at(eps=0.0).tuned_on == "iSUN (epochs)"
+    assert detector.with_hyperparameters(eps=0.0).tuned_on == "iSUN (epochs)"
     tuned = detector.tune(ensemble, [toy.images[:20]], [toy.strangers[:20]])
     assert tuned.tuned_on == "iSUN (epochs), OOD samples"
-    save(tuned, tmp_path / "detector.safetensors")
-    loaded = load(tmp_path / "detector.safetensors")
+    save_detector(tuned, tmp_path / "detector.safetensors")
+    loaded = load_detector(tmp_path / "detector.safetensors")
     assert isinstance(loaded, LeaveOut)
     assert (loaded.tuned_on, loaded.selected_on) == (tuned.tuned_on, "iSUN")
     assert torch.equal(loaded.score_images(ensemble, toy.images), tuned.score_images(ensemble, toy.images))

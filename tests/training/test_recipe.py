@@ -51,19 +51,32 @@ def test_a_ramp_goes_up_and_then_down_in_straight_lines(ramp: float, steps: int)
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("epochs", 0), ("epochs", -3), ("epochs", 1.5), ("batch_size", 1), ("crop", -1), ("learning_rate", 0),
-        ("learning_rate", float("nan")), ("learning_rate", float("inf")), ("weight_decay", -1e-4), ("momentum", 1.0),
-        ("milestones", (0.75, 0.5)), ("milestones", (0.0,)), ("clip", 0.5), ("max_norm", 0.0), ("gamma", 0.0),
-        ("ramp", 1.0), ("ramp", -0.1),
+        ("epochs", 0),
+        ("epochs", -3),
+        ("epochs", 1.5),
+        ("batch_size", 1),
+        ("crop", -1),
+        ("learning_rate", 0),
+        ("learning_rate", float("nan")),
+        ("learning_rate", float("inf")),
+        ("weight_decay", -1e-4),
+        ("momentum", 1.0),
+        ("milestones", (0.75, 0.5)),
+        ("milestones", (0.0,)),
+        ("clip", 0.5),
+        ("max_norm", 0.0),
+        ("gamma", 0.0),
+        ("ramp", 1.0),
+        ("ramp", -0.1),
     ],
-)  # fmt: skip
+)
 def test_impossible_numbers_are_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError, match=f"`{name}`"):
         Recipe(**{"epochs": 2, "batch_size": 8, name: value})
 
 
 def test_but_changes_what_is_given_and_keeps_the_rest() -> None:
-    changed = laptop().but(epochs=3, learning_rate=None)
+    changed = laptop().replace(epochs=3, learning_rate=None)
     assert changed.epochs == 3
     assert changed.learning_rate == laptop().learning_rate
     assert json.loads(json.dumps(changed.to_json())) == changed.to_json()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("step", [1, 3, 4, 6])  # in the first epoch, at an epoch's end, in the last
 def test_stopped_anywhere_it_goes_on_to_the_same_weights(tmp_path: Path, step: int, how: int) -> None:
-    straight = train(network(dropout=0.2), few(), SHORT.but(epochs=2), seed=1, quiet=True)
+    straight = train(network(dropout=0.2), few(), SHORT.replace(epochs=2), seed=1, quiet=True)
     run = tmp_path / "run"
     with pytest.raises(TrainingStopped, match="Its state is saved: go on with") as stopped:
         train(network(dropout=0.2), few(), SHORT, seed=1, out=run, loss=stop_after(step, how), log_every=1, quiet=True)
@@ -69,7 +69,7 @@ def test_a_run_of_a_network_that_is_not_ours_is_loaded_into_one(tmp_path: Path) 
         inner = network()
         return Classifier(inner.backbone, inner.head)
 
-    trained = train(other(), few(), SHORT.but(epochs=1), out=tmp_path / "run", quiet=True)
+    trained = train(other(), few(), SHORT.replace(epochs=1), out=tmp_path / "run", quiet=True)
     with pytest.raises(RunError, match="into=classifier"):
         load_run(tmp_path / "run")
     loaded = load_run(tmp_path / "run", into=other())
@@ -79,7 +79,7 @@ def test_a_run_of_a_network_that_is_not_ours_is_loaded_into_one(tmp_path: Path) 
 
 
 def test_a_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
-    train(network(), few(), SHORT.but(epochs=1), out=tmp_path / "run", quiet=True)
+    train(network(), few(), SHORT.replace(epochs=1), out=tmp_path / "run", quiet=True)
     with pytest.raises(RunError, match="There is a run in .* already"):
         train(network(), few(), SHORT, out=tmp_path / "run", quiet=True)
     (tmp_path / "other").mkdir()
@@ -94,7 +94,7 @@ def test_a_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"recipe": SHORT.but(learning_rate=0.05)}, r"training: recipe\.learning_rate was 0\.1 and is now 0\.05\."),
+        ({"recipe": SHORT.replace(learning_rate=0.05)}, r"training: recipe\.learning_rate was 0\.1 and is now 0\.05\."),
         ({"seed": 8}, "seed was 0 and is now 8"),
         ({"data": few(199)}, "data"),
         ({"classifier": network(num_classes=11)}, "network"),
@@ -162,8 +162,11 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path: Path)
     (tmp_path / "run" / ".run.json.x1y2.part").write_text("{")
     train(network(), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        "checkpoint.safetensors", "log.jsonl", "model.safetensors", "run.json",
-    ]  # fmt: skip
+        "checkpoint.safetensors",
+        "log.jsonl",
+        "model.safetensors",
+        "run.json",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to 
 def test_it_learns_digits_with_either_head() -> None:
     test = small_digits("test")
     for head in ("cosine", "linear"):
-        trained = train(network(head=head), small_digits("train"), SHORT.but(epochs=5), validation=test, quiet=True)
+        trained = train(network(head=head), small_digits("train"), SHORT.replace(epochs=5), validation=test, quiet=True)
         assert trained.history[-1]["validation_accuracy"] > 0.9
         assert not trained.classifier.training
         assert len(trained.history) == 5
@@ -53,7 +53,7 @@ def test_the_callers_random_numbers_are_left_alone() -> None:
     torch.manual_seed(5)
     model = wide_resnet(depth=10, width=1, in_channels=1)
     torch.manual_seed(5)
-    train(model, few(), SHORT.but(epochs=1), quiet=True)
+    train(model, few(), SHORT.replace(epochs=1), quiet=True)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -83,7 +83,9 @@ def test_after_epoch_sees_every_epoch_in_eval_mode_and_changes_nothing(tmp_path:
 
 def test_outside_the_main_thread_it_trains_too() -> None:
     results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(train(network(), few(), SHORT.but(epochs=1), quiet=True)))
+    thread = threading.Thread(
+        target=lambda: results.append(train(network(), few(), SHORT.replace(epochs=1), quiet=True))
+    )
     thread.start()
     thread.join()
     assert len(results) == 1
@@ -108,7 +110,7 @@ def test_a_collapsed_scale_stops_training_within_an_epoch() -> None:
         seen.append(1)
         return cross_entropy(out, labels)
 
-    recipe = paper_wide_resnet().but(batch_size=32, crop=1, flip=False)
+    recipe = paper_wide_resnet().replace(batch_size=32, crop=1, flip=False)
     with pytest.raises(ScaleCollapseError, match="(?s)The scale collapsed.*clip=1.5"):
         train(model, small_digits("train"), recipe, loss=loss, quiet=True)
     assert len(seen) <= 45  # steps of one epoch
@@ -122,13 +124,13 @@ def test_a_scaled_linear_network_may_have_a_small_scale() -> None:
     model = network(head=partial(LinearHead, scale=0.01))
     with torch.no_grad():
         model.head.weight.mul_(300)
-    train(model, few(), SHORT.but(epochs=4), quiet=True)
+    train(model, few(), SHORT.replace(epochs=4), quiet=True)
 
 
 def test_a_training_that_teaches_nothing_says_so() -> None:
     images = few()
     with pytest.warns(UserWarning, match="learned next to nothing"):
-        train(network(), images, SHORT.but(epochs=1, learning_rate=1e-9), quiet=True)
+        train(network(), images, SHORT.replace(epochs=1, learning_rate=1e-9), quiet=True)
 
 
 def test_labels_that_do_not_fit_are_refused() -> None:
@@ -178,7 +180,7 @@ def test_the_log_has_what_the_bar_shows(tmp_path: Path) -> None:
 def test_images_that_are_decoded_as_it_goes_train_like_those_in_memory(tmp_path: Path) -> None:
     from PIL import Image
 
-    from offaxis.data import load
+    from offaxis.data import load_images
 
     images = few(120)
     assert images.labels is not None
@@ -186,9 +188,9 @@ def test_images_that_are_decoded_as_it_goes_train_like_those_in_memory(tmp_path:
         folder = tmp_path / "mine" / "train" / str(label)
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[0].numpy()).save(folder / f"{i:03d}.png")
-    kept, lazy = (load(tmp_path / "mine", "train", in_memory=memory) for memory in (True, False))
+    kept, lazy = (load_images(tmp_path / "mine", "train", in_memory=memory) for memory in (True, False))
     assert type(kept) is not type(lazy)
-    recipe = SHORT.but(epochs=1, batch_size=32)
+    recipe = SHORT.replace(epochs=1, batch_size=32)
     channels = kept.shape[0]
     results = []
     for data in (kept, lazy):
@@ -199,7 +201,7 @@ def test_images_that_are_decoded_as_it_goes_train_like_those_in_memory(tmp_path:
 
 
 def test_mixed_precision_trains(tmp_path: Path) -> None:
-    trained = train(network(), small_digits("train"), SHORT.but(epochs=3), fabric=fabric("bf16-mixed"), quiet=True)
+    trained = train(network(), small_digits("train"), SHORT.replace(epochs=3), fabric=fabric("bf16-mixed"), quiet=True)
     assert trained.history[-1]["accuracy"] > 0.6
     assert trained.classifier.head.weight.dtype == torch.float32
 
@@ -218,7 +220,7 @@ def test_gradients_that_overflow_in_16_bits_do_not_stop_it() -> None:
 
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)  # so large that the first steps overflow and are skipped
     mixed = Fabric(accelerator="cpu", devices=1, plugins=MixedPrecision("16-mixed", "cpu", scaler=scaler))
-    trained = train(network(), few(), SHORT.but(epochs=4), fabric=mixed, quiet=True)
+    trained = train(network(), few(), SHORT.replace(epochs=4), fabric=mixed, quiet=True)
     assert trained.history[-1]["loss"] < trained.history[0]["loss"]
     assert scaler.get_scale() < 2.0**24
 
@@ -233,8 +235,10 @@ def test_weight_decay_and_learning_rate_reach_the_optimiser() -> None:
     others = [p for p in bare.parameters() if p is not bare.head.weight]
     optimizer = torch.optim.SGD(
         [{"params": others, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}],
-        lr=0.05, momentum=0.9, nesterov=True,
-    )  # fmt: skip
+        lr=0.05,
+        momentum=0.9,
+        nesterov=True,
+    )
     pixels = (images.images.float() / 255 - 0.5) / 0.25
     assert images.labels is not None
     torch.nn.functional.cross_entropy(bare(pixels), images.labels).backward()

@@ -19,9 +19,9 @@ from offaxis.data import ImageSet, Normalise
 from offaxis.data.image_set import hash_batch, image_hashes, shared
 from offaxis.data.transforms import match
 from offaxis.detectors import Detector, Reads
-from offaxis.detectors.registry import usual_detector
+from offaxis.detectors.registry import default_detector
 from offaxis.errors import CalibrationError, DataError, OverlapError
-from offaxis.networks.inference import Network, evaluating, to_device
+from offaxis.networks.inference import Network, eval_mode, to_network
 
 Labels = NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class Calibration:
     cosine: Floats | None = None
 
     @classmethod
-    def of(
+    def from_scores(
         cls,
         scores: Floats,
         predicted: Labels,
@@ -78,7 +78,7 @@ class Calibration:
             largest = max(self.class_counts())
             conformal.check_count(largest, self.alpha, " of one class (the class with the most)")
 
-    def at(self, alpha: float) -> Self:
+    def with_alpha(self, alpha: float) -> Self:
         """The same calibration images with another level."""
         made = replace(self, alpha=conformal.check_alpha(alpha))
         made.check()
@@ -159,7 +159,7 @@ def calibrate(
         OverlapError: some of them are among ``used``.
         DetectorError: the detector cannot judge such a network.
     """
-    detector = detector or usual_detector(network, normalise.std)
+    detector = detector or default_detector(network, normalise.std)
     detector.check_network(network)
     if len(images) == 0:
         raise DataError(f"Expected calibration images but {images.name} has none.")
@@ -167,15 +167,15 @@ def calibrate(
     check_overlap(images, used)
     parts: list[tuple[Floats, Labels, Floats | None]] = []
     for pixels in images.batches(batch):
-        on_device = to_device(network, normalise(pixels))
-        with evaluating(network), torch.no_grad():
+        on_device = to_network(network, normalise(pixels))
+        with eval_mode(network), torch.no_grad():
             outputs = network.outputs(on_device, detector.layers)
         reads_images = detector.reads is Reads.IMAGES
         scores = detector.score_images(network, on_device) if reads_images else detector.score(outputs)
         cosine = None if outputs.cosine is None else outputs.cosine.amax(1).double().cpu().numpy()
         parts.append((scores.double().cpu().numpy(), outputs.logits.argmax(1).cpu().numpy(), cosine))
     cosines = [cosine for *_, cosine in parts if cosine is not None]
-    return Calibration.of(
+    return Calibration.from_scores(
         np.concatenate([scores for scores, *_ in parts]),
         np.concatenate([predicted for _, predicted, _ in parts]),
         network.num_classes,

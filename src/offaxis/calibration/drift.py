@@ -31,7 +31,7 @@ BETS = ((0.03, 0.2), (0.1, 0.2), (0.3, 0.3), (0.8, 0.5))
 """(w, a): from a few very strange images among many to a shift of all."""
 
 
-class Bag:
+class ScoreCounts:
     """Scores and how many of them are above a given one, in O(log) time and constant memory, however many come.
 
     Scores are kept to their first 22 bits (a relative step of 2^-13), a rule that is fixed beforehand, so that p-values
@@ -74,7 +74,7 @@ def slot(score: float) -> int:
 
 
 @dataclass(frozen=True)
-class Drift:
+class DriftState:
     """What the watch says.
 
     Attributes:
@@ -127,14 +127,16 @@ class Martingale:
         if self.alarmed_at is None and wealth >= -math.log(self.level):
             self.alarmed_at = self.images
 
-    def state(self) -> Drift:
+    def state(self) -> DriftState:
         """Where it stands."""
         ten = math.log(10)
         alarm = self.alarmed_at is not None
-        return Drift(self.images, self.log_wealth / ten, self.log_largest / ten, self.level, alarm, self.alarmed_at)
+        return DriftState(
+            self.images, self.log_wealth / ten, self.log_largest / ten, self.level, alarm, self.alarmed_at
+        )
 
 
-class Watch:
+class DriftMonitor:
     """Looks at one score after another and says when the stream has left the distribution of the calibration images.
 
     Args:
@@ -158,7 +160,7 @@ class Watch:
         """Forget the stream and begin anew with the calibration images."""
         self._random = random.Random(self.seed)
         self._martingale = Martingale(self.level)
-        self._bag = Bag()
+        self._bag = ScoreCounts()
         for score in self.calibration.tolist():
             self._bag.add(score)
 
@@ -169,7 +171,7 @@ class Watch:
         self._martingale.bet(p)
         return p
 
-    def state(self) -> Drift:
+    def state(self) -> DriftState:
         """Where it stands."""
         return self._martingale.state()
 

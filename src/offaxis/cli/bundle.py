@@ -65,9 +65,7 @@ def bundle_command(
                 f"Expected --detector-run for a pair but got --as {together} beside it: name one of them."
             )
         runs, together = [*runs, detector_run], "paired"
-    wanted = Wanted(
-        tuple(runs), calibrate, together, detector, alpha, per_class, trained_on, unchecked, size, data
-    )  # fmt: skip
+    wanted = Wanted(tuple(runs), calibrate, together, detector, alpha, per_class, trained_on, unchecked, size, data)
     model = assemble(wanted)
     model.save(out, folder=folder)
     _report(model, out)
@@ -85,10 +83,10 @@ def calibrate_command(
 ) -> None:
     """Calibrate a bundle anew, on other ID images or for another level; nothing is trained."""
     from offaxis.deploy.assemble import images_like
-    from offaxis.deploy.bundle import read
+    from offaxis.deploy.bundle import load
     from offaxis.deploy.open import made_by
 
-    model = read(bundle, made_by(network))
+    model = load(bundle, made_by(network))
     model = model.recalibrated(images_like(images, model.preprocessing.shape, data), alpha, per_class)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
@@ -134,11 +132,11 @@ def export_command(
     network: Network = None,
 ) -> None:
     """Write a bundle as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out."""
-    from offaxis.deploy.bundle import read
+    from offaxis.deploy.bundle import load
     from offaxis.deploy.onnx import export, names
     from offaxis.deploy.open import made_by
 
-    model = read(bundle, made_by(network))
+    model = load(bundle, made_by(network))
     difference = export(model, onnx)
     channels, height, width = model.preprocessing.shape
     Console(stderr=True).print(

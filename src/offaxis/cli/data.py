@@ -12,8 +12,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from offaxis.cli.app import example
-from offaxis.data import CATALOGUE, Entry, ImageSet, load, relation
-from offaxis.data.download import Source, get
+from offaxis.data import CATALOGUE, Entry, ImageSet, load_images, relation
+from offaxis.data.download import Source, get_images
 from offaxis.data.inspection import Inspection, inspect, write_contact_sheet
 from offaxis.data.load import own_splits
 from offaxis.data.root import data_root, known
@@ -60,7 +60,7 @@ def get_command(
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         try:
             with Progress(*columns, console=console, transient=True) as bars:
-                root = get(entry.name, data, source, _bar_for_each_file(bars, entry.title))
+                root = get_images(entry.name, data, source, _bar_for_each_file(bars, entry.title))
         except DataError as error:
             failed.append(str(error))
         else:
@@ -84,10 +84,12 @@ def inspect_command(
     others: dict[str, ImageSet] = {}
     if id_name is not None:
         for part in CATALOGUE[id_name].counts if id_name in CATALOGUE else own_splits(Path(id_name)):
-            others[f"{id_name} {part}"] = load(id_name, part, root=data)
+            others[f"{id_name} {part}"] = load_images(id_name, part, root=data)
     like = next(iter(others.values()), None)
     with Progress(console=Console(stderr=True), transient=True) as bars:
-        images = load(name, chosen, root=data, like=like, size=size, skip_bad=skip_bad, in_memory=False, force=True)
+        images = load_images(
+            name, chosen, root=data, like=like, size=size, skip_bad=skip_bad, in_memory=False, force=True
+        )
         task = bars.add_task(f"reading {images.name}", total=len(images))
         others.pop(f"{name} {split}", None)
         found = inspect(images, others, lambda more: bars.advance(task, more))

@@ -19,7 +19,7 @@ def demo_command(
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Train a standard and a cosine network on digits, show them strangers, compare; about a minute on two cores."""
-    from offaxis.demo import METHODS, run_demo, spread, table_rows, write_demo_page
+    from offaxis.demo import METHODS, mean_std_text, run_demo, table_rows, write_demo_page
 
     begun = time.monotonic()
     demo = run_demo(seeds, epochs, quiet=quiet)
@@ -32,7 +32,7 @@ def demo_command(
     for name, values in table_rows(demo):
         table.add_row(name, *(f"[bold]{value}" if best else value for value, best in values))
     table.add_section()
-    standard, cosine = (spread(demo.accuracy[kind]) for kind in ("standard", "cosine"))
+    standard, cosine = (mean_std_text(demo.accuracy[kind]) for kind in ("standard", "cosine"))
     table.add_row("accuracy on digits", standard, cosine, cosine)
     console = Console()
     console.print(table)

@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from offaxis.cli.app import Device, app, example, usable
-from offaxis.data import ImageSet, limit_images, load
+from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.errors import ArgumentError
 from offaxis.evaluation import (
     POOLS,
+    EvaluatedNetwork,
     Result,
     Store,
-    Subject,
     ensemble,
     evaluate,
     leave_out_ensemble,
@@ -36,7 +36,7 @@ PROTOCOLS: dict[str, tuple[Literal["one-vs-one", "less-biased"], ...]] = {
     "less-biased": ("less-biased",),
     "both": ("one-vs-one", "less-biased"),
 }
-TOGETHER: dict[str, Callable[[Sequence[Subject], str | None], Subject]] = {
+TOGETHER: dict[str, Callable[[Sequence[EvaluatedNetwork], str | None], EvaluatedNetwork]] = {
     "ensemble": ensemble,
     "paired": paired,
     "leave-out": leave_out_ensemble,
@@ -100,7 +100,9 @@ def evaluate_command(
 
     @functools.cache  # networks share the sets, and their checksums
     def tested(name: str, like: str | None) -> ImageSet:
-        return limit_images(load(name, "test", root=data, like=None if like is None else tested(like, None)), images)
+        return limit_images(
+            load_images(name, "test", root=data, like=None if like is None else tested(like, None)), images
+        )
 
     store = Store(out)
     made: list[Result] = []
@@ -115,20 +117,29 @@ def evaluate_command(
         ready = normalised(subject, id_name, training)
         ready.network.to(device)
         made += evaluate(
-            ready, tested(id_name, None), [tested(name, id_name) for name in names],
-            make_detectors(_words(detectors), ready), store, training_images=training,
-            fitted_on=f"{fit_images or 'all'} training images of {id_name}", protocols=PROTOCOLS[protocol],
-            tune=tune, validation=validation, batch_size=batch_size, quiet=quiet, note=note,
-        )  # fmt: skip
+            ready,
+            tested(id_name, None),
+            [tested(name, id_name) for name in names],
+            make_detectors(_words(detectors), ready),
+            store,
+            training_images=training,
+            fitted_on=f"{fit_images or 'all'} training images of {id_name}",
+            protocols=PROTOCOLS[protocol],
+            tune=tune,
+            validation=validation,
+            batch_size=batch_size,
+            quiet=quiet,
+            note=note,
+        )
     if not quiet:
         _show(made, store)
 
 
 def _training(id_name: str, data: Path | None, count: int | None) -> ImageSet:
-    return limit_images(load(id_name, "train", root=data), count)
+    return limit_images(load_images(id_name, "train", root=data), count)
 
 
-def _subjects(paths: list[str], together: str, label: str | None) -> list[Subject]:
+def _subjects(paths: list[str], together: str, label: str | None) -> list[EvaluatedNetwork]:
     if together not in ("single", *TOGETHER):
         raise ArgumentError(f"Expected --as to be single, {', '.join(TOGETHER)} but got {together!r}.")
     found = [open_network(path, label if together == "single" else None) for path in paths]

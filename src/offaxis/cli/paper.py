@@ -10,7 +10,7 @@ from rich.table import Table
 
 from offaxis.cli.app import app, example
 from offaxis.errors import ArgumentError
-from offaxis.reproduce.paper import CITATION, TABLES, Cell, as_csv, table
+from offaxis.reproduce.paper import CITATION, TABLES, PaperCell, as_csv, paper_table
 
 _METRICS = {
     "accuracy_at_tpr": "Accuracy at TPR 95 %",
@@ -36,14 +36,14 @@ def paper_command(
     if name is None:
         _list(console)
         return
-    cells = table(name)
+    cells = paper_table(name)
     for column, wanted in (("network", network), ("id", id), ("metric", metric)):
         cells = _only(cells, column, wanted)
     if csv:
         typer.echo(as_csv(cells), nl=False)
         return
     console.print(f"[bold]Table {TABLES[name].number}[/bold]  {TABLES[name].title}", highlight=False)
-    groups: dict[tuple[str, ...], list[Cell]] = {}
+    groups: dict[tuple[str, ...], list[PaperCell]] = {}
     for cell in cells:
         groups.setdefault(_group(cell), []).append(cell)
     for group, some in groups.items():
@@ -59,12 +59,12 @@ def _list(console: Console) -> None:
     shown.add_column("numbers", justify="right")
     shown.add_column("what it shows")
     for entry in TABLES.values():
-        shown.add_row(entry.name, str(entry.number), str(len(table(entry.name))), entry.title)
+        shown.add_row(entry.name, str(entry.number), str(len(paper_table(entry.name))), entry.title)
     console.print(shown, highlight=False)
     console.print(CITATION, style="dim", highlight=False)
 
 
-def _only(cells: list[Cell], column: str, wanted: str | None) -> list[Cell]:
+def _only(cells: list[PaperCell], column: str, wanted: str | None) -> list[PaperCell]:
     """The cells with this value in a column, given in our words or in the paper's."""
     if wanted is None:
         return cells
@@ -84,13 +84,13 @@ def _only(cells: list[Cell], column: str, wanted: str | None) -> list[Cell]:
     return kept
 
 
-def _group(cell: Cell) -> tuple[str, ...]:
+def _group(cell: PaperCell) -> tuple[str, ...]:
     """The cells that are shown together: of one metric, network and ID set where lines are OOD sets."""
     together = (cell.network, cell.id) if cell.ood and cell.table != "ablation" else ()
     return _METRICS[cell.metric], *together
 
 
-def _drawn(cells: list[Cell], title: str) -> Table:
+def _drawn(cells: list[PaperCell], title: str) -> Table:
     """A line for each OOD set, network or variant of the ablation; a column for each method, or ID set of the ablation."""
     first = cells[0]
     labels, across = ["ood"], "method"
@@ -116,5 +116,5 @@ def _drawn(cells: list[Cell], title: str) -> Table:
     return shown
 
 
-def _values(cells: Iterable[Cell], column: str) -> list[str]:
+def _values(cells: Iterable[PaperCell], column: str) -> list[str]:
     return list(dict.fromkeys(getattr(cell, column) for cell in cells))

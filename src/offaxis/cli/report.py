@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 
 from offaxis.cli.app import app, example
-from offaxis.data import ImageSet, load
+from offaxis.data import ImageSet, load_images
 from offaxis.errors import ArgumentError
-from offaxis.evaluation.store import Store, compact
+from offaxis.evaluation.store import Store, archive_store
 from offaxis.metrics import HIGHER_IS_BETTER
 
 
@@ -48,7 +48,7 @@ def report_command(
     parts = write_tables(known, out, wanted, paper)
     write_page(known, parts, out / "index.html", title, thumbnails, partial(_load, data))
     if keep is not None:
-        compact(known, out / "results", keep)
+        archive_store(known, out / "results", keep)
     console = Console()
     console.print(f"The page: {out / 'index.html'}", highlight=False, markup=False)
     console.print(f"Tables: {out / 'report.md'} and {out / 'tables'}", highlight=False, markup=False)
@@ -57,4 +57,4 @@ def report_command(
 
 
 def _load(root: Path | None, name: str, like: ImageSet | None) -> ImageSet:
-    return load(name, "test", root=root, like=like, force=True)
+    return load_images(name, "test", root=root, like=like, force=True)

@@ -13,12 +13,12 @@ from rich.table import Table
 
 from offaxis.cli.app import Device, app, example, usable
 from offaxis.errors import ArgumentError, RunError
-from offaxis.reproduce.cost import PAPER, Cost, measure
+from offaxis.reproduce.cost import PAPER, Cost, measure_cost
 
 if TYPE_CHECKING:
-    from offaxis.reproduce.commands import Step
-    from offaxis.reproduce.items import Item
-    from offaxis.reproduce.settings import Scale
+    from offaxis.reproduce.commands import Command
+    from offaxis.reproduce.items import PaperItem
+    from offaxis.reproduce.settings import Settings
 
 OF_THE_RECIPE = ("epochs", "batch_size", "learning_rate", "weight_decay", "clip", "crop", "flip", "decay_head")
 """Options of ``offaxis train`` that change the recipe."""
@@ -52,9 +52,9 @@ def reproduce_command(
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Make a table or a figure of the paper again; what is there already is not computed again."""
-    from offaxis.reproduce.commands import Chain
+    from offaxis.reproduce.commands import Reproduction
     from offaxis.reproduce.items import ITEMS
-    from offaxis.reproduce.items import item as item_of
+    from offaxis.reproduce.items import paper_item as item_of
 
     console = Console(quiet=quiet)
     if item is None:
@@ -65,7 +65,7 @@ def reproduce_command(
         os.environ["OFFAXIS_DATA"] = str(data)
     size = _scale(scale, id, seeds, network, recipe, epochs)
     folder = out or Path("reproduce") / scale
-    chain = Chain(size, folder, runs or folder / "runs")
+    chain = Reproduction(size, folder, runs or folder / "runs")
     wanted = item_of(item)
     steps = list({step.words: step for step in wanted.steps(chain)}.values())
     steps.sort(key=lambda step: step.words[0] != "train")
@@ -88,10 +88,10 @@ def reproduce_command(
 
 def _scale(
     name: str, ids: str | None, seeds: int | None, network: str | None, recipe: str | None, epochs: int | None
-) -> "Scale":
+) -> "Settings":
     from dataclasses import replace
 
-    from offaxis.reproduce.settings import SCALES, Trained
+    from offaxis.reproduce.settings import SCALES, NetworkRecipe
     from offaxis.training import RECIPES
 
     if name not in SCALES:
@@ -99,16 +99,16 @@ def _scale(
     if recipe is not None and recipe not in RECIPES:
         raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
     size = SCALES[name]()
-    networks = (Trained(network, recipe or "laptop"),) if network else size.networks
+    networks = (NetworkRecipe(network, recipe or "laptop"),) if network else size.networks
     if recipe and not network:
         networks = tuple(replace(t, recipe=recipe) for t in networks)
     if epochs is not None:
         networks = tuple(replace(t, options=(*t.options, "--epochs", str(epochs))) for t in networks)
     chosen = tuple(word.strip() for word in ids.split(",")) if ids else None
-    return size.but(networks=networks, ids=chosen, seeds=tuple(range(seeds)) if seeds else None)
+    return size.replace(networks=networks, ids=chosen, seeds=tuple(range(seeds)) if seeds else None)
 
 
-def _check_network(step: "Step") -> None:
+def _check_network(step: "Command") -> None:
     """Refuse a network that is there already but was trained by another recipe."""
     from offaxis.training import RECIPES
     from offaxis.training.run import read_about
@@ -120,7 +120,7 @@ def _check_network(step: "Step") -> None:
     assert isinstance(program, typer.core.TyperGroup)
     said = program.commands["train"].make_context("train", list(step.words[1:])).params
     given = {name: said[name] for name in OF_THE_RECIPE}
-    wanted = RECIPES[said["recipe"]]().but(**given).to_json()
+    wanted = RECIPES[said["recipe"]]().replace(**given).to_json()
     left_open = {"crop", "flip"} - {
         name for name, value in given.items() if value is not None
     }  # they follow the images
@@ -138,7 +138,7 @@ def _named(recipe: dict[str, Any], names: list[str]) -> str:
     return ", ".join(f"{name} {recipe[name]}" for name in names)
 
 
-def _explain(console: Console, item: "Item", steps: "list[Step]", left: "list[Step]", folder: Path) -> None:
+def _explain(console: Console, item: "PaperItem", steps: "list[Command]", left: "list[Command]", folder: Path) -> None:
     from offaxis.reproduce.cost import seconds, spoken
 
     console.print(f"{item.title}", style="bold", highlight=False)
@@ -160,7 +160,7 @@ def _explain(console: Console, item: "Item", steps: "list[Step]", left: "list[St
     console.print(f"Then tables or figures are written into {folder}.", highlight=False, markup=False)
 
 
-def _run(steps: "list[Step]", quiet: bool) -> None:
+def _run(steps: "list[Command]", quiet: bool) -> None:
     command = typer.main.get_command(app)
     for number, step in enumerate(steps, 1):
         if not quiet:
@@ -171,15 +171,15 @@ def _run(steps: "list[Step]", quiet: bool) -> None:
         step.mark()
 
 
-app = typer.Typer(name="bench", help="What things cost on this machine.", no_args_is_help=True)
+bench_app = typer.Typer(name="bench", help="What things cost on this machine.", no_args_is_help=True)
 
 
-@app.callback()
+@bench_app.callback()
 def bench() -> None:
     """What things cost on this machine."""
 
 
-@app.command("cost", epilog=example("offaxis bench cost --network wrn-16-4 --rounds 3"))
+@bench_app.command("cost", epilog=example("offaxis bench cost --network wrn-16-4 --rounds 3"))
 def cost_command(
     network: Annotated[
         list[str] | None,
@@ -196,7 +196,7 @@ def cost_command(
     costs = []
     for name in network or PAPER:
         with waiting.status(name) as status:
-            costs.append(measure(name, batch, rounds, device, status.update))
+            costs.append(measure_cost(name, batch, rounds, device, status.update))
     if as_json:
         for cost in costs:
             typer.echo(json.dumps(asdict(cost)))

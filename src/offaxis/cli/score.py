@@ -45,16 +45,16 @@ def score_command(
 
     Beside the rows a summary (.summary.json) and a page of the strangest images (.strangest.png) are written.
     """
-    from offaxis.deploy.bundle import read
+    from offaxis.deploy.bundle import load
     from offaxis.deploy.open import made_by
-    from offaxis.deploy.scoring import Options, score
+    from offaxis.deploy.scoring import ScoringOptions, score_images
     from offaxis.deploy.scoring.run import sentences
 
     if engine == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")
-    model = read(bundle, made_by(network))
-    options = Options(out, format, batch, engine, workers, resume, overwrite, strangest, quiet)
-    summary = score(bundle, model, _paths(paths or ["-"]), options)
+    model = load(bundle, made_by(network))
+    options = ScoringOptions(out, format, batch, engine, workers, resume, overwrite, strangest, quiet)
+    summary = score_images(bundle, model, _paths(paths or ["-"]), options)
     Console(stderr=True).print(sentences(summary), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from offaxis.cli.app import app, example
-from offaxis.data import PUBLISHED, load
+from offaxis.data import PUBLISHED, load_images
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike
 from offaxis.networks import by_name
@@ -86,26 +86,42 @@ def train_command(
     if recipe not in RECIPES:
         raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
     make = by_name(network)
-    images = load(id, "train", root=data)
+    images = load_images(id, "train", root=data)
     labels_of(images, "train on")
     base = RECIPES[recipe]()
-    wanted = base.but(
-        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay, clip=clip,
+    wanted = base.replace(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        clip=clip,
         crop=min(base.crop, min(images.shape[1:]) // 8) if crop is None else crop,
-        flip=(id not in NOT_MIRRORED) if flip is None else flip, decay_head=decay_head,
-    )  # fmt: skip
+        flip=(id not in NOT_MIRRORED) if flip is None else flip,
+        decay_head=decay_head,
+    )
     fabric = _fabric(accelerator, devices, nodes, precision)
     fabric.launch()
     torch.manual_seed(seed)
     classifier = make(
         num_classes=len(images.classes), in_channels=images.shape[0], dropout=dropout, head=_head(head, scale, hidden)
     )
-    validation = load(id, "test", root=data) if validate else None
+    validation = load_images(id, "test", root=data) if validate else None
     try:
         trained = train(
-            classifier, images, wanted, seed=seed, out=out, resume=resume, normalise=PUBLISHED.get(id), validation=validation,
-            fabric=fabric, sync_bn=sync_bn, log_every=log_every, quiet=quiet, loss=_loss(leave_out, len(images.classes)),
-        )  # fmt: skip
+            classifier,
+            images,
+            wanted,
+            seed=seed,
+            out=out,
+            resume=resume,
+            normalise=PUBLISHED.get(id),
+            validation=validation,
+            fabric=fabric,
+            sync_bn=sync_bn,
+            log_every=log_every,
+            quiet=quiet,
+            loss=_loss(leave_out, len(images.classes)),
+        )
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()  # else its threads abort the process at exit

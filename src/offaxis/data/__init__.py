@@ -1,9 +1,9 @@
 """Name -> images: what a network is trained on and tested with."""
 
 from offaxis.data.catalogue import CATALOGUE, Entry
-from offaxis.data.download import get
+from offaxis.data.download import get_images
 from offaxis.data.image_set import ImageSet, Skipped, TensorSet, image_hashes
-from offaxis.data.load import load
+from offaxis.data.load import load_images
 from offaxis.data.noise import GaussianNoise, UniformNoise
 from offaxis.data.relations import Relation, check_pair, relation
 from offaxis.data.splits import ValidationSplit, hold_out, limit_images, split_validation
@@ -22,11 +22,11 @@ __all__ = [
     "UniformNoise",
     "ValidationSplit",
     "check_pair",
-    "get",
+    "get_images",
     "hold_out",
     "image_hashes",
     "limit_images",
-    "load",
+    "load_images",
     "match",
     "relation",
     "split_validation",

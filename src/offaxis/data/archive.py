@@ -18,15 +18,21 @@ SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 MAX_BYTES = 32 * 2**30
 MAX_FILES = 5_000_000
 _DAMAGE = (  # what the readers of archives raise; a RuntimeError is an encrypted one
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError
-)  # fmt: skip
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+)
 HALF = ".half-unpacked"
 """A file of this name lies in a folder for as long as an archive is being unpacked into what was there before."""
 _FREE_BYTES, _MAX_RATIO = 2**30, 200  # a bomb is both large and very much larger than its archive
 
 
 @dataclass(frozen=True)
-class Limits:
+class ArchiveLimits:
     """What an archive may hold at most.
 
     Attributes:
@@ -43,7 +49,7 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> None:
+def unpack(archive: Path, folder: Path, limits: ArchiveLimits | None = None) -> None:
     """Unpack a tar or zip archive into a folder; nothing is written anywhere else, and nothing half.
 
     Only plain files and folders are taken. Files that are there already are replaced once all could be unpacked. Folders
@@ -53,7 +59,7 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> None:
         DataError: it is damaged or truncated, is too large, or holds links, devices or names that lead elsewhere.
         StorageError: the folder cannot be written to.
     """
-    limits = limits or Limits()
+    limits = limits or ArchiveLimits()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as temporary:
@@ -104,7 +110,7 @@ def read_each(archive: Path, max_bytes: int) -> Iterator[tuple[str, bytes | None
             yield name, file.read(max_bytes) if size <= max_bytes else None
 
 
-def _unpack_into(archive: Path, room: Path, limits: Limits) -> None:
+def _unpack_into(archive: Path, room: Path, limits: ArchiveLimits) -> None:
     most = min(limits.bytes, max(_FREE_BYTES, _MAX_RATIO * archive.stat().st_size))
     total = 0
     for count, (name, size, file) in enumerate(_members(archive)):

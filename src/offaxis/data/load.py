@@ -119,7 +119,7 @@ def _opened(path: Path) -> Path:
     return folder
 
 
-def load(
+def load_images(
     name: str | Path,
     split: Split = "test",
     *,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from offaxis.data.binary_formats import check_labels
+from offaxis.data.binary_formats import check_label_range
 from offaxis.data.image_set import TensorSet
 from offaxis.errors import DataError
 
@@ -36,6 +36,6 @@ def read_svhn(paths: Sequence[Path]) -> TensorSet:
     if pixels.dtype != np.uint8:
         raise DataError(f"Expected images of bytes in {path} but got {pixels.dtype}.")
     labels[labels == 10] = 0
-    check_labels(labels, 10, path)
+    check_label_range(labels, 10, path)
     images = np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))
     return TensorSet("svhn", torch.from_numpy(images), torch.from_numpy(labels), list("0123456789"))

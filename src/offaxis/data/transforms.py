@@ -39,7 +39,7 @@ class Normalise:
             )
 
     @classmethod
-    def of(cls, images: ImageSet) -> Self:
+    def from_images(cls, images: ImageSet) -> Self:
         """The mean and the standard deviation of all pixels of a set, by channel, summed in float64."""
         channels = images.shape[0]
         total, squares, count = torch.zeros(channels).double(), torch.zeros(channels).double(), 0

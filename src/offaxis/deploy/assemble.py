@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from offaxis.data import CATALOGUE, ImageSet, TensorSet, load, match
+from offaxis.data import CATALOGUE, ImageSet, TensorSet, load_images, match
 from offaxis.data.transforms import Batches, Shape
 from offaxis.deploy.model import Model
 from offaxis.deploy.open import Together, together
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import DETECTORS, NATIVE, Detector
-from offaxis.detectors.registry import arguments_for, usual_detector
+from offaxis.detectors.registry import arguments_for, default_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
 from offaxis.training import load_run
 from offaxis.training.run import read_about
@@ -83,7 +83,7 @@ def assemble(wanted: Wanted) -> Model:
 def _detector(name: str | None, team: Together) -> Detector:
     """The detector of that name, told what it has to know of the networks and of their images."""
     if name is None:
-        return usual_detector(team.network, team.normalise.std)
+        return default_detector(team.network, team.normalise.std)
     options = NATIVE[name].options if name in NATIVE else ()
     return DETECTORS[name](**arguments_for(options, team.network, team.normalise.std))
 
@@ -101,10 +101,10 @@ def _check_same_images(runs: Sequence[Path]) -> None:
 def images_like(name: str, shape: Shape, data: Path | None = None) -> ImageSet:
     """The test images of a set, a folder or an archive, matched to the shape that a network takes."""
     if name in CATALOGUE:
-        return match(load(name, "test", root=data), shape)
+        return match(load_images(name, "test", root=data), shape)
     if not Path(name).expanduser().exists():
         raise DataError(f"Expected a name of `offaxis data list`, a folder or an archive but there is no {name}.")
-    return load(name, "test", root=data, like=TensorSet("like", torch.zeros(1, *shape, dtype=torch.uint8)))
+    return load_images(name, "test", root=data, like=TensorSet("like", torch.zeros(1, *shape, dtype=torch.uint8)))
 
 
 def training_images(wanted: Wanted) -> ImageSet:
@@ -120,7 +120,7 @@ def training_images(wanted: Wanted) -> ImageSet:
             f"It was trained on {about['name']}, which is neither in the catalogue nor a folder here. Say where its images "
             "are (--trained-on), so that none of them is used for calibration; or vouch for it yourself (--unchecked)."
         )
-    images = load(name, "train", root=wanted.data)
+    images = load_images(name, "train", root=wanted.data)
     if images.fingerprint != about["fingerprint"]:
         raise DataError(
             f"The images of {name} are not those that the run was trained on (their checksums differ): name the right ones "

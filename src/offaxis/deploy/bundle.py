@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
@@ -20,16 +20,16 @@ from offaxis.deploy import container
 from offaxis.deploy.model import Model, Prediction
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import DETECTORS
-from offaxis.detectors.registry import describe as describe_detector
-from offaxis.detectors.registry import rebuild as rebuild_detector
+from offaxis.detectors.registry import describe_detector as describe_detector
+from offaxis.detectors.registry import rebuild_detector as rebuild_detector
 from offaxis.errors import BundleError, CheckpointError, OffaxisError
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.rebuild import blueprint, must_be_given, rebuild
+from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_network
 from offaxis.networks.third_party import Builder
 from offaxis.training.checkpoint import restore
 
 
-def save(model: Model, path: str | Path, *, folder: bool = False, builder: Builder | None = None) -> None:
+def save_bundle(model: Model, path: str | Path, *, folder: bool = False, builder: Builder | None = None) -> None:
     """Write a model; before that it is rebuilt in memory and must answer as the original does.
 
     Args:
@@ -45,10 +45,10 @@ def save(model: Model, path: str | Path, *, folder: bool = False, builder: Build
     """
     meta, files = _pack(model, builder)
     _check_rebuilt(model, meta, files)
-    container.write(Path(path), meta, files, folder)
+    container.write_container(Path(path), meta, files, folder)
 
 
-def read(path: str | Path, network: nn.Module | None = None) -> Model:
+def load(path: str | Path, network: nn.Module | None = None) -> Model:
     """Read a model: it answers as the saved one did, to the bit.
 
     Args:
@@ -59,7 +59,7 @@ def read(path: str | Path, network: nn.Module | None = None) -> Model:
         BundleError: it is absent, damaged, foreign, of a newer version, or its network must be given.
     """
     where = Path(path)
-    meta, files = container.read(where)
+    meta, files = container.read_container(where)
     try:
         return _unpack(meta, files, network)
     except BundleError as error:
@@ -100,14 +100,14 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
 
 
 def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Module | None) -> Model:
-    network = rebuild(meta["network"], given)
+    network = rebuild_network(meta["network"], given)
     if given is not None and not must_be_given(meta["network"]):
         raise BundleError("it holds a network that it can build itself: leave out the network that was given.")
-    _restore(network, load(files["network.safetensors"]))
+    _restore(network, load_tensors(files["network.safetensors"]))
     classes = tuple(map(str, meta["classes"]))
-    tensors = load(files["calibration.safetensors"])
+    tensors = load_tensors(files["calibration.safetensors"])
     scores: np.ndarray[Any, np.dtype[np.float64]] = tensors["scores"].numpy()
-    calibration = Calibration.of(
+    calibration = Calibration.from_scores(
         scores,
         tensors["predicted"].numpy(),
         len(classes),
@@ -115,8 +115,8 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         meta["calibration"]["per_class"],
         tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
-    detector = rebuild_detector(meta["detector"], load(files["detector.safetensors"]), DETECTORS)
-    used = load(files["used.safetensors"])["hashes"]
+    detector = rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"]), DETECTORS)
+    used = load_tensors(files["used.safetensors"])["hashes"]
     preprocessing = Preprocessing.from_json(meta["preprocessing"])
     return Model(network, preprocessing, classes, detector.eval(), calibration, dict(meta["provenance"]), used)
 

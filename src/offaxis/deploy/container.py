@@ -21,7 +21,7 @@ MAX_MANIFEST = 64 * 2**20
 MAX_BYTES = 16 * 2**30
 
 
-def write(path: Path, meta: Mapping[str, Any], files: Mapping[str, bytes], folder: bool = False) -> None:
+def write_container(path: Path, meta: Mapping[str, Any], files: Mapping[str, bytes], folder: bool = False) -> None:
     """Write a bundle, whole or not at all; the same content gives the same bytes.
 
     Raises:
@@ -42,7 +42,7 @@ def write(path: Path, meta: Mapping[str, Any], files: Mapping[str, bytes], folde
             pack.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """What ``write`` was given: the manifest and the files, every byte checked.
 
     Raises:

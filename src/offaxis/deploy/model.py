@@ -18,11 +18,11 @@ from offaxis.data import ImageSet, image_hashes, match
 from offaxis.deploy.open import Together, together
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing
 from offaxis.detectors import Detector, Reads
-from offaxis.detectors.registry import usual_detector
+from offaxis.detectors.registry import default_detector
 from offaxis.errors import ArgumentError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.inference import check_finite, evaluating, to_device
+from offaxis.networks.inference import check_finite, eval_mode, to_network
 from offaxis.training import Trained
 
 
@@ -158,7 +158,7 @@ class Model:
             preprocessing = Preprocessing(images.shape, trained.normalise)
         names = tuple(classes) or (trained.classes if isinstance(trained, Together) else ())
         names = names or tuple(str(number) for number in range(network.num_classes))
-        detector = _laid_out(detector or usual_detector(network, preprocessing.normalise.std))
+        detector = _laid_out(detector or default_detector(network, preprocessing.normalise.std))
         fitted = match(images, preprocessing.shape)
         hashes = [h for other in used for h in image_hashes(match(other, preprocessing.shape))]
         calibration = calibrate(
@@ -212,8 +212,8 @@ class Model:
         """
         if not len(pixels):
             return []
-        images = to_device(self.network, self.preprocessing.normalise(pixels))
-        with evaluating(self.network), torch.no_grad():
+        images = to_network(self.network, self.preprocessing.normalise(pixels))
+        with eval_mode(self.network), torch.no_grad():
             outputs = self.network.outputs(images, self.detector.layers)
         if self.detector.reads is Reads.IMAGES:
             scores = self.detector.score_images(self.network, images)
@@ -261,9 +261,9 @@ class Model:
 
     def save(self, path: str | Path, *, folder: bool = False, builder: dict[str, Any] | None = None) -> None:
         """Write the model as one file (or a folder); see :func:`offaxis.deploy.bundle.save`."""
-        from offaxis.deploy.bundle import save  # the bundle knows the model, so the model asks for it late
+        from offaxis.deploy.bundle import save_bundle  # the bundle knows the model, so the model asks for it late
 
-        save(self, path, folder=folder, builder=builder)
+        save_bundle(self, path, folder=folder, builder=builder)
 
 
 def class_probabilities(outputs: Outputs) -> Tensor:

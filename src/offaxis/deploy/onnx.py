@@ -22,7 +22,7 @@ from offaxis.detectors import Reads
 from offaxis.errors import ExportError, MissingPackageError
 from offaxis.files import replacing
 from offaxis.heads import Outputs
-from offaxis.networks.inference import evaluating
+from offaxis.networks.inference import eval_mode
 
 TOLERANCE = 1e-4
 INPUT = "pixels"
@@ -136,7 +136,7 @@ def _traced(model: Model, graph: Graph, example: Tensor) -> Any:
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), evaluating(model.network), torch.no_grad():
+        with warnings.catch_warnings(), eval_mode(model.network), torch.no_grad():
             warnings.simplefilter("ignore")  # about operators of torchvision and the like, which no user can act on
             return torch.onnx.export(
                 graph,
@@ -193,7 +193,7 @@ def _difference(model: Model, graph: Graph, session: Any) -> float:
     largest = 0.0
     for count in (1, 5):
         pixels = _example(model, count)
-        with evaluating(model.network), torch.no_grad():
+        with eval_mode(model.network), torch.no_grad():
             expected = dict(zip(names(model), graph(pixels), strict=True))
         found = dict(zip(names(model), session.run(names(model), {INPUT: pixels.numpy()}), strict=True))
         for name in ("logits", "cosine", "score"):

@@ -25,7 +25,7 @@ from offaxis.training.run import read_about
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluatedNetwork:
     """A network with what must be known to evaluate it.
 
     Attributes:
@@ -67,7 +67,7 @@ def checksum(network: nn.Module, normalise: Normalise | None) -> str:
     return digest.hexdigest()
 
 
-def open_network(path: str | Path, label: str | None = None) -> Subject:
+def open_network(path: str | Path, label: str | None = None) -> EvaluatedNetwork:
     """The network at a path.
 
     Args:
@@ -94,14 +94,14 @@ def open_network(path: str | Path, label: str | None = None) -> Subject:
     )
 
 
-def normalised(subject: Subject, id_name: str, training_images: Callable[[], ImageSet]) -> Subject:
+def normalised(subject: EvaluatedNetwork, id_name: str, training_images: Callable[[], ImageSet]) -> EvaluatedNetwork:
     """The subject with a normalisation: its own, the one published for the ID set, or that of the training images."""
     if subject.normalise is not None:
         return subject
-    return replace(subject, normalise=PUBLISHED.get(id_name) or Normalise.of(training_images()))
+    return replace(subject, normalise=PUBLISHED.get(id_name) or Normalise.from_images(training_images()))
 
 
-def ensemble(members: Sequence[Subject], label: str | None = None) -> Subject:
+def ensemble(members: Sequence[EvaluatedNetwork], label: str | None = None) -> EvaluatedNetwork:
     """Several networks as one, whose cosines and probabilities are averaged."""
     first = members[0]
     networks = [m.network for m in members if not isinstance(m.network, Ensemble)]
@@ -109,13 +109,18 @@ def ensemble(members: Sequence[Subject], label: str | None = None) -> Subject:
         raise ArgumentError("Expected single networks to make an ensemble of but one is an ensemble already.")
     _check_same(members, "an ensemble")
     made = label or f"{first.label} x{len(members)}"
-    return Subject(
-        Ensemble(networks).eval(), first.normalise, made, first.seed, _origins(members), first.id,
+    return EvaluatedNetwork(
+        Ensemble(networks).eval(),
+        first.normalise,
+        made,
+        first.seed,
+        _origins(members),
+        first.id,
         {**first.settings, "together": "ensemble"},
-    )  # fmt: skip
+    )
 
 
-def leave_out_ensemble(members: Sequence[Subject], label: str | None = None) -> Subject:
+def leave_out_ensemble(members: Sequence[EvaluatedNetwork], label: str | None = None) -> EvaluatedNetwork:
     """The networks of ``offaxis train --leave-out 0/N`` to ``N-1/N``, in this order, as one."""
     networks = [m.network for m in members if isinstance(m.network, Classifier)]
     if len(networks) < len(members) or len(members) < 2:
@@ -127,13 +132,13 @@ def leave_out_ensemble(members: Sequence[Subject], label: str | None = None) -> 
     team = LeaveOutEnsemble(networks, dealt).eval()
     made = label or f"{first.label.removesuffix(_LEFT_OUT)}{_LEFT_OUT} x{len(members)}"
     settings = {**first.settings, "together": "leave-out"}
-    return Subject(team, first.normalise, made, first.seed, _origins(members), first.id, settings)
+    return EvaluatedNetwork(team, first.normalise, made, first.seed, _origins(members), first.id, settings)
 
 
 _LEFT_OUT = " leave-out"
 
 
-def paired(members: Sequence[Subject], label: str | None = None) -> Subject:
+def paired(members: Sequence[EvaluatedNetwork], label: str | None = None) -> EvaluatedNetwork:
     """Two networks: the first names the class, the second judges familiarity."""
     networks = [m.network for m in members if isinstance(m.network, Classifier)]
     if len(members) != 2 or len(networks) != 2:
@@ -141,10 +146,15 @@ def paired(members: Sequence[Subject], label: str | None = None) -> Subject:
     _check_same(members, "a pair")
     first, second = members
     made = label or f"{first.label} + {second.label}"
-    return Subject(
-        Paired(*networks).eval(), second.normalise, made, second.seed, _origins(members), second.id,
+    return EvaluatedNetwork(
+        Paired(*networks).eval(),
+        second.normalise,
+        made,
+        second.seed,
+        _origins(members),
+        second.id,
         {**second.settings, "together": "paired"},
-    )  # fmt: skip
+    )
 
 
 def run_label(settings: dict[str, Any]) -> str:
@@ -175,25 +185,30 @@ def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _from_run(folder: Path, label: str | None) -> Subject:
+def _from_run(folder: Path, label: str | None) -> EvaluatedNetwork:
     settings = read_about(folder)["settings"]
     trained = load_run(folder)
-    return Subject(
-        trained.classifier, trained.normalise, label or run_label(settings), int(settings["seed"]), folder.resolve().name,
-        settings["data"]["name"], {key: settings[key] for key in ("recipe", "network", "loss") if key in settings},
-    )  # fmt: skip
+    return EvaluatedNetwork(
+        trained.classifier,
+        trained.normalise,
+        label or run_label(settings),
+        int(settings["seed"]),
+        folder.resolve().name,
+        settings["data"]["name"],
+        {key: settings[key] for key in ("recipe", "network", "loss") if key in settings},
+    )
 
 
-def _from_bundle(path: Path, label: str | None) -> Subject:
-    from offaxis.deploy.bundle import read  # only where a bundle is given
+def _from_bundle(path: Path, label: str | None) -> EvaluatedNetwork:
+    from offaxis.deploy.bundle import load  # only where a bundle is given
 
-    model = read(path)
+    model = load(path)
     known: list[dict[str, Any]] = model.provenance.get("id_sets", [])
     name = known[0].get("name") if known else None
-    return Subject(model.network.eval(), model.preprocessing.normalise, label or path.stem, 0, path.name, name)
+    return EvaluatedNetwork(model.network.eval(), model.preprocessing.normalise, label or path.stem, 0, path.name, name)
 
 
-def _from_file(file: Path, name: str, label: str | None) -> Subject:
+def _from_file(file: Path, name: str, label: str | None) -> EvaluatedNetwork:
     if not file.is_file():
         raise EvaluationError(f"Expected a Python file that makes a network but {file} is not there.")
     spec = importlib.util.spec_from_file_location(f"offaxis_network_{file.stem}", file)
@@ -217,14 +232,15 @@ def _from_file(file: Path, name: str, label: str | None) -> Subject:
             f"Expected {file} to return an offaxis Classifier, Paired or Ensemble (offaxis.attach makes one of any "
             f"network), alone or with its Normalise, but it returned a {type(made).__name__}."
         )
-    return Subject(made.eval(), normalise, label or file.stem, 0, file.name)
+    return EvaluatedNetwork(made.eval(), normalise, label or file.stem, 0, file.name)
 
 
 def _function(file: Path, module: Any, name: str) -> Callable[[], Any]:
     own = {
-        n: f for n, f in inspect.getmembers(module, inspect.isfunction)
+        n: f
+        for n, f in inspect.getmembers(module, inspect.isfunction)
         if f.__module__ == module.__name__ and not n.startswith("_")
-    }  # fmt: skip
+    }
     chosen = name or ("network" if "network" in own else next(iter(own)) if len(own) == 1 else "")
     if chosen not in own:
         raise EvaluationError(
@@ -234,7 +250,7 @@ def _function(file: Path, module: Any, name: str) -> Callable[[], Any]:
     return own[chosen]
 
 
-def _check_same(members: Sequence[Subject], what: str) -> None:
+def _check_same(members: Sequence[EvaluatedNetwork], what: str) -> None:
     if len({m.normalise for m in members}) > 1 or len({m.id for m in members}) > 1:
         raise ArgumentError(
             f"Expected networks that were trained on one set and take images normalised alike for {what} but got "
@@ -242,7 +258,7 @@ def _check_same(members: Sequence[Subject], what: str) -> None:
         )
 
 
-def _origins(members: Sequence[Subject]) -> str:
+def _origins(members: Sequence[EvaluatedNetwork]) -> str:
     return ", ".join(m.origin for m in members)
 
 

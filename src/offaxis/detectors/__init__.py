@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from offaxis.detectors import storage
+from offaxis.detectors import registry
 from offaxis.detectors.ash import ASH
 from offaxis.detectors.base import Detector, Passes, Reads, State
 from offaxis.detectors.cosine import Cosine, CosineEnsemble
@@ -19,11 +19,11 @@ from offaxis.detectors.max_logit import MaxLogit
 from offaxis.detectors.max_softmax import MaxSoftmax
 from offaxis.detectors.mean_cosine import MeanCosine
 from offaxis.detectors.odin import ODIN
-from offaxis.detectors.passes import evidence_all, fit_all, score_all
-from offaxis.detectors.pytorch_ood import Zoo
+from offaxis.detectors.passes import fit_all, grid_scores_all, score_all
+from offaxis.detectors.pytorch_ood import PyTorchOOD
 from offaxis.detectors.pytorch_ood_table import TABLE
 from offaxis.detectors.react import ReAct
-from offaxis.detectors.registry import save
+from offaxis.detectors.registry import save_detector
 from offaxis.detectors.relative_mahalanobis import RelativeMahalanobis
 from offaxis.detectors.scale import SCALE
 from offaxis.detectors.two_cosines import TwoCosines
@@ -59,14 +59,14 @@ NATIVE: dict[str, type[Detector]] = {
 
 DETECTORS: dict[str, Callable[..., Detector]] = {
     **NATIVE,
-    **{f"zoo-{kind.lower()}": partial(Zoo, kind=kind) for kind in TABLE},
+    **{f"pytorch-ood-{kind.lower()}": partial(PyTorchOOD, kind=kind) for kind in TABLE},
 }
 """Name -> what makes it, for the command line and for files: our own and pytorch-ood's."""
 
 
-def load(path: Path) -> Detector:
+def load_detector(path: Path) -> Detector:
     """Read a detector that ``save`` wrote: it scores as the saved one did, bit for bit."""
-    return storage.load(path, DETECTORS)
+    return registry.read_detector(path, DETECTORS)
 
 
 __all__ = [
@@ -92,6 +92,7 @@ __all__ = [
     "MaxSoftmax",
     "MeanCosine",
     "Passes",
+    "PyTorchOOD",
     "ReAct",
     "Reads",
     "RelativeMahalanobis",
@@ -99,11 +100,10 @@ __all__ = [
     "State",
     "TwoCosines",
     "ViM",
-    "Zoo",
-    "evidence_all",
     "fit_all",
-    "load",
-    "save",
+    "grid_scores_all",
+    "load_detector",
+    "save_detector",
     "score_all",
     "train_leave_out",
 ]

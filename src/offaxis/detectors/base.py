@@ -14,7 +14,7 @@ from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.metrics import auroc, fpr_at_tpr
 from offaxis.networks.ensemble import check_single
-from offaxis.networks.inference import Batches, ImageBatches, Network, evaluating, images_of, stream, to_device
+from offaxis.networks.inference import Batches, ImageBatches, Network, eval_mode, images_of, stream, to_network
 
 
 class Fitted(nn.Module):
@@ -133,8 +133,8 @@ class Detector(Fitted, ABC):
         return Reads.LAYERS if "layers" in self.uses else Reads.OUTPUTS
 
     @property
-    def evidence_reads(self) -> Reads:
-        """What ``evidence`` needs: as ``reads``, unless the grid has settings that need more."""
+    def grid_reads(self) -> Reads:
+        """What ``grid_scores`` needs: as ``reads``, unless the grid has settings that need more."""
         return self.reads
 
     @property
@@ -227,8 +227,8 @@ class Detector(Fitted, ABC):
     def score_images(self, network: Network, images: Tensor) -> Tensor:
         """Images (N, c, h, w), normalised as in training -> scores (N,), larger = more out-of-distribution."""
         self.check_fitted()
-        on_device = to_device(network, images)
-        with evaluating(network), torch.no_grad():
+        on_device = to_network(network, images)
+        with eval_mode(network), torch.no_grad():
             outputs = network.outputs(on_device, self.layers)
         return self.score(outputs)
 
@@ -249,7 +249,7 @@ class Detector(Fitted, ABC):
         tried = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
         return tried if self._present in tried else [*tried, self._present]
 
-    def at(self, **hyperparameters: Any) -> Self:
+    def with_hyperparameters(self, **hyperparameters: Any) -> Self:
         """The same fitted detector with other hyperparameters; the buffers are shared, not copied."""
         unknown = [name for name in hyperparameters if name not in self.tunable]
         if unknown:
@@ -261,49 +261,49 @@ class Detector(Fitted, ABC):
         other.load_state_dict(self.state_dict(), assign=True)
         return other
 
-    def evidence(self, outputs: Outputs) -> Tensor:
+    def grid_scores(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> (N, S, ...): what is needed to score them at each of the S settings."""
-        return torch.stack([self.at(**setting).score(outputs) for setting in self.settings], 1)
+        return torch.stack([self.with_hyperparameters(**setting).score(outputs) for setting in self.settings], 1)
 
-    def evidence_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images -> (N, S, ...), as ``evidence``; detectors that read images share their passes here."""
+    def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
+        """Images -> (N, S, ...), as ``grid_scores``; detectors that read images share their passes here."""
         self.check_fitted()
-        on_device = to_device(network, images)
-        with evaluating(network), torch.no_grad():
+        on_device = to_network(network, images)
+        with eval_mode(network), torch.no_grad():
             outputs = network.outputs(on_device, self.layers)
-        return self.evidence(outputs)
+        return self.grid_scores(outputs)
 
-    def score_evidence(self, evidence: Tensor) -> Tensor:
+    def score_from_grid(self, grid_scores: Tensor) -> Tensor:
         """(N, S, ...) -> scores (N,) at this detector's own hyperparameters, with no pass through the network."""
-        return evidence[:, self._place(evidence)]
+        return grid_scores[:, self._place(grid_scores)]
 
-    def choose(self, id_evidence: Tensor, ood_evidence: Tensor, on: str = "OOD samples") -> Self:
+    def choose(self, id_grid: Tensor, ood_grid: Tensor, on: str = "OOD samples") -> Self:
         """The detector at the setting that separates best: by TNR at TPR 95 %, ties by AUROC, then the first.
 
         Args:
-            id_evidence: (N, S) of validation images of the ID set.
-            ood_evidence: (M, S) of validation images of the assumed OOD set.
+            id_grid: (N, S) of validation images of the ID set.
+            ood_grid: (M, S) of validation images of the assumed OOD set.
             on: what the second set is, for reports.
         """
-        chosen = self.at(**self.settings[best_setting(id_evidence, ood_evidence)])
+        chosen = self.with_hyperparameters(**self.settings[best_setting(id_grid, ood_grid)])
         chosen.tuned_on = on if self.grid else None  # without a grid nothing was chosen
         return chosen
 
     def tune(self, network: Network, id_images: ImageBatches, ood_images: ImageBatches) -> Self:
         """The detector with hyperparameters chosen on validation images: ID against samples of an assumed OOD set."""
-        id_evidence = torch.cat([self.evidence_images(network, images) for images in images_of(id_images)])
-        ood_evidence = torch.cat([self.evidence_images(network, images) for images in images_of(ood_images)])
-        return self.choose(id_evidence, ood_evidence)
+        id_grid = torch.cat([self.grid_scores_images(network, images) for images in images_of(id_images)])
+        ood_grid = torch.cat([self.grid_scores_images(network, images) for images in images_of(ood_images)])
+        return self.choose(id_grid, ood_grid)
 
     @property
     def _present(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.grid or self.tunable}
 
-    def _place(self, evidence: Tensor) -> int:
+    def _place(self, grid_scores: Tensor) -> int:
         place = self.settings.index(self._present)
-        if place >= evidence.shape[1]:
+        if place >= grid_scores.shape[1]:
             raise DetectorError(
-                f"Expected {self.name} at a setting that the evidence was taken for but it is at {self._present}: score "
+                f"Expected {self.name} at a setting that the grid_scores was taken for but it is at {self._present}: score "
                 "the images instead."
             )
         return place

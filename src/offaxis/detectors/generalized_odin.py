@@ -18,7 +18,7 @@ from offaxis.detectors.checks import at_least_one, channel_std, check_outputs
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Batches, Network, evaluating, to_device
+from offaxis.networks.inference import Batches, Network, eval_mode, to_network
 
 EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 
@@ -108,7 +108,7 @@ class GeneralizedODIN(Detector):
         self.check_fitted()
         return self._scores(network, images, (float(self.eps),))[:, 0]
 
-    def evidence_images(self, network: Network, images: Tensor) -> Tensor:
+    def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
         """Images -> scores (N, 1): there is one setting."""
         return self.score_images(network, images).unsqueeze(1)
 
@@ -118,7 +118,7 @@ class GeneralizedODIN(Detector):
             check_outputs(self.name, outputs, self.uses, (), {})
             return numerators(outputs)
 
-        on_device = to_device(network, images)
-        with evaluating(network):
+        on_device = to_network(network, images)
+        with eval_mode(network):
             score = generalized_odin_score
             return perturbed_scores(h, on_device, (1.0,), epsilons, self.std, score, score)[:, 0]

@@ -125,7 +125,7 @@ class KNN(Detector):
         return self._distances(outputs, (self.k,))[:, 0]
 
     @torch.no_grad()
-    def evidence(self, outputs: Outputs) -> Tensor:
+    def grid_scores(self, outputs: Outputs) -> Tensor:
         """Outputs of N images -> scores (N, S) at every k, from one search."""
         self.check_fitted()
         check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())

@@ -29,14 +29,14 @@ from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.errors import DetectorError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import LeaveOutEnsemble
-from offaxis.networks.inference import Network, evaluating, to_device
+from offaxis.networks.inference import Network, eval_mode, to_network
 from offaxis.training.leave_out import entropy, leave_out_score
 
 
 class LeaveOut(Detector):
     """The summed score of a ``LeaveOutEnsemble``, each network with its own perturbed image.
 
-    ``LeaveOut.of(ensemble)`` takes over from the ensemble what its epochs were chosen on.
+    ``LeaveOut.for_ensemble(ensemble)`` takes over from the ensemble what its epochs were chosen on.
 
     Args:
         temperature: T; 1000 as published.
@@ -69,7 +69,7 @@ class LeaveOut(Detector):
         self.tuned_on = selected_on and f"{selected_on} (epochs)"
 
     @classmethod
-    def of(
+    def for_ensemble(
         cls,
         ensemble: LeaveOutEnsemble,
         temperature: float = 1000.0,
@@ -113,15 +113,13 @@ class LeaveOut(Detector):
         """Images (N, c, h, w) -> scores (N,)."""
         return self._scores(network, images, (self.temperature,), (self.eps,))[:, 0, 0]
 
-    def evidence_images(self, network: Network, images: Tensor) -> Tensor:
+    def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
         """Images -> scores (N, S) over the grid, with shared passes."""
         return self._scores(network, images, *self.grid.values()).flatten(1)
 
-    def choose(self, id_evidence: Tensor, ood_evidence: Tensor, on: str = "OOD samples") -> Self:
+    def choose(self, id_grid: Tensor, ood_grid: Tensor, on: str = "OOD samples") -> Self:
         """As every detector; ``tuned_on`` goes on naming what the epochs were chosen on."""
-        return super().choose(
-            id_evidence, ood_evidence, f"{self.selected_on} (epochs), {on}" if self.selected_on else on
-        )
+        return super().choose(id_grid, ood_grid, f"{self.selected_on} (epochs), {on}" if self.selected_on else on)
 
     def _scores(
         self, network: Network, images: Tensor, temperatures: Sequence[float], epsilons: Sequence[float]
@@ -131,10 +129,10 @@ class LeaveOut(Detector):
         if network.selected_on not in (None, self.selected_on):
             raise DetectorError(
                 f"Expected a detector that tells that the networks' epochs were chosen on {network.selected_on} but this one "
-                f"says {self.selected_on or 'nothing'}: make it with LeaveOut.of(ensemble)."
+                f"says {self.selected_on or 'nothing'}: make it with LeaveOut.for_ensemble(ensemble)."
             )
-        on_device = to_device(network, images)
-        with evaluating(network):
+        on_device = to_network(network, images)
+        with eval_mode(network):
             parts = [
                 perturbed_scores(judge, on_device, temperatures, epsilons, self.std, entropy, leave_out_score)
                 for judge in network.judges()

@@ -31,7 +31,7 @@ from offaxis.detectors.perturbation import (
 from offaxis.detectors.statistics import ClassMoments, TiedGaussian
 from offaxis.errors import ArgumentError, DetectorError
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Batches, Network, evaluating, to_device
+from offaxis.networks.inference import Batches, Network, eval_mode, to_network
 
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
 """The magnitudes that the paper's code tries."""
@@ -91,7 +91,7 @@ class Mahalanobis(Detector):
         return Reads.IMAGES if self.eps else Reads.LAYERS
 
     @property
-    def evidence_reads(self) -> Reads:
+    def grid_reads(self) -> Reads:
         """Images, where any eps of the grid moves them."""
         return Reads.IMAGES if any(self.epsilons) else Reads.LAYERS
 
@@ -162,40 +162,40 @@ class Mahalanobis(Detector):
         found = self._perturbed(network, images, (self.eps,))[:, 0]
         return mahalanobis_score(found, self.weights, self.bias)
 
-    def evidence(self, outputs: Outputs) -> Tensor:
+    def grid_scores(self, outputs: Outputs) -> Tensor:
         """Outputs -> distances (N, 1, L); a grid with perturbations needs the images."""
         if any(self.epsilons):
-            raise DetectorError("mahalanobis perturbs the images over its grid: call evidence_images().")
+            raise DetectorError("mahalanobis perturbs the images over its grid: call grid_scores_images().")
         self.check_fitted()
         check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())
         return self.distances(outputs).unsqueeze(1)
 
-    def evidence_images(self, network: Network, images: Tensor) -> Tensor:
+    def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
         """Images -> distances (N, E, L) at each magnitude, from one clean pass and one backward pass a layer."""
         self.check_fitted()
         return self._perturbed(network, images, self.epsilons)
 
-    def score_evidence(self, evidence: Tensor) -> Tensor:
+    def score_from_grid(self, grid_scores: Tensor) -> Tensor:
         """(N, E, L) -> scores (N,) at this detector's magnitude and weights."""
-        weights, bias = self.weights.to(evidence.device), self.bias.to(evidence.device)
-        return mahalanobis_score(evidence[:, self._place(evidence)], weights, bias)
+        weights, bias = self.weights.to(grid_scores.device), self.bias.to(grid_scores.device)
+        return mahalanobis_score(grid_scores[:, self._place(grid_scores)], weights, bias)
 
-    def choose(self, id_evidence: Tensor, ood_evidence: Tensor, on: str = "OOD samples") -> Self:
+    def choose(self, id_grid: Tensor, ood_grid: Tensor, on: str = "OOD samples") -> Self:
         """Weights from the first half of each set, the magnitude by TNR at TPR 95 % on the second.
 
         A logistic regression (three-fold cross-validated) is fitted for every magnitude; with 1,000 + 1,000 images this
         is the published procedure, except that distances are standardised first: they differ by orders of magnitude.
         """
-        halves = [half_of(evidence, on) for evidence in (id_evidence, ood_evidence)]
+        halves = [half_of(grid_scores, on) for grid_scores in (id_grid, ood_grid)]
         (id_fit, id_choose), (ood_fit, ood_choose) = halves
         candidates = []
         for index, eps in enumerate(self.epsilons):
-            candidate = self.at(eps=eps)
+            candidate = self.with_hyperparameters(eps=eps)
             weights, bias = regress(id_fit[:, index], ood_fit[:, index])
             candidate.weights, candidate.bias = weights.to(self.weights), bias.to(self.bias)
             candidate.tuned_on = on
             candidates.append(candidate)
-        scores = [torch.stack([c.score_evidence(part) for c in candidates], 1) for part in (id_choose, ood_choose)]
+        scores = [torch.stack([c.score_from_grid(part) for c in candidates], 1) for part in (id_choose, ood_choose)]
         return candidates[best_setting(*scores)]
 
     def tune_without_ood(self, network: Network, batches: Batches, magnitude: float = 0.05) -> Self:
@@ -209,16 +209,16 @@ class Mahalanobis(Detector):
         """
         clean, adversarial = [], []
         for images, labels in batches:
-            clean.append(self.evidence_images(network, images))
+            clean.append(self.grid_scores_images(network, images))
             adversarial.append(
-                self.evidence_images(network, fast_gradient_sign(network, images, labels, magnitude, self.std))
+                self.grid_scores_images(network, fast_gradient_sign(network, images, labels, magnitude, self.std))
             )
         return self.choose(torch.cat(clean), torch.cat(adversarial), on=f"adversarial ID images (FGSM {magnitude})")
 
     def _perturbed(self, network: Network, images: Tensor, epsilons: Sequence[float]) -> Tensor:
-        x = to_device(network, images)
+        x = to_network(network, images)
         backbone = backbone_of(network)
-        with evaluating(network), torch.inference_mode(False), torch.enable_grad():
+        with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
             x = x.detach().clone().requires_grad_()
             with counting_calls(backbone, self.layers) as calls:
                 outputs = network.outputs(x, self.layers)
@@ -228,7 +228,7 @@ class Mahalanobis(Detector):
             moved_by = [each for each in clean if any(epsilons)]
             steps = [step(input_gradient(each, x, retain=each is not clean[-1]), self.std) for each in moved_by]
         rows = []
-        with evaluating(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             for eps in epsilons:
                 if not eps:
                     rows.append(torch.stack(clean, 1).detach())
@@ -257,15 +257,15 @@ def half_distance(gaussian: TiedGaussian, features: Tensor) -> Tensor:
     return nearest / 2
 
 
-def half_of(evidence: Tensor, what: str) -> tuple[Tensor, Tensor]:
+def half_of(grid_scores: Tensor, what: str) -> tuple[Tensor, Tensor]:
     """The first and the second half of a validation set."""
-    if len(evidence) < 12:
+    if len(grid_scores) < 12:
         raise ArgumentError(
-            f"Expected at least 12 validation images of each kind to tune mahalanobis but got {len(evidence)} "
+            f"Expected at least 12 validation images of each kind to tune mahalanobis but got {len(grid_scores)} "
             f"(tuning on {what}): half of them fit a cross-validated regression. The published number is 1,000."
         )
-    middle = len(evidence) // 2
-    return evidence[:middle], evidence[middle:]
+    middle = len(grid_scores) // 2
+    return grid_scores[:middle], grid_scores[middle:]
 
 
 def regress(id_distances: Tensor, ood_distances: Tensor) -> tuple[Tensor, Tensor]:

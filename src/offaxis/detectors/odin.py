@@ -19,7 +19,7 @@ from offaxis.detectors.checks import channel_std, not_negative, positive
 from offaxis.detectors.max_softmax import max_softmax_score
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Network, evaluating, to_device
+from offaxis.networks.inference import Network, eval_mode, to_network
 
 TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.0024, 0.005, 0.01, 0.05, 0.1, 0.2)
@@ -43,8 +43,8 @@ def odin_scores(
     (temperature, eps > 0) one forward pass. For 4 x 11 settings that is 41 forward and 4 backward passes in place of 88
     and 44, with the same scores.
     """
-    on_device = to_device(network, images)
-    with evaluating(network):
+    on_device = to_network(network, images)
+    with eval_mode(network):
         return perturbed_scores(network, on_device, temperatures, epsilons, std, uncertainty, max_softmax_score)
 
 
@@ -90,7 +90,7 @@ class ODIN(Detector):
         return Reads.IMAGES if self.eps else Reads.OUTPUTS
 
     @property
-    def evidence_reads(self) -> Reads:
+    def grid_reads(self) -> Reads:
         """Images, where any eps of the grid moves them."""
         return Reads.IMAGES if any(self.epsilons) else Reads.OUTPUTS
 
@@ -112,6 +112,6 @@ class ODIN(Detector):
         """Images (N, c, h, w) -> scores (N,) in [-1, -1/C]."""
         return odin_scores(network, images, (self.temperature,), (self.eps,), self.std)[:, 0, 0]
 
-    def evidence_images(self, network: Network, images: Tensor) -> Tensor:
+    def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
         """Images -> scores (N, S) over the grid, with shared passes."""
         return odin_scores(network, images, self.temperatures, self.epsilons, self.std).flatten(1)

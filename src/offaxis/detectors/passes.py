@@ -7,7 +7,7 @@ from torch import Tensor
 
 from offaxis.detectors.base import Detector, Reads
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Batches, ImageBatches, Network, evaluating, images_of, stream, to_device
+from offaxis.networks.inference import Batches, ImageBatches, Network, eval_mode, images_of, stream, to_network
 
 
 def fit_all(network: Network, batches: Batches, detectors: Sequence[Detector]) -> None:
@@ -41,15 +41,20 @@ def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detec
     )
 
 
-def evidence_all(network: Network, batches: ImageBatches, detectors: Sequence[Detector]) -> list[Tensor]:
+def grid_scores_all(network: Network, batches: ImageBatches, detectors: Sequence[Detector]) -> list[Tensor]:
     """Evidence (N, S, ...) of every detector over its whole grid: all that tuning and every tuned score need.
 
-    Once this has run for the validation and test images of each set, ``choose`` and ``score_evidence`` tune on any set
+    Once this has run for the validation and test images of each set, ``choose`` and ``score_from_grid`` tune on any set
     and score any other without the network.
     """
-    sharing = [detector.evidence_reads is not Reads.IMAGES for detector in detectors]
+    sharing = [detector.grid_reads is not Reads.IMAGES for detector in detectors]
     return _gather(
-        network, batches, detectors, sharing, lambda d, o: d.evidence(o), lambda d, x: d.evidence_images(network, x)
+        network,
+        batches,
+        detectors,
+        sharing,
+        lambda d, o: d.grid_scores(o),
+        lambda d, x: d.grid_scores_images(network, x),
     )
 
 
@@ -71,10 +76,10 @@ def _gather(
     names = layers_of(d for d, shares in zip(detectors, sharing, strict=True) if shares)
     found: list[list[Tensor]] = [[] for _ in detectors]
     for images in images_of(batches):
-        on_device = to_device(network, images)
+        on_device = to_network(network, images)
         outputs = None
         if any(sharing):
-            with evaluating(network), torch.no_grad():
+            with eval_mode(network), torch.no_grad():
                 outputs = network.outputs(on_device, names)
         for detector, shares, parts in zip(detectors, sharing, found, strict=True):
             share = outputs if shares else None

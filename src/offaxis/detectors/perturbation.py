@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError, DetectorError
 from offaxis.networks.classifier import Classifier, Paired, has_channels_last, pooled
-from offaxis.networks.inference import Network, check_finite, check_labels, evaluating, to_device
+from offaxis.networks.inference import Network, check_finite, check_labels, eval_mode, to_network
 
 Judge = Callable[[Tensor, float], Tensor]
 """(what the network says (N, C), temperature) -> one value an image (N,)."""
@@ -90,9 +90,9 @@ def fast_gradient_sign(
         magnitude: eta, in units of the pixels' range [0, 1].
         std: what each channel was divided by in normalisation.
     """
-    x = to_device(network, images)
+    x = to_network(network, images)
     check_labels(labels, len(x), network.num_classes)
-    with evaluating(network), torch.inference_mode(False), torch.enable_grad():
+    with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
         x = x.detach().clone().requires_grad_()
         loss = F.cross_entropy(network(x), labels.to(x.device), reduction="none")
         return x.detach() + magnitude * step(input_gradient(loss, x), std)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from offaxis.detectors.base import Detector, Passes, Reads, State
-from offaxis.detectors.pytorch_ood_table import PASSES, TABLE, Feed, Parts, loader, parts_of, untouched
+from offaxis.detectors.pytorch_ood_table import PASSES, TABLE, Feed, NetworkParts, loader, network_parts, untouched
 from offaxis.detectors.shaped_energy import HeadCopy
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Batches, Network, to_device
+from offaxis.networks.inference import Batches, Network, to_network
 
 FITTED_BY_IMAGES = ("Gram", "NACUE")
 NOT_HYPERPARAMETERS = (
@@ -44,7 +44,7 @@ def pytorch_ood() -> Any:
         ) from error
 
 
-class Zoo(Detector):
+class PyTorchOOD(Detector):
     """A detector of pytorch-ood by its class name.
 
     With a cosine head the methods that need a linear one get unit features and unit axes, as ``HeadCopy`` has them. What
@@ -74,7 +74,7 @@ class Zoo(Detector):
         theirs = getattr(pytorch_ood(), kind)
         self.kind, self.keywords, self.inner = kind, dict(keywords or {}), tuple(inner or ())
         self.feed, self.takes_head, self.make = TABLE[kind]
-        self.name = f"zoo-{kind.lower()}"
+        self.name = f"pytorch-ood-{kind.lower()}"
         self.paper = theirs.info.paper.url if theirs.info and theirs.info.paper else "https://arxiv.org/abs/2111.11374"
         self.space: dict[str, list[Any]] = theirs.hyperparameter_space
         self.has_hyperparameters = bool(set(inspect.signature(theirs).parameters) - set(NOT_HYPERPARAMETERS.split()))
@@ -159,7 +159,7 @@ class Zoo(Detector):
         self._forget()
         with untouched(network), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # Gram holds out a random part
-            self._object(parts_of(network, self.inner), network).fit(loader(network, batches))
+            self._object(network_parts(network, self.inner), network).fit(loader(network, batches))
         return self
 
     # scoring ---------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Zoo(Detector):
         """Outputs of N images -> scores (N,)."""
         fodder = self._fodder(outputs)
         linear = self._linear() if self.takes_head else None
-        made = self._object(Parts(outputs.logits.shape[1], linear), None)
+        made = self._object(NetworkParts(outputs.logits.shape[1], linear), None)
         if self.kind == "OpenMax":
             # Its distances are to the classes that some image of the batch is predicted as; the rest count as 0. One
             # more row a class makes every image's score its own.
@@ -189,17 +189,19 @@ class Zoo(Detector):
         if self.feed is not Feed.MODEL:
             return super().score_images(network, images)
         self.check_fitted()
-        on_device = to_device(network, images)
+        on_device = to_network(network, images)
         with untouched(network), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # MCD draws its dropout masks
-            scores: Tensor = self._object(parts_of(network, self.inner), network).predict(on_device)
+            scores: Tensor = self._object(network_parts(network, self.inner), network).predict(on_device)
         return scores.detach()
 
-    def evidence_images(self, network: Network, images: Tensor) -> Tensor:
+    def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
         """Images -> scores (N, S) over the grid."""
         if self.feed is not Feed.MODEL:
-            return super().evidence_images(network, images)
-        return torch.stack([self.at(**setting).score_images(network, images) for setting in self.settings], 1)
+            return super().grid_scores_images(network, images)
+        return torch.stack(
+            [self.with_hyperparameters(**setting).score_images(network, images) for setting in self.settings], 1
+        )
 
     def _fodder(self, outputs: Outputs) -> list[Tensor]:
         """What pytorch-ood's object is given, in float32."""
@@ -218,7 +220,7 @@ class Zoo(Detector):
         linear.load_state_dict({"weight": weight, "bias": bias})
         return linear.requires_grad_(False)
 
-    def _object(self, parts: Parts, network: object) -> Any:
+    def _object(self, parts: NetworkParts, network: object) -> Any:
         """pytorch-ood's object, made and fitted at its first use."""
         if self._made is None or self._made[1] is not network:
             layers = parts.layers or [nn.Identity()] * len(self.inner)

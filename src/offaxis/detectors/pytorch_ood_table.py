@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from offaxis.detectors.perturbation import backbone_of, maps_of
 from offaxis.errors import DetectorError
 from offaxis.networks.classifier import feature_tensor
-from offaxis.networks.inference import Batches, Network, evaluating, to_device
+from offaxis.networks.inference import Batches, Network, eval_mode, to_network
 
 
 class Feed(StrEnum):
@@ -25,7 +25,7 @@ class Feed(StrEnum):
     MODEL = "model"  # the network itself, called with images
 
 
-class Parts(NamedTuple):
+class NetworkParts(NamedTuple):
     """What a detector may be made of; what it does not need may be absent.
 
     Attributes:
@@ -51,12 +51,12 @@ class Parts(NamedTuple):
     after_maps: Callable[[Tensor], Tensor] | None = None
 
 
-class Entry(NamedTuple):
+class DetectorSpec(NamedTuple):
     """A row: what is fed, whether the head is needed, how the object is made."""
 
     feed: Feed
     head: bool
-    make: Callable[[Any, Parts, dict[str, Any]], Any]
+    make: Callable[[Any, NetworkParts, dict[str, Any]], Any]
 
 
 def _flat(linear: nn.Linear | None) -> nn.Module:
@@ -64,63 +64,63 @@ def _flat(linear: nn.Linear | None) -> nn.Module:
     return nn.Sequential(nn.Flatten(), linear)
 
 
-def _weights(parts: Parts) -> dict[str, Tensor]:
+def _weights(parts: NetworkParts) -> dict[str, Tensor]:
     assert parts.linear is not None
     return {"w": parts.linear.weight.detach(), "b": parts.linear.bias.detach()}
 
 
-def _vim(ood: Any, parts: Parts, options: dict[str, Any]) -> Any:
+def _vim(ood: Any, parts: NetworkParts, options: dict[str, Any]) -> Any:
     width = _weights(parts)["w"].shape[1]
     return ood.ViM(None, **{"d": width // 2, **options}, **_weights(parts))
 
 
-def _weighted(ood: Any, parts: Parts, options: dict[str, Any]) -> Any:
+def _weighted(ood: Any, parts: NetworkParts, options: dict[str, Any]) -> Any:
     return ood.WeightedEBO(None, torch.tensor(options.get("weights", [1.0] * parts.num_classes)))
 
 
-TABLE: dict[str, Entry] = {
+TABLE: dict[str, DetectorSpec] = {
     # fed with logits
-    "EnergyBased": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.EnergyBased(None, **o)),
-    "Entropy": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.Entropy(None, **o)),
-    "GEN": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.GEN(None, **o)),
-    "KLMatching": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.KLMatching(None, **o)),
-    "MaxLogit": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.MaxLogit(None, **o)),
-    "MaxSoftmax": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.MaxSoftmax(None, **o)),
-    "OpenMax": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.OpenMax(None, **o)),
-    "TemperatureScaling": Entry(Feed.LOGITS, False, lambda ood, _, o: ood.TemperatureScaling(None, **o)),
-    "WeightedEBO": Entry(Feed.LOGITS, False, _weighted),
+    "EnergyBased": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.EnergyBased(None, **o)),
+    "Entropy": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.Entropy(None, **o)),
+    "GEN": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.GEN(None, **o)),
+    "KLMatching": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.KLMatching(None, **o)),
+    "MaxLogit": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.MaxLogit(None, **o)),
+    "MaxSoftmax": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.MaxSoftmax(None, **o)),
+    "OpenMax": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.OpenMax(None, **o)),
+    "TemperatureScaling": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.TemperatureScaling(None, **o)),
+    "WeightedEBO": DetectorSpec(Feed.LOGITS, False, _weighted),
     # fed with features
-    "DICE": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.DICE(None, **_weights(p), **{"p": 0.7, **o})),
-    "GMM": Entry(Feed.FEATURES, False, lambda ood, _, o: ood.GMM(None, **o)),
-    "KNN": Entry(Feed.FEATURES, False, lambda ood, _, o: ood.KNN(None, **o)),
-    "LTS": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.LTS(None, p.linear, **o)),
-    "MCM": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.MCM(None, _weights(p)["w"], **o)),
-    "Mahalanobis": Entry(Feed.FEATURES, False, lambda ood, _, o: ood.Mahalanobis(None, **o)),
-    "NCI": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.NCI(None, p.linear, **o)),
-    "NNGuide": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.NNGuide(None, p.linear, **o)),
-    "PNML": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.PNML(None, p.linear, **o)),
-    "RMD": Entry(Feed.FEATURES, False, lambda ood, _, o: ood.RMD(None, **o)),
-    "SHE": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.SHE(None, p.linear, **o)),
-    "ViM": Entry(Feed.FEATURES, True, _vim),
-    "fDBD": Entry(Feed.FEATURES, True, lambda ood, p, o: ood.fDBD(None, p.linear, **o)),
+    "DICE": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.DICE(None, **_weights(p), **{"p": 0.7, **o})),
+    "GMM": DetectorSpec(Feed.FEATURES, False, lambda ood, _, o: ood.GMM(None, **o)),
+    "KNN": DetectorSpec(Feed.FEATURES, False, lambda ood, _, o: ood.KNN(None, **o)),
+    "LTS": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.LTS(None, p.linear, **o)),
+    "MCM": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.MCM(None, _weights(p)["w"], **o)),
+    "Mahalanobis": DetectorSpec(Feed.FEATURES, False, lambda ood, _, o: ood.Mahalanobis(None, **o)),
+    "NCI": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.NCI(None, p.linear, **o)),
+    "NNGuide": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.NNGuide(None, p.linear, **o)),
+    "PNML": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.PNML(None, p.linear, **o)),
+    "RMD": DetectorSpec(Feed.FEATURES, False, lambda ood, _, o: ood.RMD(None, **o)),
+    "SHE": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.SHE(None, p.linear, **o)),
+    "ViM": DetectorSpec(Feed.FEATURES, True, _vim),
+    "fDBD": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.fDBD(None, p.linear, **o)),
     # fed with features as maps of one pixel
-    "ASH": Entry(Feed.MAPS, True, lambda ood, p, o: ood.ASH(None, _flat(p.linear), **o)),
-    "ReAct": Entry(Feed.MAPS, True, lambda ood, p, o: ood.ReAct(None, _flat(p.linear), **o)),
-    "SCALE": Entry(Feed.MAPS, True, lambda ood, p, o: ood.SCALE(None, _flat(p.linear), **o)),
-    "VRA": Entry(Feed.MAPS, True, lambda ood, p, o: ood.VRA(None, _flat(p.linear), **o)),
+    "ASH": DetectorSpec(Feed.MAPS, True, lambda ood, p, o: ood.ASH(None, _flat(p.linear), **o)),
+    "ReAct": DetectorSpec(Feed.MAPS, True, lambda ood, p, o: ood.ReAct(None, _flat(p.linear), **o)),
+    "SCALE": DetectorSpec(Feed.MAPS, True, lambda ood, p, o: ood.SCALE(None, _flat(p.linear), **o)),
+    "VRA": DetectorSpec(Feed.MAPS, True, lambda ood, p, o: ood.VRA(None, _flat(p.linear), **o)),
     # fed with the pooled features of several layers
-    "MultiMahalanobis": Entry(
+    "MultiMahalanobis": DetectorSpec(
         Feed.LAYERS, False, lambda ood, p, o: ood.MultiMahalanobis([nn.Identity()] * max(len(p.layers), 1), **o)
     ),
     # fed with images, through the network
-    "GradNorm": Entry(Feed.MODEL, False, lambda ood, p, o: ood.GradNorm(p.network, **o)),
-    "GradUncertainty": Entry(Feed.MODEL, False, lambda ood, p, o: ood.GradUncertainty(p.network, **o)),
-    "Gram": Entry(Feed.MODEL, False, lambda ood, p, o: ood.Gram(p.tapped_logits, p.taps, p.num_classes, **o)),
-    "MCD": Entry(Feed.MODEL, False, lambda ood, p, o: ood.MCD(p.network, **o)),
-    "MahalanobisODIN": Entry(Feed.MODEL, False, lambda ood, p, o: ood.MahalanobisODIN(p.encoder, **o)),
-    "NACUE": Entry(Feed.MODEL, False, lambda ood, p, o: ood.NACUE(p.network, p.layers, **o)),
-    "ODIN": Entry(Feed.MODEL, False, lambda ood, p, o: ood.ODIN(p.network, **o)),
-    "RankFeat": Entry(Feed.MODEL, False, lambda ood, p, o: ood.RankFeat(p.maps, p.after_maps, **o)),
+    "GradNorm": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.GradNorm(p.network, **o)),
+    "GradUncertainty": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.GradUncertainty(p.network, **o)),
+    "Gram": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.Gram(p.tapped_logits, p.taps, p.num_classes, **o)),
+    "MCD": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.MCD(p.network, **o)),
+    "MahalanobisODIN": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.MahalanobisODIN(p.encoder, **o)),
+    "NACUE": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.NACUE(p.network, p.layers, **o)),
+    "ODIN": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.ODIN(p.network, **o)),
+    "RankFeat": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.RankFeat(p.maps, p.after_maps, **o)),
 }
 
 PASSES: dict[str, tuple[float, float]] = {
@@ -145,7 +145,7 @@ def untouched(network: Network) -> Iterator[None]:
     for parameter in parameters:
         parameter.grad = None
     try:
-        with evaluating(network), torch.inference_mode(False), torch.enable_grad():
+        with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
         for module, mode in zip(modules, modes, strict=True):
@@ -203,14 +203,14 @@ class Taps:
         return self.said
 
 
-def parts_of(network: Network, inner: Sequence[str]) -> Parts:
+def network_parts(network: Network, inner: Sequence[str]) -> NetworkParts:
     """All that a detector of pytorch-ood may want of a network."""
     if not isinstance(network, nn.Module):
         raise DetectorError(f"Expected a network that is an nn.Module but got a {type(network).__name__}.")
     names = tuple(inner or network.layers)
     backbone = backbone_of(network)
     taps = Taps(network, names)
-    return Parts(
+    return NetworkParts(
         num_classes=network.num_classes,
         network=Steady(network),
         encoder=lambda images: network.outputs(images).features,
@@ -231,7 +231,7 @@ class _Loader:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for images, labels in self.batches:
-            yield to_device(self.network, images), labels
+            yield to_network(self.network, images), labels
 
     def __len__(self) -> int:
         return len(self.batches) if isinstance(self.batches, Sized) else 0

@@ -21,12 +21,14 @@ FORMAT = "offaxis-detector"
 VERSION = 1
 
 
-def describe(detector: Detector) -> dict[str, Any]:
+def describe_detector(detector: Detector) -> dict[str, Any]:
     """What a detector is besides its buffers, in types that JSON has: name, arguments, what it was tuned on."""
     return {"detector": detector.name, "arguments": detector.arguments, "tuned_on": detector.tuned_on}
 
 
-def rebuild(description: Mapping[str, Any], tensors: Mapping[str, Tensor], kinds: Mapping[str, Any]) -> Detector:
+def rebuild_detector(
+    description: Mapping[str, Any], tensors: Mapping[str, Tensor], kinds: Mapping[str, Any]
+) -> Detector:
     """The detector that ``describe`` and ``state_dict`` were taken from.
 
     Args:
@@ -44,7 +46,7 @@ def rebuild(description: Mapping[str, Any], tensors: Mapping[str, Tensor], kinds
     return detector
 
 
-def save(detector: Detector, path: Path) -> None:
+def save_detector(detector: Detector, path: Path) -> None:
     """Write a fitted detector, whole or not at all."""
     detector.check_fitted()
     if not detector.savable:
@@ -52,13 +54,13 @@ def save(detector: Detector, path: Path) -> None:
             f"Expected a detector whose statistics are tensors of ours but {detector.name} keeps them elsewhere: fit it again "
             "in the process that needs it."
         )
-    header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(describe(detector))}
+    header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(describe_detector(detector))}
     tensors = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata=header)
 
 
-def load(path: Path, kinds: Mapping[str, Any]) -> Detector:
+def read_detector(path: Path, kinds: Mapping[str, Any]) -> Detector:
     """Read a detector: it scores as the saved one did, bit for bit.
 
     Args:
@@ -83,7 +85,7 @@ def load(path: Path, kinds: Mapping[str, Any]) -> Detector:
             f"{path} has version {header['version']} but this offaxis reads up to {VERSION}: install a newer one."
         )
     try:
-        return rebuild(json.loads(header["description"]), tensors, kinds)
+        return rebuild_detector(json.loads(header["description"]), tensors, kinds)
     except DetectorError:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError, OffaxisError) as error:
@@ -109,7 +111,7 @@ def arguments_for(options: Sequence[str], network: Network, std: Sequence[float]
     return found
 
 
-def usual_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
+def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
     """The detector that a network is judged with where none is named: the cosine, or that of its kind of ensemble."""
     kind: type[Detector] = Cosine
     if isinstance(network, Ensemble):

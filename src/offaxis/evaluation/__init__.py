@@ -1,6 +1,6 @@
 """Detectors x networks x sets -> Results, honestly: tuning sees validation images alone, and all are tested on the same."""
 
-from offaxis.deploy.open import Subject, ensemble, leave_out_ensemble, normalised, open_network, paired
+from offaxis.deploy.open import EvaluatedNetwork, ensemble, leave_out_ensemble, normalised, open_network, paired
 from offaxis.evaluation.detector_runs import make_detectors
 from offaxis.evaluation.evaluate import evaluate
 from offaxis.evaluation.protocols import POOLS, sets_for
@@ -9,10 +9,10 @@ from offaxis.evaluation.store import Store
 
 __all__ = [
     "POOLS",
+    "EvaluatedNetwork",
     "NetworkRecord",
     "Result",
     "Store",
-    "Subject",
     "ensemble",
     "evaluate",
     "leave_out_ensemble",

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offaxis.deploy.open import Subject
+from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import DETECTORS, NATIVE, Detector, Ensemble
 from offaxis.detectors.registry import arguments_for
 from offaxis.errors import ArgumentError, DetectorError, OffaxisError
-from offaxis.evaluation.results import digest
+from offaxis.files import digest
 from offaxis.heads import DeConfHead, IsoMaxHead
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.inference import evaluating, to_device
+from offaxis.networks.inference import eval_mode, to_network
 
-FAMILIES = ("native", "zoo", "all")
+FAMILIES = ("native", "pytorch-ood", "all")
 _OF_HEADS = {
     "isomax": IsoMaxHead,
     "generalized-odin": DeConfHead,
@@ -25,7 +25,7 @@ _OF_HEADS = {
 
 
 @dataclass(frozen=True)
-class Candidate:
+class DetectorRun:
     """A detector that takes part in an evaluation.
 
     Attributes:
@@ -46,14 +46,14 @@ class Candidate:
         return f"{self.detector.name}-{self.setup[:8]}"
 
 
-def candidate(detector: Detector, tune: bool = True, fitted_on: str = "") -> Candidate:
+def detector_run(detector: Detector, tune: bool = True, fitted_on: str = "") -> DetectorRun:
     """A detector as it is before it is fitted, and what it will be fitted on."""
     learned = fitted_on if detector.needs_fit else ""
     setup = digest([detector.name, detector.arguments, learned])
-    return Candidate(detector, setup, tune and bool(detector.grid), learned)
+    return DetectorRun(detector, setup, tune and bool(detector.grid), learned)
 
 
-def make_detectors(wanted: Sequence[str], subject: Subject) -> list[Detector]:
+def make_detectors(wanted: Sequence[str], subject: EvaluatedNetwork) -> list[Detector]:
     """The detectors that names stand for, made for a network.
 
     Args:
@@ -65,7 +65,7 @@ def make_detectors(wanted: Sequence[str], subject: Subject) -> list[Detector]:
     return [_make(text, subject) for text in dict.fromkeys(names)]
 
 
-def fitting(
+def compatible_detectors(
     detectors: Iterable[Detector], network: AnyNetwork, sample: Tensor
 ) -> tuple[list[Detector], dict[str, str]]:
     """The detectors that a network can feed, and for the others why not.
@@ -75,8 +75,8 @@ def fitting(
         network: the network.
         sample: some normalised images (n, c, h, w), on any device.
     """
-    with evaluating(network), torch.no_grad():
-        outputs = network.outputs(to_device(network, sample))
+    with eval_mode(network), torch.no_grad():
+        outputs = network.outputs(to_network(network, sample))
     able, unable = [], {}
     for detector in detectors:
         missing = [name for name in detector.uses if name != "layers" and getattr(outputs, name) is None]
@@ -96,7 +96,7 @@ def fitting(
 
 def _family(name: str, network: AnyNetwork) -> list[str]:
     zoo = [kind for kind in DETECTORS if kind not in NATIVE]
-    if name == "zoo":
+    if name == "pytorch-ood":
         return zoo
     ours = [kind for kind in NATIVE if _meant_for(kind, network)]
     return ours if name == "native" else [*ours, *zoo]
@@ -118,11 +118,11 @@ def _suits(kind: str, network: AnyNetwork) -> bool:
     return True
 
 
-def _make(text: str, subject: Subject) -> Detector:
+def _make(text: str, subject: EvaluatedNetwork) -> Detector:
     name, *given = text.split(":")
     if name not in DETECTORS:
         raise ArgumentError(
-            f"Expected detectors out of {', '.join(NATIVE)}, zoo-... or {', '.join(FAMILIES)} but got {name!r}."
+            f"Expected detectors out of {', '.join(NATIVE)}, pytorch-ood-... or {', '.join(FAMILIES)} but got {name!r}."
         )
     options = NATIVE[name].options if name in NATIVE else ()
     std = None if subject.normalise is None else subject.normalise.std

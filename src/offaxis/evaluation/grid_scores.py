@@ -13,47 +13,49 @@ from offaxis.data.splits import ValidationSplit
 from offaxis.data.transforms import Batches
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.passes import layers_of
-from offaxis.evaluation.detector_runs import Candidate
+from offaxis.evaluation.detector_runs import DetectorRun
 from offaxis.evaluation.store import Store
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.inference import evaluating
+from offaxis.networks.inference import eval_mode
 from offaxis.progress import Progress
 
 CONFIDENCE = "confidence"
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked of a candidate: scores as it was given, or evidence over its whole grid."""
+class ScoreRequest:
+    """What is asked of a candidate: scores as it was given, or grid_scores over its whole grid."""
 
-    candidate: Candidate
+    candidate: DetectorRun
     grid: bool
 
     @property
     def name(self) -> str:
-        """Names the evidence in a store."""
+        """Names the grid_scores in a store."""
         return f"{self.candidate.name}-{'grid' if self.grid else 'given'}"
 
     @property
     def reads_images(self) -> bool:
         """Whether outputs are not enough."""
         detector = self.candidate.detector
-        return (detector.evidence_reads if self.grid else detector.reads) is Reads.IMAGES
+        return (detector.grid_reads if self.grid else detector.reads) is Reads.IMAGES
 
 
-def questions(candidate: Candidate, tuning: bool) -> list[Question]:
+def score_requests(candidate: DetectorRun, tuning: bool) -> list[ScoreRequest]:
     """What must be asked to score a candidate as given and, with ``tuning``, at every setting.
 
     Evidence over the grid holds the given setting too, unless a detector that perturbs images has another.
     """
     if not (tuning and candidate.tuned):
-        return [Question(candidate, False)]
+        return [ScoreRequest(candidate, False)]
     detector = candidate.detector
     present = {name: getattr(detector, name) for name in detector.grid}
     held = all(value in detector.grid[name] for name, value in present.items())
-    shared = held or Reads.IMAGES not in (detector.reads, detector.evidence_reads)
-    return [Question(candidate, True)] if shared else [Question(candidate, True), Question(candidate, False)]
+    shared = held or Reads.IMAGES not in (detector.reads, detector.grid_reads)
+    return (
+        [ScoreRequest(candidate, True)] if shared else [ScoreRequest(candidate, True), ScoreRequest(candidate, False)]
+    )
 
 
 def gather(
@@ -61,7 +63,7 @@ def gather(
     network_key: str,
     divided: ValidationSplit,
     batches: Batches,
-    asked: Sequence[Question],
+    asked: Sequence[ScoreRequest],
     store: Store,
     title: str,
     with_confidence: bool = False,
@@ -83,21 +85,21 @@ def gather(
         with_confidence: keep, too, how sure the network was of each image and whether it was right.
         quiet: show no progress.
     """
-    missing = [q for q in asked if not store.has_evidence(network_key, divided.key, q.name)]
+    missing = [q for q in asked if not store.has_grid_scores(network_key, divided.key, q.name)]
     sharing = [q for q in missing if not q.reads_images]
-    confidence = with_confidence and not store.has_evidence(network_key, divided.key, CONFIDENCE)
+    confidence = with_confidence and not store.has_grid_scores(network_key, divided.key, CONFIDENCE)
     if sharing or confidence:
         found = _shared_pass(network, batches, sharing, confidence, title, quiet)
         for name, arrays in found.items():
-            store.add_evidence(network_key, divided.key, name, arrays)
+            store.add_grid_scores(network_key, divided.key, name, arrays)
     for question in missing:
         if question.reads_images:
             values = _own_pass(network, batches, question, title, quiet)
-            store.add_evidence(network_key, divided.key, question.name, {"evidence": values})
+            store.add_grid_scores(network_key, divided.key, question.name, {"grid_scores": values})
 
 
 def _shared_pass(
-    network: AnyNetwork, batches: Batches, asked: Sequence[Question], confidence: bool, title: str, quiet: bool
+    network: AnyNetwork, batches: Batches, asked: Sequence[ScoreRequest], confidence: bool, title: str, quiet: bool
 ) -> dict[str, dict[str, NDArray[Any]]]:
     layers = layers_of(q.candidate.detector for q in asked)
     answers = [_answering(q) for q in asked]
@@ -107,7 +109,7 @@ def _shared_pass(
     detectors = f"{len(asked)} detectors that share a pass" if len(asked) > 1 else "".join(q.name for q in asked)
     with Progress(f"{title}: {detectors or 'accuracy'}", len(batches), quiet) as progress:
         for done, (images, labels) in enumerate(batches, 1):
-            with evaluating(network), torch.no_grad():
+            with eval_mode(network), torch.no_grad():
                 outputs = network.outputs(_to(network, images), layers)
             for answer, kept in zip(answers, parts, strict=True):
                 kept.append(answer(outputs).cpu().numpy())
@@ -116,13 +118,13 @@ def _shared_pass(
                 sure.append(best.values.cpu().numpy())
                 right.append((best.indices.cpu() == labels).numpy())
             progress.to(done)
-    found = {q.name: {"evidence": np.concatenate(kept)} for q, kept in zip(asked, parts, strict=True)}
+    found = {q.name: {"grid_scores": np.concatenate(kept)} for q, kept in zip(asked, parts, strict=True)}
     if confidence:
         found[CONFIDENCE] = {"confidence": np.concatenate(sure), "correct": np.concatenate(right)}
     return found
 
 
-def _own_pass(network: AnyNetwork, batches: Batches, question: Question, title: str, quiet: bool) -> NDArray[Any]:
+def _own_pass(network: AnyNetwork, batches: Batches, question: ScoreRequest, title: str, quiet: bool) -> NDArray[Any]:
     detector, kept = question.candidate.detector, []
     with Progress(
         f"{title}: {detector.name}{' over its grid' if question.grid else ''}", len(batches), quiet
@@ -130,7 +132,7 @@ def _own_pass(network: AnyNetwork, batches: Batches, question: Question, title: 
         for done, (images, _) in enumerate(batches, 1):
             on_device = _to(network, images)
             if question.grid:
-                values = detector.evidence_images(network, on_device)
+                values = detector.grid_scores_images(network, on_device)
             else:
                 values = detector.score_images(network, on_device).unsqueeze(1)
             kept.append(values.detach().cpu().numpy())
@@ -138,21 +140,21 @@ def _own_pass(network: AnyNetwork, batches: Batches, question: Question, title: 
     return np.concatenate(kept)
 
 
-def _answering(question: Question) -> Any:
-    """A function Outputs -> evidence (N, S, ...) of one batch."""
+def _answering(question: ScoreRequest) -> Any:
+    """A function Outputs -> grid_scores (N, S, ...) of one batch."""
     detector = question.candidate.detector
     detector.check_fitted()
     if not question.grid:
         return lambda outputs: detector.score(outputs).unsqueeze(1)
-    if type(detector).evidence is Detector.evidence:  # make each setting's detector once, not once a batch
-        every = [detector.at(**setting) for setting in detector.settings]
+    if type(detector).grid_scores is Detector.grid_scores:  # make each setting's detector once, not once a batch
+        every = [detector.with_hyperparameters(**setting) for setting in detector.settings]
         settings = [one for one in every if one.reads is not Reads.IMAGES]  # the given one may, and is asked by itself
 
         def each(outputs: Outputs) -> Tensor:
             return torch.stack([one.score(outputs) for one in settings], 1)
 
         return each
-    return detector.evidence
+    return detector.grid_scores
 
 
 def _to(network: AnyNetwork, images: Tensor) -> Tensor:

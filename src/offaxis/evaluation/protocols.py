@@ -83,8 +83,16 @@ def less_biased_rows(
 
 
 ONE_VS_ONE = (
-    "tin-crop", "tin-crop-free", "tin-resize", "lsun-crop", "lsun-crop-free", "lsun-resize", "isun", "svhn", "food101"
-)  # fmt: skip
+    "tin-crop",
+    "tin-crop-free",
+    "tin-resize",
+    "lsun-crop",
+    "lsun-crop-free",
+    "lsun-resize",
+    "isun",
+    "svhn",
+    "food101",
+)
 _REST = ("isun", "svhn", "food101", "stl10", "mnist", "fashion-mnist", "notmnist", "gaussian", "uniform")
 FRAME_FREE = ("tin-crop-free", "tin-resize", "lsun-crop-free", "lsun-resize", *_REST)
 FRAMED = ("tin-crop", "tin-resize", "lsun-crop", "lsun-resize", *_REST)

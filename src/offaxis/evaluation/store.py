@@ -8,7 +8,7 @@
       sets/KEY.json, KEY.npz       a set's name, count and checksum; the indices of its validation and test images
       results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own; .gz is read too
       scores/NETWORK/SET/*.npz     the scores of the test images
-      evidence/NETWORK/SET/*.npz   what scores at every setting of a grid are made from; may be deleted
+      grid_scores/NETWORK/SET/*.npz   what scores at every setting of a grid are made from; may be deleted
 
 No file is ever appended to or replaced, and each gets its name only when it is complete. So any number of processes, on
 any number of machines that share the folder, can write at once, and whatever stops them leaves only whole files.
@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offaxis.errors import StoreError
-from offaxis.evaluation.results import NetworkRecord, Result, digest
-from offaxis.files import replacing, write_text
+from offaxis.evaluation.results import NetworkRecord, Result
+from offaxis.files import digest, replacing, write_text
 
 FORMAT = "offaxis-results"
 VERSION = 1
@@ -147,16 +147,16 @@ class Store:
         scores = found[name]
         return scores.astype(np.float32) if scores.dtype == np.float16 else scores
 
-    def add_evidence(self, network: str, set_key: str, name: str, arrays: Mapping[str, Array]) -> None:
+    def add_grid_scores(self, network: str, set_key: str, name: str, arrays: Mapping[str, Array]) -> None:
         """Keep arrays over all images of a set, from which scores are made."""
         self._keep_arrays(str(self._evidence(network, set_key, name).relative_to(self.path)), arrays)
 
-    def has_evidence(self, network: str, set_key: str, name: str) -> bool:
-        """Whether ``evidence`` would find something."""
+    def has_grid_scores(self, network: str, set_key: str, name: str) -> bool:
+        """Whether ``grid_scores`` would find something."""
         return self._evidence(network, set_key, name).exists()
 
-    def evidence(self, network: str, set_key: str, name: str) -> dict[str, Array]:
-        """What ``add_evidence`` was given."""
+    def grid_scores(self, network: str, set_key: str, name: str) -> dict[str, Array]:
+        """What ``add_grid_scores`` was given."""
         return _read(self._evidence(network, set_key, name))
 
     # -----------------------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Store:
         return sorted(file for file in (self.path / folder).glob(pattern) if not file.name.startswith("."))
 
     def _evidence(self, network: str, set_key: str, name: str) -> Path:
-        return self.path / "evidence" / network / set_key / f"{name}.npz"
+        return self.path / "grid_scores" / network / set_key / f"{name}.npz"
 
     def _foreign(self) -> bool:
         """Whether there is something here that is not ours: we begin with store.json, written under a name of its own."""
@@ -245,7 +245,7 @@ def _read(file: Path) -> dict[str, Array]:
         ) from None
 
 
-def compact(store: Store, out: str | Path, images: int | None = None) -> Store:
+def archive_store(store: Store, out: str | Path, images: int | None = None) -> Store:
     """Copy a store: every result with its exact metrics; scores in 16 bits, of some images of each set, one file a network.
 
     Tables are those of the whole store. Histograms, curves and the strangest images are made from the scores that are
@@ -274,7 +274,7 @@ def compact(store: Store, out: str | Path, images: int | None = None) -> Store:
             name = f"{key}-{digest(reference)}"
             arrays = files.setdefault(result.weights, {})
             if name not in arrays:
-                arrays[name] = narrow(store.scores(reference)[kept[key]])
+                arrays[name] = quantise(store.scores(reference)[kept[key]])
             references.append(f"scores/{result.weights}.npz#{name}")
         results.append(replace(result, scores=(references[0], references[1])))
     for network, arrays in files.items():
@@ -289,7 +289,7 @@ def compact(store: Store, out: str | Path, images: int | None = None) -> Store:
     return copy
 
 
-def narrow(scores: Array) -> Array:
+def quantise(scores: Array) -> Array:
     """The scores in 16 bits where few become equal by it, else in 32."""
     with np.errstate(over="ignore"):  # what is too large for 16 bits becomes infinite, and is seen below
         half = scores.astype(np.float16)

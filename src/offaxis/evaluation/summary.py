@@ -42,7 +42,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Cell:
+class MeanStd:
     """One row of a table for one detector: mean and standard deviation over seeds (and, less-biased, over the other sets).
 
     Attributes:
@@ -80,7 +80,7 @@ class Summary:
     method: str
     passes: tuple[float, float]
     groups: Mapping[str, Spread]
-    rows: Mapping[str, Cell]
+    rows: Mapping[str, MeanStd]
     cells: Mapping[tuple[int, str], float]
     metric: str = "auroc"
 
@@ -149,7 +149,7 @@ def views_in(results: Iterable[Result]) -> list[View]:
     return [view for view in VIEWS if view == "one-vs-one" or False in tuned]
 
 
-def spread(values: NDArray[np.float64]) -> Spread:
+def spread_of(values: NDArray[np.float64]) -> Spread:
     """(seeds, sets) -> mean and both standard deviations."""
     seeds, sets = values.shape
     return Spread(
@@ -173,11 +173,17 @@ def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Sum
     values = {row: values[row] for row in order}
     cells = {(seed, row): float(np.mean(v)) for row, by_seed in values.items() for seed, v in by_seed.items()}
     return Summary(
-        first.id, first.network, first.detector, first.state, method,
+        first.id,
+        first.network,
+        first.detector,
+        first.state,
+        method,
         (max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members)),
-        _spreads(cells, groups), {row: _cell([v for one in by_seed.values() for v in one]) for row, by_seed in values.items()},
-        cells, metric,
-    )  # fmt: skip
+        _spreads(cells, groups),
+        {row: _cell([v for one in by_seed.values() for v in one]) for row, by_seed in values.items()},
+        cells,
+        metric,
+    )
 
 
 def _place(id_name: str, row: str) -> tuple[int, int, str]:
@@ -186,8 +192,8 @@ def _place(id_name: str, row: str) -> tuple[int, int, str]:
     return GROUPS.index(relation(id_name, row).group), known.index(row) if row in known else len(known), row
 
 
-def _cell(values: list[float]) -> Cell:
-    return Cell(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
+def _cell(values: list[float]) -> MeanStd:
+    return MeanStd(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
 
 
 def _spreads(cells: Mapping[tuple[int, str], float], groups: Mapping[str, Group]) -> dict[str, Spread]:
@@ -197,10 +203,10 @@ def _spreads(cells: Mapping[tuple[int, str], float], groups: Mapping[str, Group]
         rows = list(dict.fromkeys(row for _, row in cells if group in ("all", groups.get(row))))
         matrix = complete(cells, rows)
         if matrix.size:
-            found[group] = spread(matrix)
+            found[group] = spread_of(matrix)
         elif rows:
             each = [np.mean([v for (_, r), v in cells.items() if r == row]) for row in rows]
-            found[group] = spread(np.array([each], np.float64))
+            found[group] = spread_of(np.array([each], np.float64))
     return found
 
 
@@ -243,7 +249,9 @@ class Comparison:
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
-def compare(first: Summary, second: Summary, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Comparison:
+def compare_detectors(
+    first: Summary, second: Summary, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Comparison:
     """Compare two detectors on what they share.
 
     The interval is a percentile bootstrap that draws sets *and* seeds anew, so it speaks of other sets like these and of

@@ -36,7 +36,7 @@ def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
     return HEADS[head](in_features, num_classes)
 
 
-def describe(head: Head) -> dict[str, Any] | None:
+def describe_head(head: Head) -> dict[str, Any] | None:
     """What ``make_head`` needs to make such a head again, as JSON can hold it; None for a head that is not in HEADS."""
     for name, made in HEADS.items():
         kind: Any = getattr(made, "func", made)
@@ -55,6 +55,6 @@ __all__ = [
     "IsoMaxHead",
     "LinearHead",
     "Outputs",
-    "describe",
+    "describe_head",
     "make_head",
 ]

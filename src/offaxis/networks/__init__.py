@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from offaxis.errors import ArgumentError
-from offaxis.heads import HEADS, describe
+from offaxis.heads import HEADS, describe_head
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.densenet import densenet_bc
 from offaxis.networks.wide_resnet import wide_resnet
@@ -36,7 +36,7 @@ def by_name(name: str) -> Callable[..., Classifier]:
 
 def description(classifier: Classifier) -> dict[str, Any] | None:
     """What ``build`` needs to make such a network again, as JSON can hold it; None for one that is not ours."""
-    head = describe(classifier.head)
+    head = describe_head(classifier.head)
     if classifier.origin is None or head is None:
         return None
     return {**classifier.origin, "num_classes": classifier.num_classes, "head": head}

@@ -47,7 +47,7 @@ class Network(Protocol):
 
 
 @contextmanager
-def evaluating(network: Network) -> Iterator[None]:
+def eval_mode(network: Network) -> Iterator[None]:
     """Eval mode inside the block; afterwards every part has the mode that it had."""
     training = [module for module in network.modules() if module.training]
     for module in training:
@@ -63,16 +63,16 @@ def stream(network: Network, batches: Batches, layers: Iterable[str] = ()) -> It
     """One forward pass over (images, labels), in eval mode and without gradients: (Outputs, labels) batch by batch."""
     names = tuple(layers)
     for images, labels in batches:
-        on_device = to_device(network, images)
+        on_device = to_network(network, images)
         check_labels(labels, len(images), network.num_classes)
-        with evaluating(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             outputs = network.outputs(on_device, names)
         check_finite("What the network says of training images", outputs.logits)
         check_finite("What the network sees in training images", outputs.features)
         yield outputs, labels.to(on_device.device)
 
 
-def to_device(network: Network, images: Tensor) -> Tensor:
+def to_network(network: Network, images: Tensor) -> Tensor:
     """The images where the network is, in its type and its fastest layout, after a look at type, shape and values."""
     if images.dim() != 4 or not images.is_floating_point():
         raise BadOutputsError(

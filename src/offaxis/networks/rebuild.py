@@ -10,7 +10,7 @@ from torch import nn
 from offaxis import networks
 from offaxis.detectors import Ensemble, LeaveOutEnsemble
 from offaxis.errors import BundleError
-from offaxis.heads import HEADS, describe
+from offaxis.heads import HEADS, describe_head
 from offaxis.networks import third_party
 from offaxis.networks.attach import attach
 from offaxis.networks.classifier import Classifier, Paired
@@ -54,7 +54,7 @@ def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
     ours = networks.description(network)
     if ours is not None:
         return {"kind": "offaxis", "description": ours}
-    head = describe(network.head)
+    head = describe_head(network.head)
     builder = builder or network.builder or third_party.find_builder(network.backbone)
     if head is None or builder is None:
         return {"kind": "given", "num_classes": network.num_classes}
@@ -80,7 +80,7 @@ def must_be_given(plan: dict[str, Any]) -> bool:
     return plan["kind"] == "given" or any(must_be_given(part) for part in parts if part is not None)
 
 
-def rebuild(plan: dict[str, Any], given: nn.Module | None = None) -> AnyNetwork:
+def rebuild_network(plan: dict[str, Any], given: nn.Module | None = None) -> AnyNetwork:
     """The network that a blueprint stands for, with fresh weights.
 
     Args:
@@ -92,8 +92,8 @@ def rebuild(plan: dict[str, Any], given: nn.Module | None = None) -> AnyNetwork:
     """
     if plan["kind"] == "paired":
         pair = given if isinstance(given, Paired) else None
-        first = rebuild(plan["classifier"], None if pair is None else pair.classifier)
-        second = rebuild(plan["detector_network"], None if pair is None else pair.detector_network)
+        first = rebuild_network(plan["classifier"], None if pair is None else pair.classifier)
+        second = rebuild_network(plan["detector_network"], None if pair is None else pair.detector_network)
         return Paired(*_all_of([first, second], (Classifier,)))
     if plan["kind"] in ("ensemble", "leave-out"):
         return _rebuild_ensemble(plan, given)
@@ -115,7 +115,7 @@ def _rebuild_ensemble(plan: dict[str, Any], given: nn.Module | None) -> Ensemble
                 "network=offaxis.detectors.Ensemble([...])), or name a function that does, --network module:function."
             )
         parts = list(given.networks)
-    members = [rebuild(each, part) for each, part in zip(plans, parts, strict=True)]
+    members = [rebuild_network(each, part) for each, part in zip(plans, parts, strict=True)]
     if plan["kind"] == "ensemble":
         return Ensemble(_all_of(members, (Classifier, Paired)))
     chosen = [Chosen(**choice) for choice in plan["chosen"]]

@@ -22,9 +22,7 @@ Builder = dict[str, Any]
 _REFUSED = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable")
 
 # Entries of a configuration of transformers, at any depth, that would do the same or run code from elsewhere.
-_REFUSED_ENTRIES = (
-    "architecture", "auto_map", "backbone", "backbone_kwargs", "model_args", "use_pretrained_backbone"
-)  # fmt: skip
+_REFUSED_ENTRIES = ("architecture", "auto_map", "backbone", "backbone_kwargs", "model_args", "use_pretrained_backbone")
 
 
 def find_builder(network: nn.Module) -> Builder | None:

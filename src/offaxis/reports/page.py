@@ -20,7 +20,7 @@ from offaxis.files import write_text
 from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
 from offaxis.reports.figures import as_svg, dependency_matrix, less_biased_bars, ranking
 from offaxis.reports.provenance import commands
-from offaxis.reports.report import Part
+from offaxis.reports.report import IDSection
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, slug
 from offaxis.reports.thumbnails import Loader, Thumbnails, strangest
 
@@ -35,7 +35,7 @@ DETECTOR_NOTES = {
 
 
 def write_page(
-    store: Store, parts: Sequence[Part], path: Path, title: str, thumbnails: int = 6, load: Loader | None = None
+    store: Store, parts: Sequence[IDSection], path: Path, title: str, thumbnails: int = 6, load: Loader | None = None
 ) -> None:
     """Write the page.
 
@@ -56,9 +56,12 @@ def write_page(
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("offaxis.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=PackageLoader("offaxis.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     environment.filters["data"] = _data
     return environment
 
@@ -72,7 +75,7 @@ def _data(value: Any) -> Markup:
 
 
 def _part(
-    store: Store, part: Part, records: Sequence[NetworkRecord], count: int, load: Loader | None
+    store: Store, part: IDSection, records: Sequence[NetworkRecord], count: int, load: Loader | None
 ) -> dict[str, Any]:
     pictures: dict[str, str] = {}
     strips: dict[str, Any] = {}
@@ -111,7 +114,7 @@ def _part(
     }
 
 
-def _sets(store: Store, part: Part) -> list[dict[str, Any]]:
+def _sets(store: Store, part: IDSection) -> list[dict[str, Any]]:
     about = store.sets()
     rows = {r.ood_data: r for r in part.results}
     first = part.results[0]
@@ -126,10 +129,17 @@ def _set(about: dict[str, Any], id_name: str, group: str, note: str) -> dict[str
     tested = about["images"] - about["validation"]
     licence = CATALOGUE[name].licence if name in CATALOGUE else "your own"
     return {
-        "name": set_title(name), "group": group, "note": note, "tested": tested, "validation": about["validation"],
-        "rule": about["rule"], "shape": "x".join(map(str, about["shape"])), "licence": licence,
-        "fingerprint": about["fingerprint"], "id": name == id_name,
-    }  # fmt: skip
+        "name": set_title(name),
+        "group": group,
+        "note": note,
+        "tested": tested,
+        "validation": about["validation"],
+        "rule": about["rule"],
+        "shape": "x".join(map(str, about["shape"])),
+        "licence": licence,
+        "fingerprint": about["fingerprint"],
+        "id": name == id_name,
+    }
 
 
 def _ranking(summaries: Sequence[Summary], prefix: str) -> Markup | None:

@@ -26,7 +26,7 @@ SHOWN_METRICS = ("auroc", "accuracy_at_tpr95", "aupr_in")
 
 
 @dataclass(frozen=True)
-class Chapter:
+class ProtocolSection:
     """One protocol (or view of it) for one ID set.
 
     Attributes:
@@ -47,21 +47,21 @@ class Chapter:
 
 
 @dataclass(frozen=True)
-class Part:
+class IDSection:
     """Everything for one ID set."""
 
     id: str
     networks: Table
-    chapters: Sequence[Chapter]
+    chapters: Sequence[ProtocolSection]
     results: Sequence[Result]
 
 
-def parts_of(
+def sections_of(
     results: Sequence[Result],
     records: Sequence[NetworkRecord],
     metrics: Sequence[str] = SHOWN_METRICS,
     paper: bool = False,
-) -> list[Part]:
+) -> list[IDSection]:
     """The report's contents, an ID set after the other.
 
     Raises:
@@ -74,7 +74,7 @@ def parts_of(
     for id_name in dict.fromkeys(r.id for r in results):
         own = [r for r in results if r.id == id_name]
         parts.append(
-            Part(
+            IDSection(
                 id_name,
                 networks_table(records, id_name),
                 [_chapter(own, v, metrics, paper) for v in views_in(own)],
@@ -84,7 +84,7 @@ def parts_of(
     return parts
 
 
-def _chapter(results: Sequence[Result], view: View, metrics: Sequence[str], paper: bool) -> Chapter:
+def _chapter(results: Sequence[Result], view: View, metrics: Sequence[str], paper: bool) -> ProtocolSection:
     by_metric = {metric: summarise(results, view, metric) for metric in metrics}
     first = metrics[0]
     summaries = by_metric[first]
@@ -94,13 +94,13 @@ def _chapter(results: Sequence[Result], view: View, metrics: Sequence[str], pape
         for metric, found in by_metric.items()
     ]
     if view == "less-biased by assumed set":  # means over the same pairs in another order
-        return Chapter(view, summaries, None, tables, None)
+        return ProtocolSection(view, summaries, None, tables, None)
     differences = pairs_table(summaries, view, first) if len(summaries) > 1 else None
     theirs = next(iter(beside_view(by_metric, view)), None) if paper else None
-    return Chapter(view, summaries, ranking_table(summaries, view, first), tables, differences, theirs)
+    return ProtocolSection(view, summaries, ranking_table(summaries, view, first), tables, differences, theirs)
 
 
-def tables_of(parts: Sequence[Part]) -> list[Table]:
+def tables_of(parts: Sequence[IDSection]) -> list[Table]:
     """Every table that is read by people, in order."""
     found = []
     for part in parts:
@@ -110,7 +110,9 @@ def tables_of(parts: Sequence[Part]) -> list[Table]:
     return found
 
 
-def write_tables(store: Store, out: Path, metrics: Sequence[str] = SHOWN_METRICS, paper: bool = False) -> list[Part]:
+def write_tables(
+    store: Store, out: Path, metrics: Sequence[str] = SHOWN_METRICS, paper: bool = False
+) -> list[IDSection]:
     """Write ``report.md`` and, for each table, CSV and LaTeX; returns what the page is made from.
 
     Args:
@@ -120,7 +122,7 @@ def write_tables(store: Store, out: Path, metrics: Sequence[str] = SHOWN_METRICS
         paper: put the paper's numbers beside ours.
     """
     results = store.results()
-    parts = parts_of(results, store.networks(), metrics, paper)
+    parts = sections_of(results, store.networks(), metrics, paper)
     lines = ["# Results\n"]
     for part in parts:
         lines.append(f"## {set_title(part.id)} in distribution\n")

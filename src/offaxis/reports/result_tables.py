@@ -6,7 +6,7 @@ import numpy as np
 
 from offaxis.data import CATALOGUE
 from offaxis.evaluation.results import NetworkRecord, Result
-from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare, reference_of
+from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_detectors, reference_of
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.reports.tables import Entry, Table, Value, percent
 
@@ -132,7 +132,7 @@ def pairs_table(
         pairs += [
             (a, b) for i, a in ranked for j, b in ranked if i < j and a.network == b.network and reference not in (a, b)
         ]
-    found = [compare(a, b) for a, b in pairs if set(a.cells) & set(b.cells)]
+    found = [compare_detectors(a, b) for a, b in pairs if set(a.cells) & set(b.cells)]
     rows = [_pair(c)[0 if every else 1 :] for c in found]
     first = ("first", "second") if every else ("the other",)
     return Table(
@@ -158,18 +158,37 @@ def results_table(results: Iterable[Result]) -> Table:
         row += [Value(r.metrics.get(name), percent(r.metrics.get(name))) for name in metrics]
         rows.append([*row, r.weights, r.id_data, r.ood_data])
     columns = (
-        "id", "network", "seed", "ood", "assumed", "group", "detector", "state", "hyperparameters", "forward", "backward",
-        "id images", "ood images", *metrics, "weights", "id data", "ood data",
-    )  # fmt: skip
+        "id",
+        "network",
+        "seed",
+        "ood",
+        "assumed",
+        "group",
+        "detector",
+        "state",
+        "hyperparameters",
+        "forward",
+        "backward",
+        "id images",
+        "ood images",
+        *metrics,
+        "weights",
+        "id data",
+        "ood data",
+    )
     return Table("results", "Every result", columns, rows, heads=9)
 
 
 def _pair(c: Comparison) -> list[Entry]:
     text = f"{100 * c.difference:+.2f}"
     return [
-        c.first, c.second, Value(c.difference, text, best=c.clear), _number(c.low), _number(c.high),
+        c.first,
+        c.second,
+        Value(c.difference, text, best=c.clear),
+        _number(c.low),
+        _number(c.high),
         *(Value(n, str(n)) for n in (c.wins, c.pairs, c.seeds, c.sets)),
-    ]  # fmt: skip
+    ]
 
 
 def _value(mean: float, std: float | None, best: float, several: bool = True, share: float | None = None) -> Value:

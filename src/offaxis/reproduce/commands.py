@@ -8,14 +8,13 @@ from pathlib import Path
 from offaxis.data import CATALOGUE, relation
 from offaxis.errors import ArgumentError
 from offaxis.evaluation.protocols import POOLS, sets_for
-from offaxis.evaluation.results import digest
-from offaxis.files import write_text
-from offaxis.reproduce.settings import Scale, Trained
+from offaxis.files import digest, write_text
+from offaxis.reproduce.settings import NetworkRecipe, Settings
 from offaxis.training import RECIPES
 
 
 @dataclass(frozen=True)
-class Work:
+class CommandCost:
     """What a step costs, in images.
 
     Attributes:
@@ -32,7 +31,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Step:
+class Command:
     """A command.
 
     Attributes:
@@ -47,7 +46,7 @@ class Step:
     words: tuple[str, ...]
     outcome: Path | None
     marks: Path
-    work: Work
+    work: CommandCost
     needs: tuple[Path, ...] = ()
     key: tuple[str, ...] = ()
 
@@ -82,7 +81,7 @@ GIVEN_PASSES = {"odin": (2.0, 1.0), "leave-out": (2.0, 1.0)}
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """One training.
 
     Attributes:
@@ -94,7 +93,7 @@ class Run:
         options: words that do not show in its name, such as another recipe's epochs.
     """
 
-    trained: Trained
+    trained: NetworkRecipe
     id: str
     seed: int
     head: str
@@ -109,7 +108,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Chain:
+class Reproduction:
     """Where a reproduction lives and how large it is.
 
     Attributes:
@@ -118,7 +117,7 @@ class Chain:
         runs: the folder for trainings; those that are there already are used as they are.
     """
 
-    scale: Scale
+    scale: Settings
     out: Path
     runs: Path
 
@@ -127,7 +126,7 @@ class Chain:
         """The results store, shared by all items of a scale."""
         return self.out / "results"
 
-    def train(self, run: Run) -> Step:
+    def train(self, run: TrainingRun) -> Command:
         """The command that trains a network; it goes on where it stopped."""
         words = ("train", "--id", run.id, "--network", run.trained.network, "--head", run.head, *run.variant)
         options = (*run.trained.options, *run.options)
@@ -137,18 +136,18 @@ class Chain:
             epochs = int(options[len(options) - options[::-1].index("--epochs")])
         images = float(CATALOGUE[run.id].counts["train"] * epochs) if run.id in CATALOGUE else 0.0
         folder = self.runs / run.name
-        work = Work(run.trained.network, run.id, images, images)
-        return Step((*words, "--out", str(folder)), self._network(run), self.out / "done", work)
+        work = CommandCost(run.trained.network, run.id, images, images)
+        return Command((*words, "--out", str(folder)), self._network(run), self.out / "done", work)
 
     def evaluate(
         self,
-        runs: Sequence[Run],
+        runs: Sequence[TrainingRun],
         ood: Sequence[str],
         detectors: Sequence[str],
         protocol: str = "one-vs-one",
         tune: bool = True,
         together: str = "single",
-    ) -> Step:
+    ) -> Command:
         """The command that evaluates one network, or several as one; done for the sets that pools stand for today."""
         first = runs[0]
         begin = ("evaluate", *(str(self.runs / run.name) for run in runs), "--id", first.id, "--ood")
@@ -165,12 +164,12 @@ class Chain:
         costs = [(GRID_PASSES if tune else GIVEN_PASSES).get(name, (0.0, 0.0)) for name in detectors]
         forward, backward = 1 + sum(f for f, _ in costs), sum(b for _, b in costs)
         many = len(runs)
-        work = Work(first.trained.network, first.id, many * images * forward, many * images * backward)
+        work = CommandCost(first.trained.network, first.id, many * images * forward, many * images * backward)
         needs = (self.store / "store.json", *(self._network(run) for run in runs))
         key = (*begin, ",".join(_sets_here(first.id, ood)), *words)
-        return Step((*begin, ",".join(ood), *words), None, self.out / "done", work, needs, key)
+        return Command((*begin, ",".join(ood), *words), None, self.out / "done", work, needs, key)
 
-    def _network(self, run: Run) -> Path:
+    def _network(self, run: TrainingRun) -> Path:
         return self.runs / run.name / "model.safetensors"
 
     @property

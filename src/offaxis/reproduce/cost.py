@@ -19,8 +19,8 @@ from offaxis.detectors.odin import ODIN
 from offaxis.errors import ArgumentError
 from offaxis.networks import by_name, densenet_bc, wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import to_device
-from offaxis.reproduce.commands import Step
+from offaxis.networks.inference import to_network
+from offaxis.reproduce.commands import Command
 
 PAPER = ("densenet-100-12", "wrn-28-10")
 """The networks of the paper's table."""
@@ -60,7 +60,7 @@ def network_named(name: str, head: str) -> Classifier:
     return make(int(found[2]), int(found[3]), head=head).eval()
 
 
-def measure(
+def measure_cost(
     name: str,
     batch: int = 128,
     rounds: int = 5,
@@ -79,7 +79,7 @@ def measure(
     at_least_one("batch", batch)
     at_least_one("rounds", rounds)
     linear, cosine = (network_named(name, head).to(device) for head in ("linear", "cosine"))
-    images = to_device(
+    images = to_network(
         linear, torch.randn(batch, 3, 32, 32)
     )  # in the layout that detectors use, for the plain pass too
     few = images[:20] if batch >= 20 else images.repeat(20, 1, 1, 1)[:20]
@@ -145,7 +145,7 @@ def _trial(network: Classifier, images: Tensor) -> tuple[float, float]:
     return (middle - begun) / len(images), (time.perf_counter() - middle) / len(images)
 
 
-def seconds(steps: Iterable[Step]) -> float:
+def seconds(steps: Iterable[Command]) -> float:
     """The time that steps would take one after the other, without reading images and without waiting for others."""
     total = 0.0
     for step in steps:

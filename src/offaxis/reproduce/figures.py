@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from offaxis.data import ImageSet, limit_images, load
+from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.transforms import Batches
 from offaxis.errors import DataError
 from offaxis.evaluation import Store
@@ -25,10 +25,10 @@ from offaxis.reports.figures import (
     head_diagram,
     histograms,
     less_biased_bars,
-    save,
+    save_figure,
 )
 from offaxis.reports.result_tables import set_title
-from offaxis.reproduce.commands import Chain, Run
+from offaxis.reproduce.commands import Reproduction, TrainingRun
 from offaxis.reproduce.tables import paper_rows, results_of
 from offaxis.training import Trained, load_run
 
@@ -36,12 +36,12 @@ SHOWN_FRAMES = 8
 FRAME = 2  # pixels, on each side of the crops that the field uses
 
 
-def head(_: Chain, out: Path) -> list[Path]:
+def head(_: Reproduction, out: Path) -> list[Path]:
     """The diagram of the head."""
-    return list(save(head_diagram(), out / "head"))
+    return list(save_figure(head_diagram(), out / "head"))
 
 
-def score_histograms(chain: Chain, standard: Run, cosine: Run, out: Path) -> list[Path]:
+def score_histograms(chain: Reproduction, standard: TrainingRun, cosine: TrainingRun, out: Path) -> list[Path]:
     """The largest logit of a standard network above the largest cosine of a cosine network, set by set."""
     store = Store.existing(chain.store)
     panels = []
@@ -52,24 +52,24 @@ def score_histograms(chain: Chain, standard: Run, cosine: Run, out: Path) -> lis
                 panels.append(
                     Panel(f"{_called(run.head)} network", known, strange, set_title(r.id), set_title(r.ood), label)
                 )
-    return list(save(histograms(panels), out / "histograms"))
+    return list(save_figure(histograms(panels), out / "histograms"))
 
 
 def _called(head: str) -> str:
     return "standard" if head == "linear" else head
 
 
-def bars(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> list[Path]:
+def bars(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], out: Path) -> list[Path]:
     """A bar for each method over each assumed set, with the deviation over the other sets and the seeds."""
     panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
     results = results_of(chain, [run for pair in pairs for run in pair], chain.scale.frame_free)
     for s in paper_rows(summarise(results, "less-biased by assumed set")):
         panel = panels.setdefault(f"{s.network.split()[0]}, {set_title(s.id)}", {})
         panel[s.detector] = {set_title(n): (100 * cell.mean, 100 * (cell.std or 0.0)) for n, cell in s.rows.items()}
-    return list(save(less_biased_bars(panels), out / "less-biased-bars"))
+    return list(save_figure(less_biased_bars(panels), out / "less-biased-bars"))
 
 
-def dependencies(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> list[Path]:
+def dependencies(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], out: Path) -> list[Path]:
     """AUROC over the assumed set: of two tested sets (figure 4), of all (the supplement's), and as a matrix."""
     trained, id_name = chain.scale.networks[-1], chain.scale.ids[-1]
     runs = [run for pair in pairs for run in pair if run.trained == trained and run.id == id_name]
@@ -92,10 +92,12 @@ def dependencies(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> l
     rows = panels.get("mahalanobis", {})
     tuned = {tested: {a: row[tested] for a, row in rows.items() if tested in row} for tested in shown}
     figures["dependency"] = dependency(tuned, {tested: free[tested] for tested in shown})
-    return [path for name, figure in figures.items() for path in save(figure, out / name)]
+    return [path for name, figure in figures.items() for path in save_figure(figure, out / name)]
 
 
-def scales(chain: Chain, sweep: Mapping[tuple[str, float | None], Sequence[Run]], out: Path) -> list[Path]:
+def scales(
+    chain: Reproduction, sweep: Mapping[tuple[str, float | None], Sequence[TrainingRun]], out: Path
+) -> list[Path]:
     """AUROC over the fixed scale, and what the predicted scale gives."""
     curves: dict[str, dict[float, float]] = {}
     predicted: dict[str, float] = {}
@@ -106,37 +108,37 @@ def scales(chain: Chain, sweep: Mapping[tuple[str, float | None], Sequence[Run]]
             predicted[set_title(id_name)] = mean
         else:
             curves.setdefault(set_title(id_name), {})[scale] = mean
-    return list(save(fixed_scale(curves, predicted), out / "fixed-scale"))
+    return list(save_figure(fixed_scale(curves, predicted), out / "fixed-scale"))
 
 
-def spaces(chain: Chain, standard: Run, cosine: Run, out: Path) -> list[Path]:
+def spaces(chain: Reproduction, standard: TrainingRun, cosine: TrainingRun, out: Path) -> list[Path]:
     """t-SNE of both networks' features."""
     points = chain.scale.points
-    id_test, id_train = (limit_images(load(standard.id, split), points) for split in ("test", "train"))
-    first, second = (limit_images(load(name, like=id_test), points) for name in chain.scale.shown)
+    id_test, id_train = (limit_images(load_images(standard.id, split), points) for split in ("test", "train"))
+    first, second = (limit_images(load_images(name, like=id_test), points) for name in chain.scale.shown)
     found = []
     for run, title in ((standard, "standard"), (cosine, "cosine")):
         network = load_run(chain.runs / run.name)
         train, test, one, two = (_features(network, images) for images in (id_train, id_test, first, second))
         found.append(Space(title, train, _labels(id_train), test, _labels(id_test), one, two))
     names = [set_title(name) for name in chain.scale.shown]
-    return list(save(feature_spaces(found, names[0], names[1], limit=points), out / "tsne"))
+    return list(save_figure(feature_spaces(found, names[0], names[1], limit=points), out / "tsne"))
 
 
-def framed_images(_: Chain, out: Path) -> list[Path]:
+def framed_images(_: Reproduction, out: Path) -> list[Path]:
     """Cropped images with their black frame and without it; where no such set is here, photographs with a drawn frame."""
     found: dict[str, tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]] = {}
     for name in ("tin-crop", "lsun-crop"):
         try:
-            images = load(name, "test", in_memory=False)
+            images = load_images(name, "test", in_memory=False)
         except DataError:
             continue
         found[set_title(name)] = _with_and_without(images, FRAME)
     if not found:
-        pictures = load("photographs", "test", size=32, count=SHOWN_FRAMES).batch(torch.arange(SHOWN_FRAMES))
+        pictures = load_images("photographs", "test", size=32, count=SHOWN_FRAMES).batch(torch.arange(SHOWN_FRAMES))
         padded = torch.nn.functional.pad(pictures, (2, 2, 2, 2))
         found["photographs, framed by us"] = ([_shown(p) for p in padded], [_shown(p) for p in pictures])
-    return list(save(frames(found), out / "frames"))
+    return list(save_figure(frames(found), out / "frames"))
 
 
 def _with_and_without(images: ImageSet, width: int) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:

@@ -7,15 +7,15 @@ from pathlib import Path
 from offaxis.errors import ArgumentError
 from offaxis.reproduce import figures as drawings
 from offaxis.reproduce import tables as tabulations
-from offaxis.reproduce.commands import Chain, Run, Step
-from offaxis.reproduce.settings import Trained
+from offaxis.reproduce.commands import Command, Reproduction, TrainingRun
+from offaxis.reproduce.settings import NetworkRecipe
 
 TUNED = ("max-softmax", "odin", "mahalanobis")
 """What the paper compares with, on a standard network; the cosine network is given the cosine score."""
 
 
 @dataclass(frozen=True)
-class Item:
+class PaperItem:
     """A table or a figure.
 
     Attributes:
@@ -27,28 +27,30 @@ class Item:
 
     name: str
     title: str
-    steps: Callable[[Chain], list[Step]]
-    finish: Callable[[Chain, Path], list[Path]]
+    steps: Callable[[Reproduction], list[Command]]
+    finish: Callable[[Reproduction, Path], list[Path]]
 
 
-def pairs_of(chain: Chain, seeds: Sequence[int] | None = None) -> list[tuple[Run, Run]]:
+def pairs_of(chain: Reproduction, seeds: Sequence[int] | None = None) -> list[tuple[TrainingRun, TrainingRun]]:
     """(standard, cosine) networks of every kind, ID set and seed."""
     return [
-        (Run(trained, name, seed, "linear"), Run(trained, name, seed, "cosine"))
-        for trained in chain.scale.networks for name in chain.scale.ids for seed in (seeds or chain.scale.seeds)
-    ]  # fmt: skip
+        (TrainingRun(trained, name, seed, "linear"), TrainingRun(trained, name, seed, "cosine"))
+        for trained in chain.scale.networks
+        for name in chain.scale.ids
+        for seed in (seeds or chain.scale.seeds)
+    ]
 
 
-def ablation_rows(trained: Trained, id_name: str, seed: int, hidden: int = 512) -> dict[str, Run]:
+def ablation_rows(trained: NetworkRecipe, id_name: str, seed: int, hidden: int = 512) -> dict[str, TrainingRun]:
     """The ten rows of the ablation: what is taken away or put in."""
     decayed, wide = ("--decay-head",), ("--hidden", str(hidden))
     variants: list[tuple[str, tuple[str, ...]]] = [("linear", ()), ("linear", ("--scale", "predicted"))]
     variants += [("cosine", ("--scale", scale, *decayed)) for scale in ("16", "32", "64", "128")]
     variants += [("cosine", decayed), ("cosine", ()), ("cosine", (*wide, *decayed)), ("cosine", wide)]
-    return {f"row-{n}": Run(trained, id_name, seed, head, words) for n, (head, words) in enumerate(variants, 1)}
+    return {f"row-{n}": TrainingRun(trained, id_name, seed, head, words) for n, (head, words) in enumerate(variants, 1)}
 
 
-def _both(chain: Chain, ood: Sequence[str], protocol: str, seeds: Sequence[int] | None = None) -> list[Step]:
+def _both(chain: Reproduction, ood: Sequence[str], protocol: str, seeds: Sequence[int] | None = None) -> list[Command]:
     """Train both networks of every pair; tune and test what needs it on the standard one."""
     steps = []
     for standard, cosine in pairs_of(chain, seeds):
@@ -58,7 +60,7 @@ def _both(chain: Chain, ood: Sequence[str], protocol: str, seeds: Sequence[int] 
     return steps
 
 
-def _classification(chain: Chain) -> list[Step]:
+def _classification(chain: Reproduction) -> list[Command]:
     runs = [run for pair in pairs_of(chain) for run in pair]
     return [
         step
@@ -67,7 +69,7 @@ def _classification(chain: Chain) -> list[Step]:
     ]
 
 
-def _ablation(chain: Chain) -> list[Step]:
+def _ablation(chain: Reproduction) -> list[Command]:
     steps = []
     for id_name in chain.scale.ids:
         for seed in chain.scale.seeds:
@@ -77,44 +79,55 @@ def _ablation(chain: Chain) -> list[Step]:
     return steps
 
 
-def sweep(chain: Chain) -> dict[tuple[str, float | None], list[Run]]:
+def sweep(chain: Reproduction) -> dict[tuple[str, float | None], list[TrainingRun]]:
     """(ID set, fixed scale or None for the predicted one) -> the networks of every seed."""
     trained = chain.scale.networks[-1]
     variants = {scale: ("--scale", f"{scale:g}", "--decay-head") for scale in chain.scale.scales}
     return {
-        (name, scale): [Run(trained, name, seed, "cosine", variants.get(scale or 0.0, ())) for seed in chain.scale.seeds]
-        for name in chain.scale.ids for scale in (*chain.scale.scales, None)
-    }  # fmt: skip
+        (name, scale): [
+            TrainingRun(trained, name, seed, "cosine", variants.get(scale or 0.0, ())) for seed in chain.scale.seeds
+        ]
+        for name in chain.scale.ids
+        for scale in (*chain.scale.scales, None)
+    }
 
 
-def _fixed_scale(chain: Chain) -> list[Step]:
+def _fixed_scale(chain: Reproduction) -> list[Command]:
     runs = [run for members in sweep(chain).values() for run in members]
     near = [chain.scale.near]
     return [step for run in runs for step in (chain.train(run), chain.evaluate([run], near, ["cosine"], tune=False))]
 
 
-def teams(chain: Chain) -> list[tuple[list[Run], list[Run]]]:
+def teams(chain: Reproduction) -> list[tuple[list[TrainingRun], list[TrainingRun]]]:
     """(cosine networks, leave-out networks) for every kind of network and ID set."""
     count = chain.scale.members
     return [
         (
-            [Run(trained, name, seed, "cosine") for seed in range(count)],
+            [TrainingRun(trained, name, seed, "cosine") for seed in range(count)],
             [
-                Run(trained, name, seed, "linear", ("--leave-out", f"{seed}/{count}"), _leave_out_options(chain, trained))
+                TrainingRun(
+                    trained,
+                    name,
+                    seed,
+                    "linear",
+                    ("--leave-out", f"{seed}/{count}"),
+                    _leave_out_options(chain, trained),
+                )
                 for seed in range(count)
             ],
         )
-        for trained in chain.scale.networks for name in chain.scale.ids
-    ]  # fmt: skip
+        for trained in chain.scale.networks
+        for name in chain.scale.ids
+    ]
 
 
-def _leave_out_options(chain: Chain, trained: Trained) -> tuple[str, ...]:
+def _leave_out_options(chain: Reproduction, trained: NetworkRecipe) -> tuple[str, ...]:
     """As that paper trains them; its wide ResNets have dropout."""
     dropout = ("--dropout", "0.3") if chain.scale.leave_out and trained.network.startswith("wrn") else ()
     return (*chain.scale.leave_out, *dropout)
 
 
-def _ensembles(chain: Chain) -> list[Step]:
+def _ensembles(chain: Reproduction) -> list[Command]:
     steps = []
     for cosine, left_out in teams(chain):
         steps += [chain.train(run) for run in (*cosine, *left_out)]
@@ -125,84 +138,107 @@ def _ensembles(chain: Chain) -> list[Step]:
     return steps
 
 
-def _figure_pair(chain: Chain) -> tuple[Run, Run]:
+def _figure_pair(chain: Reproduction) -> tuple[TrainingRun, TrainingRun]:
     return pairs_of(chain, chain.scale.seeds[:1])[-1]
 
 
-def _histograms(chain: Chain) -> list[Step]:
+def _histograms(chain: Reproduction) -> list[Command]:
     standard, cosine = _figure_pair(chain)
     steps = [chain.train(standard), chain.train(cosine)]
     steps.append(chain.evaluate([standard], chain.scale.shown, ["max-logit"], tune=False))
     return [*steps, chain.evaluate([cosine], chain.scale.shown, ["cosine"], tune=False)]
 
 
-def _nothing(_: Chain) -> list[Step]:
+def _nothing(_: Reproduction) -> list[Command]:
     return []
 
 
-def _less_biased(chain: Chain) -> list[Step]:
+def _less_biased(chain: Reproduction) -> list[Command]:
     return _both(chain, chain.scale.frame_free, "less-biased")
 
 
-ITEMS: dict[str, Item] = {
-    item.name: item
-    for item in (
-        Item(
-            "classification", "Accuracy with a standard and with a cosine head (table 1)", _classification,
+ITEMS: dict[str, PaperItem] = {
+    paper_item.name: paper_item
+    for paper_item in (
+        PaperItem(
+            "classification",
+            "Accuracy with a standard and with a cosine head (table 1)",
+            _classification,
             lambda chain, out: tabulations.classification(chain, pairs_of(chain), out),
         ),
-        Item(
-            "one-vs-one", "Detection, tuned on the tested set (tables 2 and 7)",
+        PaperItem(
+            "one-vs-one",
+            "Detection, tuned on the tested set (tables 2 and 7)",
             lambda chain: _both(chain, chain.scale.one_vs_one, "one-vs-one"),
             lambda chain, out: tabulations.detection(chain, pairs_of(chain), chain.scale.one_vs_one, "one-vs-one", out),
         ),
-        Item(
-            "less-biased", "Detection, tuned on another set, crops without frames (table 5)", _less_biased,
-            lambda chain, out: tabulations.detection(chain, pairs_of(chain), chain.scale.frame_free, "less-biased", out),
+        PaperItem(
+            "less-biased",
+            "Detection, tuned on another set, crops without frames (table 5)",
+            _less_biased,
+            lambda chain, out: tabulations.detection(
+                chain, pairs_of(chain), chain.scale.frame_free, "less-biased", out
+            ),
         ),
-        Item(
-            "less-biased-framed", "Detection, tuned on another set, crops with their frames (table 6)",
+        PaperItem(
+            "less-biased-framed",
+            "Detection, tuned on another set, crops with their frames (table 6)",
             lambda chain: _both(chain, chain.scale.framed, "less-biased"),
-            lambda chain, out: tabulations.detection(chain, pairs_of(chain), chain.scale.framed, "less-biased-framed", out),
+            lambda chain, out: tabulations.detection(
+                chain, pairs_of(chain), chain.scale.framed, "less-biased-framed", out
+            ),
         ),
-        Item(
-            "ablation", "Ten variants of the head (table 3)", _ablation,
+        PaperItem(
+            "ablation",
+            "Ten variants of the head (table 3)",
+            _ablation,
             lambda chain, out: tabulations.ablation(chain, ablation_rows, out),
         ),
-        Item("time", "Computing time of three detectors (table 4)", _nothing, tabulations.time),
-        Item(
-            "ensembles", "Ensembles of networks (table 8)", _ensembles,
+        PaperItem("time", "Computing time of three detectors (table 4)", _nothing, tabulations.time),
+        PaperItem(
+            "ensembles",
+            "Ensembles of networks (table 8)",
+            _ensembles,
             lambda chain, out: tabulations.ensembles(chain, teams(chain), out),
         ),
-        Item("head", "The diagram of the head (figure 2)", _nothing, drawings.head),
-        Item(
-            "histograms", "Histograms of the largest logit and cosine (figure 1)", _histograms,
+        PaperItem("head", "The diagram of the head (figure 2)", _nothing, drawings.head),
+        PaperItem(
+            "histograms",
+            "Histograms of the largest logit and cosine (figure 1)",
+            _histograms,
             lambda chain, out: drawings.score_histograms(chain, *_figure_pair(chain), out),
         ),
-        Item(
-            "less-biased-bars", "Bars over the assumed sets (figure 3)", _less_biased,
+        PaperItem(
+            "less-biased-bars",
+            "Bars over the assumed sets (figure 3)",
+            _less_biased,
             lambda chain, out: drawings.bars(chain, pairs_of(chain), out),
         ),
-        Item(
-            "dependency", "How the assumed set matters (figure 4 and the supplement's)", _less_biased,
+        PaperItem(
+            "dependency",
+            "How the assumed set matters (figure 4 and the supplement's)",
+            _less_biased,
             lambda chain, out: drawings.dependencies(chain, pairs_of(chain), out),
         ),
-        Item(
-            "fixed-scale", "AUROC over a fixed scale (figure 5)", _fixed_scale,
+        PaperItem(
+            "fixed-scale",
+            "AUROC over a fixed scale (figure 5)",
+            _fixed_scale,
             lambda chain, out: drawings.scales(chain, sweep(chain), out),
         ),
-        Item(
-            "tsne", "Feature spaces of both networks (figure 6)",
+        PaperItem(
+            "tsne",
+            "Feature spaces of both networks (figure 6)",
             lambda chain: [chain.train(run) for run in _figure_pair(chain)],
             lambda chain, out: drawings.spaces(chain, *_figure_pair(chain), out),
         ),
-        Item("frames", "The black frames of cropped sets (supplement)", _nothing, drawings.framed_images),
+        PaperItem("frames", "The black frames of cropped sets (supplement)", _nothing, drawings.framed_images),
     )
-}  # fmt: skip
+}
 """By name, tables first."""
 
 
-def item(name: str) -> Item:
+def paper_item(name: str) -> PaperItem:
     """The item of that name."""
     if name not in ITEMS:
         raise ArgumentError(f"Expected an item out of {', '.join(ITEMS)} but got {name!r}.")

@@ -15,7 +15,7 @@ Key = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """One number, or one dash, of a table.
 
     Attributes:
@@ -56,17 +56,17 @@ class Cell:
         return self.network, self.id, self.ood, self.method, self.metric
 
 
-COLUMNS = tuple(field.name for field in fields(Cell))
+COLUMNS = tuple(field.name for field in fields(PaperCell))
 
 
 @cache
-def read(table: str) -> tuple[Cell, ...]:
+def read_table(table: str) -> tuple[PaperCell, ...]:
     """The cells of a table in the order in which they are printed."""
     text = resources.files("offaxis.reproduce").joinpath("data", f"{table}.csv").read_text(encoding="utf-8")
     return tuple(_cell(row) for row in csv.DictReader(io.StringIO(text)))
 
 
-def as_csv(cells: Iterable[Cell]) -> str:
+def as_csv(cells: Iterable[PaperCell]) -> str:
     """Cells as CSV; numbers have as many digits as they are printed with."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -82,9 +82,9 @@ def as_csv(cells: Iterable[Cell]) -> str:
     return buffer.getvalue()
 
 
-def _cell(row: dict[str, str]) -> Cell:
+def _cell(row: dict[str, str]) -> PaperCell:
     mean, std, bold = row.pop("mean"), row.pop("std"), row.pop("bold")
-    return Cell(mean=float(mean) if mean else None, std=float(std) if std else None, bold=bold == "yes", **row)
+    return PaperCell(mean=float(mean) if mean else None, std=float(std) if std else None, bold=bold == "yes", **row)
 
 
 CITATION = (
@@ -94,7 +94,7 @@ CITATION = (
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A table of the paper.
 
     Attributes:
@@ -116,22 +116,22 @@ _ROWS = (
     "sets that were assumed, and their deviations are over these sets and the five networks."
 )
 
-TABLES: dict[str, Table] = {
-    table.name: table
-    for table in (
-        Table(
+TABLES: dict[str, PaperTable] = {
+    paper_table.name: paper_table
+    for paper_table in (
+        PaperTable(
             "classification",
             1,
             "Classification accuracy (%) with a standard and with a cosine head",
             ("Mean and standard deviation of five trainings.",),
         ),
-        Table(
+        PaperTable(
             "one-vs-one-main",
             2,
             "AUROC (%), one-vs-one: tuned on the set that is tested",
             ("The nine sets of the main paper; `one-vs-one` has all sets and three metrics.",),
         ),
-        Table(
+        PaperTable(
             "ablation",
             3,
             "AUROC (%) of TIN (r) against CIFAR, ten variants of the head",
@@ -140,26 +140,26 @@ TABLES: dict[str, Table] = {
                 "row 8 has 97.66 where they have 97.65: all are kept as printed.",
             ),
         ),
-        Table("time", 4, "Seconds for a batch of 128 images"),
-        Table(
+        PaperTable("time", 4, "Seconds for a batch of 128 images"),
+        PaperTable(
             "less-biased",
             5,
             "Less-biased evaluation, crops without their frame (TIN (c)*, LSUN (c)*)",
             (_ROWS, "There is no row for WRN-28-10, CIFAR-100 and Uniform."),
         ),
-        Table(
+        PaperTable(
             "less-biased-framed",
             6,
             "Less-biased evaluation, crops with their black frame (TIN (c), LSUN (c))",
             (_ROWS,),
         ),
-        Table(
+        PaperTable(
             "one-vs-one",
             7,
             "One-vs-one evaluation: tuned on the set that is tested, three metrics",
             ("Mean and standard deviation of five trainings.",),
         ),
-        Table(
+        PaperTable(
             "ensembles",
             8,
             "Ensembles of five networks, one-vs-one",
@@ -174,7 +174,7 @@ TABLES: dict[str, Table] = {
 }
 
 
-def table(name: str) -> list[Cell]:
+def paper_table(name: str) -> list[PaperCell]:
     """The cells of a table, in the order in which they are printed.
 
     Example:
@@ -183,7 +183,7 @@ def table(name: str) -> list[Cell]:
     """
     if name not in TABLES:
         raise ArgumentError(f"Expected a table of the paper out of {', '.join(TABLES)} but got {name!r}.")
-    return list(read(name))
+    return list(read_table(name))
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Difference:
     difference: float
 
 
-def compare(ours: Mapping[Key, float], name: str, network: str | None = None) -> list[Difference]:
+def compare_with_paper(ours: Mapping[Key, float], name: str, network: str | None = None) -> list[Difference]:
     """Ours, the paper's and the difference, for every number of ours that the table has too, in the table's order.
 
     Args:
@@ -226,7 +226,7 @@ def compare(ours: Mapping[Key, float], name: str, network: str | None = None) ->
         >>> row.paper, round(row.difference, 2)
         (99.52, -0.12)
     """
-    places = {cell.key: (place, cell) for place, cell in enumerate(table(name))}
+    places = {cell.key: (place, cell) for place, cell in enumerate(paper_table(name))}
     networks = list(dict.fromkeys(key[0] for key in places))
     if network is not None and network not in networks:
         raise ArgumentError(f"Expected a network of the table {name!r}, {' or '.join(networks)}, but got {network!r}.")
@@ -240,8 +240,5 @@ def compare(ours: Mapping[Key, float], name: str, network: str | None = None) ->
     return [row for _, row in sorted(found, key=lambda item: item[0])]
 
 
-def _difference(key: Key, ours: float, paper: float, cell: Cell) -> Difference:
+def _difference(key: Key, ours: float, paper: float, cell: PaperCell) -> Difference:
     return Difference(*key, ours=ours, paper=paper, std=cell.std, difference=ours - paper)
-
-
-__all__ = ["CITATION", "TABLES", "Cell", "Difference", "Key", "Table", "as_csv", "compare", "table"]

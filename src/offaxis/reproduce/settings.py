@@ -5,7 +5,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True)
-class Trained:
+class NetworkRecipe:
     """A network and the recipe that it is trained by, as the command line names them.
 
     Attributes:
@@ -20,7 +20,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Scale:
+class Settings:
     """What an item is reproduced with.
 
     Attributes:
@@ -44,7 +44,7 @@ class Scale:
     """
 
     name: str
-    networks: tuple[Trained, ...]
+    networks: tuple[NetworkRecipe, ...]
     ids: tuple[str, ...]
     seeds: tuple[int, ...]
     one_vs_one: tuple[str, ...]
@@ -61,16 +61,16 @@ class Scale:
     rounds: int
     points: int
 
-    def but(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """The same scale with some values changed; those given as None stay as they are."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
-def paper() -> Scale:
+def paper_settings() -> Settings:
     """The paper's networks, epochs, sets and five seeds: weeks on a CPU, days on a GPU."""
-    return Scale(
+    return Settings(
         name="paper",
-        networks=(Trained("densenet-100-12", "paper-densenet"), Trained("wrn-28-10", "paper-wide-resnet")),
+        networks=(NetworkRecipe("densenet-100-12", "paper-densenet"), NetworkRecipe("wrn-28-10", "paper-wide-resnet")),
         ids=("cifar10", "cifar100"),
         seeds=(0, 1, 2, 3, 4),
         one_vs_one=("paper-one-vs-one", "paper-frame-free"),
@@ -89,11 +89,11 @@ def paper() -> Scale:
     )
 
 
-def laptop() -> Scale:
+def laptop_settings() -> Settings:
     """A small wide ResNet on CIFAR-10, three seeds, 2,000 images of each set: an evening on two cores."""
-    return paper().but(
+    return paper_settings().replace(
         name="laptop",
-        networks=(Trained("wrn-10-4-half", "laptop"),),
+        networks=(NetworkRecipe("wrn-10-4-half", "laptop"),),
         ids=("cifar10",),
         seeds=(0, 1, 2),
         shown=("tin-resize", "svhn"),
@@ -106,12 +106,12 @@ def laptop() -> Scale:
     )
 
 
-def tiny() -> Scale:
+def tiny_settings() -> Settings:
     """Seconds on embedded digits of 8x8 pixels: it shows that the chain holds, and nothing else."""
     sets = ("letters", "photographs", "gaussian")
-    return paper().but(
+    return paper_settings().replace(
         name="tiny",
-        networks=(Trained("wrn-10-1-half", "laptop", ("--epochs", "1", "--batch-size", "128", "--crop", "0")),),
+        networks=(NetworkRecipe("wrn-10-1-half", "laptop", ("--epochs", "1", "--batch-size", "128", "--crop", "0")),),
         ids=("small-digits",),
         seeds=(0, 1),
         one_vs_one=sets,
@@ -130,4 +130,4 @@ def tiny() -> Scale:
     )
 
 
-SCALES = {"paper": paper, "laptop": laptop, "tiny": tiny}
+SCALES = {"paper": paper_settings, "laptop": laptop_settings, "tiny": tiny_settings}

@@ -13,12 +13,12 @@ from offaxis.evaluation.summary import Summary, View, summarise
 from offaxis.files import write_text
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, sets_table, slug
 from offaxis.reports.tables import Entry, Table, Value, comma_separated, latex, markdown, percent
-from offaxis.reproduce.commands import Chain, Run
-from offaxis.reproduce.cost import measure
-from offaxis.reproduce.paper import Key, compare
+from offaxis.reproduce.commands import Reproduction, TrainingRun
+from offaxis.reproduce.cost import measure_cost
+from offaxis.reproduce.paper import Key, compare_with_paper
 
 
-def write(tables: Sequence[Table], out: Path) -> list[Path]:
+def write_paper_tables(tables: Sequence[Table], out: Path) -> list[Path]:
     """Write tables as Markdown (all in one file), CSV and LaTeX."""
     write_text(out / "tables.md", "\n".join(markdown(table) for table in tables))
     files = [out / "tables.md"]
@@ -29,7 +29,7 @@ def write(tables: Sequence[Table], out: Path) -> list[Path]:
     return files
 
 
-def classification(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) -> list[Path]:
+def classification(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], out: Path) -> list[Path]:
     """Accuracy of both networks, mean (standard deviation over seeds)."""
     accuracy = {record.origin: record.accuracy for record in Store.existing(chain.store).networks()}
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -49,10 +49,12 @@ def classification(chain: Chain, pairs: Sequence[tuple[Run, Run]], out: Path) ->
     table = Table(
         "classification", "Classification accuracy", columns, rows, "Mean (standard deviation over seeds).", 2
     )
-    return write([table, *beside(ours, "classification")], out)
+    return write_paper_tables([table, *beside(ours, "classification")], out)
 
 
-def detection(chain: Chain, pairs: Sequence[tuple[Run, Run]], ood: Sequence[str], name: str, out: Path) -> list[Path]:
+def detection(
+    chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], ood: Sequence[str], name: str, out: Path
+) -> list[Path]:
     """The four methods of the paper on every set, three metrics, and the paper's numbers."""
     results = results_of(chain, [run for pair in pairs for run in pair], ood)
     view: View = "one-vs-one" if name == "one-vs-one" else "less-biased by tested set"
@@ -61,11 +63,11 @@ def detection(chain: Chain, pairs: Sequence[tuple[Run, Run]], ood: Sequence[str]
     for metric, papers in PAPERS_METRICS.items():
         chosen = paper_rows(summarise(results, view, metric))
         tables += _by_id(chosen, view, metric)
-        ours |= numbers(chosen, papers)
-    return write([*tables, *beside(ours, name)], out)
+        ours |= paper_numbers(chosen, papers)
+    return write_paper_tables([*tables, *beside(ours, name)], out)
 
 
-def ablation(chain: Chain, rows_of: Callable[..., dict[str, Run]], out: Path) -> list[Path]:
+def ablation(chain: Reproduction, rows_of: Callable[..., dict[str, TrainingRun]], out: Path) -> list[Path]:
     """AUROC of the ten variants."""
     trained = chain.scale.networks[-1]
     ours: dict[Key, float] = {}
@@ -87,16 +89,16 @@ def ablation(chain: Chain, rows_of: Callable[..., dict[str, Run]], out: Path) ->
     columns = ("row", "head", "variant", *(f"{set_title(n)} %" for n in chain.scale.ids))
     title = f"Ablation: AUROC on {set_title(chain.scale.near)}"
     note = "Mean (standard deviation over seeds). decay-head: weight decay on the last layer too."
-    return write([Table("ablation", title, columns, rows, note, 3), *beside(ours, "ablation")], out)
+    return write_paper_tables([Table("ablation", title, columns, rows, note, 3), *beside(ours, "ablation")], out)
 
 
-def time(chain: Chain, out: Path) -> list[Path]:
+def time(chain: Reproduction, out: Path) -> list[Path]:
     """Seconds for a batch of 128 images on this machine."""
     rows: list[list[Entry]] = []
     ours: dict[Key, float] = {}
     batch = 128 if chain.scale.name != "tiny" else 4
     for name in chain.scale.timed:
-        cost = measure(name, batch, chain.scale.rounds)
+        cost = measure_cost(name, batch, chain.scale.rounds)
         row: list[Entry] = [name]
         for method, seconds in (("mahalanobis", cost.mahalanobis), ("odin", cost.odin), ("cosine", cost.cosine)):
             row += [Value(seconds, f"{seconds:.3g}"), Value(seconds / cost.forward, f"{seconds / cost.forward:.2f}")]
@@ -104,10 +106,12 @@ def time(chain: Chain, out: Path) -> list[Path]:
         rows.append(row)
     columns = ("network", "Mahalanobis s", "x forward", "ODIN s", "x forward", "cosine s", "x forward")
     title = f"Seconds for a batch of {batch} images on this machine, and times a plain forward pass"
-    return write([Table("time", title, columns, rows), *beside(ours, "time")], out)
+    return write_paper_tables([Table("time", title, columns, rows), *beside(ours, "time")], out)
 
 
-def ensembles(chain: Chain, teams: Sequence[tuple[list[Run], list[Run]]], out: Path) -> list[Path]:
+def ensembles(
+    chain: Reproduction, teams: Sequence[tuple[list[TrainingRun], list[TrainingRun]]], out: Path
+) -> list[Path]:
     """The ensemble of cosines beside leave-out networks."""
     tables: list[Table] = []
     ours: dict[Key, float] = {}
@@ -117,8 +121,8 @@ def ensembles(chain: Chain, teams: Sequence[tuple[list[Run], list[Run]]], out: P
     for metric, papers in PAPERS_METRICS.items():
         chosen = summarise(results, "one-vs-one", metric)
         tables += _by_id(chosen, "one-vs-one", metric)
-        ours |= numbers(chosen, papers)
-    return write([*tables, *beside(ours, "ensembles")], out)
+        ours |= paper_numbers(chosen, papers)
+    return write_paper_tables([*tables, *beside(ours, "ensembles")], out)
 
 
 def _by_id(summaries: Sequence[Summary], view: View, metric: str) -> list[Table]:
@@ -137,7 +141,7 @@ def names_of(ood: Sequence[str]) -> set[str]:
 
 
 def results_of(
-    chain: Chain, runs: Sequence[Run], ood: Sequence[str] | None = None, together: bool = False
+    chain: Reproduction, runs: Sequence[TrainingRun], ood: Sequence[str] | None = None, together: bool = False
 ) -> list[Result]:
     """The results of some networks on some sets, assumed sets included.
 
@@ -188,12 +192,13 @@ def paper_rows(summaries: Sequence[Summary]) -> list[Summary]:
     return found
 
 
-def numbers(summaries: Sequence[Summary], metric: str) -> dict[Key, float]:
+def paper_numbers(summaries: Sequence[Summary], metric: str) -> dict[Key, float]:
     """Our means in percent, under the paper's keys; the first word of a network's label names it."""
     return {
         (s.network.split()[0], s.id, ood, s.detector, metric): 100 * cell.mean
-        for s in summaries for ood, cell in s.rows.items()
-    }  # fmt: skip
+        for s in summaries
+        for ood, cell in s.rows.items()
+    }
 
 
 def beside(ours: Mapping[Key, float], name: str, id_name: str = "") -> list[Table]:
@@ -203,7 +208,7 @@ def beside(ours: Mapping[Key, float], name: str, id_name: str = "") -> list[Tabl
         theirs = _RELATIVES.get(network.split("-")[0])
         if theirs is None:
             continue
-        found += compare({key: value for key, value in ours.items() if key[0] == network}, name, theirs)
+        found += compare_with_paper({key: value for key, value in ours.items() if key[0] == network}, name, theirs)
     if not found:
         return []
     rows: list[list[Entry]] = [
@@ -222,7 +227,7 @@ def beside_view(by_metric: Mapping[str, Sequence[Summary]], view: View) -> list[
     ours: dict[Key, float] = {}
     for metric, summaries in by_metric.items():
         if metric in PAPERS_METRICS:
-            ours |= numbers(paper_rows(summaries), PAPERS_METRICS[metric])
+            ours |= paper_numbers(paper_rows(summaries), PAPERS_METRICS[metric])
     if view == "less-biased by assumed set" or not ours:
         return []
     framed = {key[2] for key in ours} & (set(FRAMED[:1]) | set(FRAMED[2:3]))

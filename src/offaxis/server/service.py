@@ -15,7 +15,7 @@ from torch import Tensor
 
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
-from offaxis.calibration.drift import Drift, Watch
+from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.deploy.model import Model, Prediction
 from offaxis.errors import BadOutputsError, CalibrationError, DataError, MissingPackageError
 from offaxis.networks.classifier import Classifier
@@ -56,7 +56,7 @@ class Metrics:
         self.verdicts.labels(prediction.verdict.value).inc()
         self.p_values.observe(prediction.p_value)
 
-    def drifted(self, drift: Drift) -> None:
+    def drifted(self, drift: DriftState) -> None:
         """Note where the stream watch stands."""
         self.wealth.set(drift.log10_wealth)
         self.alarm.set(int(drift.alarm))
@@ -89,7 +89,7 @@ class Service:
         self.metrics = Metrics()
         self.budget = Budget(self.limits)
         self.batcher = Batcher(self._judge, self.limits)
-        self.watch = Watch(model.calibration.scores, level)
+        self.watch = DriftMonitor(model.calibration.scores, level)
         self.trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
         self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decoder")
         self._decoding = 0

@@ -35,7 +35,7 @@ class Checkpoint:
     momentum: dict[str, Tensor]
 
 
-def save(path: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint; the one that was there stays until the new one is complete.
 
     Raises:
@@ -72,7 +72,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def load(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint.
 
     Raises:

@@ -14,7 +14,7 @@ LEAST_SCALE = 0.05
 """Below this mean scale no logit is larger than 0.05, so the loss is within 0.1 of ln C whatever the network does."""
 
 
-class Watch:
+class CollapseGuard:
     """Looks at the mean loss and scale of every few steps.
 
     Args:

@@ -13,7 +13,7 @@ from offaxis.heads import Outputs
 from offaxis.metrics import auroc
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.ensemble import Chosen, LeaveOutEnsemble, folds, kept_classes
-from offaxis.networks.inference import evaluating, to_device, widest
+from offaxis.networks.inference import eval_mode, to_network, widest
 from offaxis.training.recipe import Recipe
 
 
@@ -91,9 +91,9 @@ class BestEpoch:
     @torch.no_grad()
     def _scores(self, network: Classifier, images: ImageSet) -> list[float]:
         parts = []
-        with evaluating(network):
+        with eval_mode(network):
             for batch in images.batches(self.select.batch_size):
-                logits = network(to_device(network, self.select.normalise(batch)))
+                logits = network(to_network(network, self.select.normalise(batch)))
                 parts.append(leave_out_score(logits[:, self.kept.to(logits.device)], self.select.temperature))
         scores: list[float] = torch.cat(parts).tolist()
         return scores
@@ -174,7 +174,7 @@ def train_leave_out(
     With our training loop ``train`` is ``lambda network, loss, seed, after_epoch=None: offaxis.train(network, data,
     published_recipe(), loss=loss, seed=seed, after_epoch=after_epoch)``. Without ``select`` each network keeps its last
     state. With it, the best epoch on an OOD validation set is kept, as published: a use of OOD samples, which
-    ``selected_on`` and ``chosen`` of the result tell, and ``LeaveOut.of(result)`` in its ``tuned_on``. A folder that
+    ``selected_on`` and ``chosen`` of the result tell, and ``LeaveOut.for_ensemble(result)`` in its ``tuned_on``. A folder that
     ``train`` writes to holds the last state all the same. With several processes each chooses by its own batch
     normalisation: take the networks of the first.
 

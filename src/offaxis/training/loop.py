@@ -16,11 +16,11 @@ from offaxis.networks.classifier import Classifier
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.checkpoint import Checkpoint
-from offaxis.training.guard import StopRequest, Watch
+from offaxis.training.guard import CollapseGuard, StopRequest
 from offaxis.training.plan import Plan
 from offaxis.training.recipe import Recipe, laptop
 from offaxis.training.run import RunFolder, Trained, check_images, find_earlier, settings_of
-from offaxis.training.step import Loss, Stepper, Tally, cross_entropy
+from offaxis.training.step import Loss, RunningMeans, Stepper, cross_entropy
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -86,7 +86,7 @@ def train(
     fabric.launch()
     if sync_bn:
         synchronise(classifier)
-    normalise = normalise or Normalise.of(data)
+    normalise = normalise or Normalise.from_images(data)
     plan = Plan(len(data), recipe, seed, fabric.world_size, fabric.global_rank)
     settings = settings_of(classifier, data, plan, normalise, loss, fabric, sync_bn)
     folder = None if out is None else RunFolder(Path(out))
@@ -119,10 +119,10 @@ class _Training:
         recipe = plan.recipe
         self.every = log_every or max(1, min(50, plan.steps_per_epoch // 10))
         window = max(10, min(100, plan.steps_per_epoch // 2))
-        self.watch = Watch(classifier.num_classes, window, recipe.clip, recipe.learning_rate)
+        self.watch = CollapseGuard(classifier.num_classes, window, recipe.clip, recipe.learning_rate)
         self.scaled = getattr(classifier.head, "scale", None) is not None
         self.stepper = Stepper(classifier, plan, normalise, loss, fabric)
-        self.epoch_tally = Tally()
+        self.epoch_tally = RunningMeans()
         self.history: list[dict[str, Any]] = []
         self.after_epoch: AfterEpoch | None = None
 
@@ -165,7 +165,7 @@ class _Training:
         """Log the last steps, show them, and look whether something went wrong."""
         total = self.fabric.all_reduce(pending, reduce_op="sum")
         assert isinstance(total, Tensor)
-        tally = Tally()
+        tally = RunningMeans()
         tally.add(total.tolist(), seconds)
         self.epoch_tally.add(tally.sums, seconds)
         means = tally.means(self.scaled)
@@ -193,7 +193,7 @@ class _Training:
             self.classifier.eval()
             self.after_epoch(record["epoch"], self.classifier)
             self.classifier.train()
-        self.epoch_tally = Tally()
+        self.epoch_tally = RunningMeans()
         self._save(done)
 
     @torch.no_grad()
@@ -221,14 +221,14 @@ class _Training:
         if self.folder is not None and self.fabric.is_global_zero:
             tally = self.epoch_tally
             so_far = {"sums": tally.sums, "seconds": tally.seconds, "history": self.history}
-            checkpoints.save(self.folder.checkpoint, self.stepper.state(done, self.settings, so_far))
+            checkpoints.save_checkpoint(self.folder.checkpoint, self.stepper.state(done, self.settings, so_far))
         self.fabric.barrier()
 
     def _restore(self, found: Checkpoint) -> int:
         assert self.folder is not None
         checkpoints.restore(self.classifier, found.weights, self.folder.checkpoint)
         self.stepper.restore(found)
-        self.epoch_tally = Tally(list(found.progress["sums"]), found.progress["seconds"])
+        self.epoch_tally = RunningMeans(list(found.progress["sums"]), found.progress["seconds"])
         self.history = list(found.progress["history"])
         return found.step
 

@@ -74,7 +74,7 @@ class Recipe:
         passed = sum(step >= fraction * steps for fraction in self.milestones)
         return self.learning_rate * self.gamma**passed
 
-    def but(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """The same recipe with some numbers changed; those given as None stay as they are."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 

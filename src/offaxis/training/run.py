@@ -79,7 +79,7 @@ class RunFolder:
             )
         if not self.checkpoint.exists():
             return None
-        found = checkpoints.load(self.checkpoint)
+        found = checkpoints.load_checkpoint(self.checkpoint)
         checkpoints.check_settings(found.settings, settings, self.checkpoint)
         return found
 

@@ -43,7 +43,7 @@ class _Measured(nn.Module):
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         out = self.classifier.outputs(images)
         loss = self.loss(out, labels)
-        return loss, measure(out, labels, loss)
+        return loss, batch_sums(out, labels, loss)
 
 
 class Stepper:
@@ -62,7 +62,7 @@ class Stepper:
             nesterov=recipe.momentum > 0,
         )
         self.module, self.optimizer = fabric.setup(_Measured(classifier, loss), optimizer)
-        self.usual = None if recipe.clip is None else UsualNorm(recipe.clip, fabric.device)
+        self.usual = None if recipe.clip is None else RelativeClip(recipe.clip, fabric.device)
 
     def step(self, number: int, images: Tensor, labels: Tensor, start: int, total: int) -> Tensor:
         """Take one step.
@@ -156,7 +156,7 @@ def crop_and_flip(
     return padded.flatten(2).gather(2, index).view_as(images)
 
 
-class UsualNorm:
+class RelativeClip:
     """The running mean of the gradient's norm, and the limit that follows from it.
 
     The limit is ``factor`` times the mean of the norms so far (of about the last 50, later on), each counted after
@@ -196,7 +196,7 @@ class UsualNorm:
         self.mean = torch.full_like(self.mean, state[1])
 
 
-def measure(out: Outputs, labels: Tensor, loss: Tensor) -> Tensor:
+def batch_sums(out: Outputs, labels: Tensor, loss: Tensor) -> Tensor:
     """(4,): sums over a batch of loss, hits and scale, and the number of images, on the batch's device."""
     with torch.no_grad():
         count = loss.new_tensor(float(len(labels)))
@@ -206,7 +206,7 @@ def measure(out: Outputs, labels: Tensor, loss: Tensor) -> Tensor:
 
 
 @dataclass
-class Tally:
+class RunningMeans:
     """Sums over images of what ``measure`` gives, and the time they took."""
 
     sums: list[float] = field(default_factory=lambda: [0.0] * 4)

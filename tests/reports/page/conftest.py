@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offaxis.data import load
-from offaxis.data.splits import limit_images
-from offaxis.evaluation import NetworkRecord, Result, Store, split_validation
+from offaxis.data import load_images
+from offaxis.data.splits import limit_images, split_validation
+from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.metrics import all_metrics
 
 GROUPS = {"letters": "near", "photographs": "far", "gaussian": "noise"}
@@ -18,9 +18,9 @@ METHODS = {"cosine": ("none", 2.0), "max-softmax": ("none", 1.0), "odin": ("publ
 def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(tmp_path_factory.mktemp("made-up") / "store")
     draw = np.random.default_rng(0)
-    known = limit_images(load("small-digits"), 100)
+    known = limit_images(load_images("small-digits"), 100)
     parts = {"small-digits": split_validation(known)}
-    parts |= {name: split_validation(limit_images(load(name, like=known), 80)) for name in GROUPS}
+    parts |= {name: split_validation(limit_images(load_images(name, like=known), 80)) for name in GROUPS}
     for part in parts.values():
         store.add_set(part.key, part.about(), part.validation.numpy(), part.test.numpy())
     results = []
@@ -45,14 +45,27 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
                             store.add_scores(name, values)
                         results.append(
                             Result(
-                                network=label, seed=seed, weights=weights[:16], id="small-digits", ood=ood, assumed=assumed,
-                                id_data=id_data, ood_data=parts[ood].key,
-                                assumed_data=parts[assumed].key if assumed else None, group=group,  # type: ignore[arg-type]
-                                detector=method, setup="", hyperparameters={}, state="tuned" if assumed else state,
-                                passes=(2, 1) if method == "odin" else (1, 0), metrics=all_metrics(*scores), images=(80, 64),
-                                scores=(names[0], names[1]), versions={"offaxis": "0.1.0", "torch": "2"},
+                                network=label,
+                                seed=seed,
+                                weights=weights[:16],
+                                id="small-digits",
+                                ood=ood,
+                                assumed=assumed,
+                                id_data=id_data,
+                                ood_data=parts[ood].key,
+                                assumed_data=parts[assumed].key if assumed else None,
+                                group=group,  # type: ignore[arg-type]
+                                detector=method,
+                                setup="",
+                                hyperparameters={},
+                                state="tuned" if assumed else state,
+                                passes=(2, 1) if method == "odin" else (1, 0),
+                                metrics=all_metrics(*scores),
+                                images=(80, 64),
+                                scores=(names[0], names[1]),
+                                versions={"offaxis": "0.1.0", "torch": "2"},
                             )
-                        )  # fmt: skip
+                        )
     store.add(results)
     return store
 
@@ -64,5 +77,5 @@ def page(made_up: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     out = tmp_path_factory.mktemp("page")
     parts = write_tables(made_up, out)
-    write_page(made_up, parts, out / "index.html", "A & B <test>", 3, lambda name, like: load(name, like=like))
+    write_page(made_up, parts, out / "index.html", "A & B <test>", 3, lambda name, like: load_images(name, like=like))
     return out / "index.html"

@@ -16,9 +16,14 @@ from offaxis.training import RECIPES
 from offaxis.training.step import name_of
 
 NETWORK: dict[str, Any] = {
-    "name": "wide_resnet", "depth": 10, "width": 2, "stem_stride": 2, "dropout": 0.0, "num_classes": 10,
+    "name": "wide_resnet",
+    "depth": 10,
+    "width": 2,
+    "stem_stride": 2,
+    "dropout": 0.0,
+    "num_classes": 10,
     "head": {"name": "linear", "scale": None},
-}  # fmt: skip
+}
 
 
 def record(name: str = "run", recipe: str = "laptop", **settings: Any) -> NetworkRecord:
@@ -30,11 +35,26 @@ def record(name: str = "run", recipe: str = "laptop", **settings: Any) -> Networ
 
 def result(of: NetworkRecord, detector: str, assumed: str | None = None, setup: str = "", **values: Any) -> Result:
     return Result(
-        network=of.label, seed=0, weights=of.key, id="digits", ood="letters", assumed=assumed, id_data="d", ood_data="l",
-        assumed_data=assumed and "l", group="near", detector=detector, setup=setup, hyperparameters=values,
-        state="tuned" if assumed else "none", passes=(1, 0), metrics={"auroc": 0.9}, images=(2, 3), scores=("", ""),
+        network=of.label,
+        seed=0,
+        weights=of.key,
+        id="digits",
+        ood="letters",
+        assumed=assumed,
+        id_data="d",
+        ood_data="l",
+        assumed_data=assumed and "l",
+        group="near",
+        detector=detector,
+        setup=setup,
+        hyperparameters=values,
+        state="tuned" if assumed else "none",
+        passes=(1, 0),
+        metrics={"auroc": 0.9},
+        images=(2, 3),
+        scores=("", ""),
         versions={},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -9,23 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from offaxis.data import ImageSet, load
+from offaxis.data import ImageSet, load_images
 from offaxis.errors import DataError, EvaluationError
 from offaxis.evaluation import Store
-from offaxis.evaluation.store import compact
+from offaxis.evaluation.store import archive_store
 from offaxis.evaluation.summary import summarise
 from offaxis.reports.page import _dependency, _ranking, drawn, histogram, write_page
-from offaxis.reports.report import parts_of, write_tables
+from offaxis.reports.report import sections_of, write_tables
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, sets_table
 from offaxis.reports.tables import Table, Value, comma_separated, escape, latex, markdown, percent
 from offaxis.reports.thumbnails import Thumbnails, strangest
-from offaxis.reproduce.tables import beside, numbers, paper_rows
+from offaxis.reproduce.tables import beside, paper_numbers, paper_rows
 
 GROUPS = ("letters", "photographs", "gaussian")
 TABLE = Table(
-    "t", "AUROC & more", ("detector", "a_b", "c"),
-    [["x|y", Value(0.98765, "98.77", best=True), Value(None, "-")], ["ours", Value(1 / 3, "33.33"), "50 %"]], "A note.",
-)  # fmt: skip
+    "t",
+    "AUROC & more",
+    ("detector", "a_b", "c"),
+    [["x|y", Value(0.98765, "98.77", best=True), Value(None, "-")], ["ours", Value(1 / 3, "33.33"), "50 %"]],
+    "A note.",
+)
 
 
 def test_markdown() -> None:
@@ -72,12 +75,12 @@ def test_the_tables_of_a_report(made_up: Store) -> None:
 
 def test_a_report_needs_results(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="offaxis evaluate"):
-        parts_of([], [])
+        sections_of([], [])
 
 
 def test_reports_are_rebuilt_from_a_compact_copy(made_up: Store, tmp_path: Path) -> None:
-    copy = compact(made_up, tmp_path / "copy", images=20)
-    again = compact(copy, tmp_path / "again", images=20)
+    copy = archive_store(made_up, tmp_path / "copy", images=20)
+    again = archive_store(copy, tmp_path / "again", images=20)
     for first, second in zip(copy.results(), again.results(), strict=True):
         for one, other in zip(first.scores, second.scores, strict=True):
             assert copy.scores(one).tolist() == again.scores(other).tolist()
@@ -100,9 +103,12 @@ def test_the_page_holds_everything_and_escapes_it(page: Path) -> None:
     }
     assert all(len(p["sets"]) == 3 for p in data["plots"])
     assert set(data["strips"]) == {
-        "wrn-10-1 cosine|cosine", "wrn-10-1 cosine|max-softmax", "wrn-10-1 cosine|odin (default)",
-        "wrn-10-1 linear|max-softmax", "wrn-10-1 linear|odin (default)",
-    }  # fmt: skip
+        "wrn-10-1 cosine|cosine",
+        "wrn-10-1 cosine|max-softmax",
+        "wrn-10-1 cosine|odin (default)",
+        "wrn-10-1 linear|max-softmax",
+        "wrn-10-1 linear|odin (default)",
+    }
     strips = data["strips"]["wrn-10-1 cosine|cosine"]
     assert all(len(strip) == 3 for strip in strips.values())
     familiar = [p["score"] for p in strips["ID, most familiar"]]
@@ -138,7 +144,7 @@ def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
     plots = drawn(made_up, both)
     assert {(p["network"], p["method"]) for p in plots} == expected
     assert all(len(p["sets"]) == len(GROUPS) for p in plots)
-    strips = strangest(made_up, both, Thumbnails(made_up, lambda name, like: load(name, like=like)), 3)
+    strips = strangest(made_up, both, Thumbnails(made_up, lambda name, like: load_images(name, like=like)), 3)
     assert set(strips) == {f"{n}|{m}" for n, m in expected if "(tuned)" not in m}
     dependency = str(_dependency(both, "x"))
     assert "odin, wrn-10-1 cosine" in dependency
@@ -178,8 +184,10 @@ def test_the_papers_numbers_beside_ours() -> None:
 def test_only_the_papers_rows_are_set_beside_it(made_up: Store) -> None:
     chosen = paper_rows(summarise(made_up.results()))
     assert {(s.network, s.method) for s in chosen} == {
-        ("wrn-10-1 cosine", "cosine"), ("wrn-10-1 linear", "max-softmax"), ("wrn-10-1 linear", "odin (tuned)"),
-    }  # fmt: skip
+        ("wrn-10-1 cosine", "cosine"),
+        ("wrn-10-1 linear", "max-softmax"),
+        ("wrn-10-1 linear", "odin (tuned)"),
+    }
 
 
 def test_variants_of_a_network_are_not_set_beside_the_paper(made_up: Store) -> None:
@@ -191,4 +199,4 @@ def test_variants_of_a_network_are_not_set_beside_the_paper(made_up: Store) -> N
     }
     variants = [replace(r, network=name) for r in results for name in names[r.network]]
     assert paper_rows(summarise([*results, *variants])) == plain
-    assert len(numbers(plain, "auroc")) == sum(len(s.rows) for s in plain)
+    assert len(paper_numbers(plain, "auroc")) == sum(len(s.rows) for s in plain)

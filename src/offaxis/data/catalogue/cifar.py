@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from offaxis.data.binary_formats import read_stl10
+from offaxis.data import binary_formats as cifar
+from offaxis.data.binary_formats import read_stl10, unpack_cifar10
 from offaxis.data.catalogue.entry import Download, Entry, Layout, Npm
-from offaxis.data.download import unpack_cifar10
-from offaxis.data.readers import cifar
 
 _SITE = "https://www.cs.toronto.edu/~kriz"
 

@@ -2,9 +2,8 @@
 
 from functools import partial
 
-from offaxis.data.binary_formats import read_idx_pair
+from offaxis.data.binary_formats import read_idx_pair, unpack_mnist
 from offaxis.data.catalogue.entry import Download, Entry, Layout, Npm
-from offaxis.data.download import unpack_mnist
 from offaxis.data.image_lists import read_images
 
 _CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")

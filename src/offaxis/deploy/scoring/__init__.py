@@ -1,5 +1,5 @@
 """Many images -> a file of rows: ``offaxis score``."""
 
-from offaxis.deploy.scoring.run import Options, score
+from offaxis.deploy.scoring.run import ScoringOptions, score_images
 
-__all__ = ["Options", "score"]
+__all__ = ["ScoringOptions", "score_images"]

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offaxis.deploy.bundle import read
+from offaxis.deploy.bundle import load
 from offaxis.deploy.model import Model
 from offaxis.deploy.scoring.rows import Row, bad_row, row_of
-from offaxis.deploy.scoring.sources import Item, Unit, batches, is_image_name
+from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name
 from offaxis.errors import DataError, MissingPackageError, OffaxisError
 
 AHEAD = 3  # batches that are decoded before they are needed
@@ -25,10 +25,12 @@ Decoded = NDArray[np.uint8] | str
 """Pixels (c, h, w), or the reason why there are none."""
 
 
-def score_units(model: Model, work: Iterable[Unit], batch: int = 64, workers: int | None = None) -> Iterator[list[Row]]:
+def score_units(
+    model: Model, work: Iterable[WorkUnit], batch: int = 64, workers: int | None = None
+) -> Iterator[list[Row]]:
     """Rows for every file of the work, in order, batch by batch; at most ``AHEAD`` batches are in memory."""
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
-        waiting: deque[tuple[tuple[Item, ...], list[Future[Decoded]]]] = deque()
+        waiting: deque[tuple[tuple[ImageSource, ...], list[Future[Decoded]]]] = deque()
         try:
             for unit in work:
                 for items in batches(unit, batch):
@@ -41,7 +43,7 @@ def score_units(model: Model, work: Iterable[Unit], batch: int = 64, workers: in
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _decode(model: Model, item: Item) -> Decoded:
+def _decode(model: Model, item: ImageSource) -> Decoded:
     if item.source is None:
         return item.reason or "it cannot be read"
     try:
@@ -52,7 +54,7 @@ def _decode(model: Model, item: Item) -> Decoded:
         return str(error)
 
 
-def _judge(model: Model, items: tuple[Item, ...], decoding: list[Future[Decoded]]) -> list[Row]:
+def _judge(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]) -> list[Row]:
     decoded = [future.result() for future in decoding]
     good = [pixels for pixels in decoded if not isinstance(pixels, str)]
     try:
@@ -74,18 +76,20 @@ class Scorer:
         import torch
 
         torch.set_num_threads(1)  # a worker has one core
-        self.model = read(bundle)
+        self.model = load(bundle)
         self.batch = batch
 
     def __call__(self, record: dict[str, Any]) -> list[dict[str, str]]:
         """A unit as JSON -> its rows as JSON: columns that are empty in one block and numbers in the next confuse Arrow."""
         said = json.loads(record["unit"])
-        unit = Unit(tuple(said["paths"]), said["archive"])
+        unit = WorkUnit(tuple(said["paths"]), said["archive"])
         found = score_units(self.model, [unit], self.batch, workers=1)
         return [{"row": json.dumps(row)} for rows in found for row in rows]
 
 
-def score_with_ray(bundle: Path, work: Iterable[Unit], batch: int, workers: int | None = None) -> Iterator[list[Row]]:
+def score_with_ray(
+    bundle: Path, work: Iterable[WorkUnit], batch: int, workers: int | None = None
+) -> Iterator[list[Row]]:
     """As ``score_units``, on the Ray cluster of ``RAY_ADDRESS``, or on this machine where there is none.
 
     Bundle and images must lie where every worker can read them.

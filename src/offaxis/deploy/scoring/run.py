@@ -23,7 +23,7 @@ from offaxis.deploy import container
 from offaxis.deploy.model import Model, Verdict
 from offaxis.deploy.scoring.engines import score_units, score_with_ray
 from offaxis.deploy.scoring.rows import Journal, Row, RowWriter, format_of, write_rows
-from offaxis.deploy.scoring.sources import INSIDE, Unit, files, place_of, readable, units
+from offaxis.deploy.scoring.sources import INSIDE, WorkUnit, files, place_of, readable, units
 from offaxis.errors import DataError, StorageError
 from offaxis.files import write_text
 from offaxis.progress import CountProgress
@@ -31,7 +31,7 @@ from offaxis.progress import CountProgress
 Found = dict[str, NDArray[np.uint8]]
 
 
-def summarise(rows: Iterable[Row], model: Model, strangest: int) -> dict[str, Any]:
+def summarise_rows(rows: Iterable[Row], model: Model, strangest: int) -> dict[str, Any]:
     """Counts by verdict and class, bad files by reason, and the images with the largest scores, strangest first."""
     verdicts: Counter[str] = Counter()
     classes: Counter[str] = Counter()
@@ -126,7 +126,7 @@ Engine = Literal["threads", "ray"]
 
 
 @dataclass(frozen=True)
-class Options:
+class ScoringOptions:
     """How a scoring is done.
 
     Attributes:
@@ -152,7 +152,7 @@ class Options:
     quiet: bool = False
 
 
-def score(bundle: Path, model: Model, paths: Iterable[str], options: Options) -> dict[str, Any]:
+def score_images(bundle: Path, model: Model, paths: Iterable[str], options: ScoringOptions) -> dict[str, Any]:
     """Score everything behind the paths.
 
     Returns:
@@ -178,7 +178,7 @@ def score(bundle: Path, model: Model, paths: Iterable[str], options: Options) ->
                 journal.add(fresh)
                 counter.to(len(seen))
         write_rows(journal.rows(), out, kind)
-        summary = summarise(journal.rows(), model, options.strangest)
+        summary = summarise_rows(journal.rows(), model, options.strangest)
     finally:
         journal.close()
     write_text(summary_file, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
@@ -188,7 +188,7 @@ def score(bundle: Path, model: Model, paths: Iterable[str], options: Options) ->
 
 
 def _to_standard_output(
-    bundle: Path, model: Model, paths: Iterable[str], options: Options, kind: str
+    bundle: Path, model: Model, paths: Iterable[str], options: ScoringOptions, kind: str
 ) -> dict[str, Any]:
     writer = RowWriter(sys.stdout, kind)
     seen: set[bytes] = set()
@@ -207,11 +207,11 @@ def _to_standard_output(
                 raise StorageError(f"Standard output cannot be written ({error.strerror}): free some space.") from error
             yield from fresh
 
-    return summarise(written(), model, options.strangest)
+    return summarise_rows(written(), model, options.strangest)
 
 
-def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: Options) -> Iterator[list[Row]]:
-    work: Iterator[Unit] = units(unseen, options.batch)
+def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOptions) -> Iterator[list[Row]]:
+    work: Iterator[WorkUnit] = units(unseen, options.batch)
     if options.engine == "ray":
         return score_with_ray(bundle, work, options.batch, options.workers)
     return score_units(model, work, options.batch, options.workers)
@@ -239,5 +239,5 @@ def _key(path: str) -> bytes:
 
 
 def _identity(bundle: Path) -> str:
-    manifest, _ = container.read(bundle)
+    manifest, _ = container.read_container(bundle)
     return str(manifest["sha256"])

@@ -18,7 +18,7 @@ INSIDE = "::"  # between an archive and a file in it
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkUnit:
     """What one worker does at a time: some files, or one archive.
 
     Attributes:
@@ -31,7 +31,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Item:
+class ImageSource:
     """One image to be, before it is decoded.
 
     Attributes:
@@ -58,22 +58,22 @@ def files(paths: Iterable[str]) -> Iterator[str]:
             yield path
 
 
-def units(files: Iterable[str], batch: int) -> Iterator[Unit]:
+def units(files: Iterable[str], batch: int) -> Iterator[WorkUnit]:
     """Files as work, in order: ``batch`` at a time, each archive by itself."""
     waiting: list[str] = []
     for path in files:
         if is_archive(Path(path)):
             if waiting:
-                yield Unit(tuple(waiting))
+                yield WorkUnit(tuple(waiting))
                 waiting = []
-            yield Unit((path,), archive=True)
+            yield WorkUnit((path,), archive=True)
             continue
         waiting.append(path)
         if len(waiting) == batch:
-            yield Unit(tuple(waiting))
+            yield WorkUnit(tuple(waiting))
             waiting = []
     if waiting:
-        yield Unit(tuple(waiting))
+        yield WorkUnit(tuple(waiting))
 
 
 def readable(name: str) -> str:
@@ -91,7 +91,7 @@ def place_of(name: str) -> tuple[str, bool]:
     return _on_disk(name), False
 
 
-def batches(unit: Unit, batch: int) -> Iterator[tuple[Item, ...]]:
+def batches(unit: WorkUnit, batch: int) -> Iterator[tuple[ImageSource, ...]]:
     """The items of a unit, ``batch`` at a time."""
     return parts(_inside(unit.paths[0]) if unit.archive else map(_item, unit.paths), batch)
 
@@ -133,21 +133,21 @@ def _walk(folder: str) -> Iterator[str]:
             yield entry.path
 
 
-def _item(path: str) -> Item:
+def _item(path: str) -> ImageSource:
     file = Path(path)
     try:
         if not file.exists():
-            return Item(path, None, "there is no such file")
+            return ImageSource(path, None, "there is no such file")
         if file.is_symlink() and file.is_dir():
-            return Item(path, None, "this is a link to a folder, which is not followed: name the folder itself")
+            return ImageSource(path, None, "this is a link to a folder, which is not followed: name the folder itself")
         if not file.is_file():
-            return Item(path, None, "this is no file that can be read")
+            return ImageSource(path, None, "this is no file that can be read")
     except OSError as error:
-        return Item(path, None, f"this cannot be read ({error.strerror})")
-    return Item(path, file)
+        return ImageSource(path, None, f"this cannot be read ({error.strerror})")
+    return ImageSource(path, file)
 
 
-def _inside(archive: str) -> Iterator[Item]:
+def _inside(archive: str) -> Iterator[ImageSource]:
     try:
         for name, data in read_each(Path(archive), MAX_BYTES):
             last = name.rpartition("/")[2]
@@ -155,11 +155,11 @@ def _inside(archive: str) -> Iterator[Item]:
                 continue
             called = f"{archive}{INSIDE}{name}"
             if data is None:
-                yield Item(called, None, f"it has more than {MAX_BYTES:,} bytes")
+                yield ImageSource(called, None, f"it has more than {MAX_BYTES:,} bytes")
             else:
-                yield Item(called, data)
+                yield ImageSource(called, data)
     except (DataError, OSError) as error:
-        yield Item(archive, None, str(error))
+        yield ImageSource(archive, None, str(error))
 
 
 def is_image_name(name: str) -> bool:

@@ -8,7 +8,7 @@ from offaxis.reports.figures.images import frames, image_sheet
 from offaxis.reports.figures.less_biased import dependency, dependency_full, dependency_matrix, less_biased_bars
 from offaxis.reports.figures.ranking import ranking
 from offaxis.reports.figures.score_grid import score_grid
-from offaxis.reports.figures.style import as_png_data_uri, as_svg, save
+from offaxis.reports.figures.style import as_png_data_uri, as_svg, save_figure
 
 __all__ = [
     "Panel",
@@ -31,7 +31,7 @@ __all__ = [
     "risk_coverage_curve",
     "roc",
     "roc_curve",
-    "save",
+    "save_figure",
     "score_grid",
     "tsne",
 ]

@@ -122,7 +122,7 @@ def blank(width: float, height: float, *, arranged: bool = True) -> Figure:
     return Figure(figsize=(width, height), layout="constrained" if arranged else None)
 
 
-def save(figure: Figure, stem: str | Path, dpi: int = 200) -> tuple[Path, Path]:
+def save_figure(figure: Figure, stem: str | Path, dpi: int = 200) -> tuple[Path, Path]:
     """Write ``stem.svg`` (vector) and ``stem.png``, each whole or not at all; equal figures give equal files.
 
     Returns:
