@@ -25,8 +25,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 _kept: list[torch.library.Library] = []
 
 
-@pytest.fixture(scope="session")
-def torchvision_operators() -> None:
+def declare_torchvision_operators() -> None:
     """Let torchvision be imported beside a CPU build of torch, for which its wheels lack two operators.
 
     They are only declared; nothing in these tests calls them.
@@ -40,6 +39,12 @@ def torchvision_operators() -> None:
         except RuntimeError:  # a matching pair of torch and torchvision has them
             continue
     _kept.append(library)
+
+
+@pytest.fixture(scope="session")
+def torchvision_operators() -> None:
+    """The operators that torchvision asks for."""
+    declare_torchvision_operators()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,122 @@
+"""Golden numbers: what was computed once comes out again, to the bit on the torch and the CPU that it was recorded with.
+
+``python -m tests.golden.record`` records them anew. Where arithmetic is changed on purpose, name the group in ``CHANGED``
+(it is then compared by tolerance) or record it anew, in a commit that says so.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offaxis.detectors import DETECTORS
+
+from . import cases
+from .compare import Comparison, expected_arrays, expected_json, expected_texts, recorded_here
+
+CHANGED: frozenset[str] = frozenset()
+"""Groups whose arithmetic was changed on purpose since they were recorded."""
+MOST = 0.8
+"""By tolerance, the share that must agree where scores hang on the sign of a gradient near zero."""
+WHOLE = [group for group in cases.JSON_GROUPS if group not in ("trainings", "first-weights", "text-numbers")]
+
+
+@pytest.fixture(autouse=True)
+def fixed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One thread, no warnings, at the root of the project."""
+    monkeypatch.chdir(cases.ROOT)
+    with cases.one_thread():
+        yield
+
+
+def check_detector(name: str) -> None:
+    expected = {key: scores for key, scores in expected_arrays("detectors").items() if key.rpartition("/")[0] == name}
+    hangs = cases.DETECTOR_CASES[name][0].startswith(cases.PERTURBING)
+    Comparison(recorded_here("detectors", CHANGED)).look(cases.detector_scores(name), expected).require(
+        MOST if hangs else 1
+    )
+
+
+@pytest.mark.parametrize("name", [*cases.NATIVE_CASES, *cases.DIGITS_CASES])
+def test_scores_of_our_detectors(name: str) -> None:
+    check_detector(name)
+
+
+@pytest.mark.parametrize("name", cases.ZOO_CASES)
+def test_scores_of_the_zoo(name: str, ood: Any) -> None:
+    check_detector(name)
+
+
+def test_every_detector_is_pinned() -> None:
+    assert {kind for kind, _, _ in cases.DETECTOR_CASES.values()} == set(DETECTORS)
+    assert {key.rpartition("/")[0] for key in expected_arrays("detectors")} == set(cases.DETECTOR_CASES)
+
+
+@pytest.mark.parametrize("group", WHOLE)
+def test_numbers(group: str) -> None:
+    exact = recorded_here(group, CHANGED)
+    Comparison(exact).look(cases.JSON_GROUPS[group](), expected_json(group)).require(MOST if group == "tuning" else 1)
+
+
+@pytest.mark.parametrize("name", [*cases.TRAININGS, "digits"])
+def test_trainings(name: str) -> None:
+    found = cases.large_digits_training() if name == "digits" else cases.training(name)
+    expected = expected_json("trainings")[name]
+    if recorded_here("trainings", CHANGED):
+        Comparison(True).look(found, expected).require()
+    else:
+        assert len(found["epochs"]) == len(expected["epochs"])
+        for key in ("loss", "learning_rate"):
+            assert found["epochs"][-1][key] == pytest.approx(expected["epochs"][-1][key], rel=0.15)
+        Comparison(False).look(found["mean"] + found["std"], expected["mean"] + expected["std"]).require()
+
+
+def test_every_training_is_pinned() -> None:
+    assert set(expected_json("trainings")) == {*cases.TRAININGS, "digits"}
+
+
+def test_first_weights() -> None:
+    found, expected = cases.first_weights(), expected_json("first-weights")
+    assert list(found) == list(expected)
+    if recorded_here("first-weights", CHANGED):
+        Comparison(True).look(found, expected).require()
+
+
+@pytest.mark.parametrize("group", cases.TEXT_GROUPS)
+def test_texts(group: str) -> None:
+    found, expected = cases.TEXT_GROUPS[group](), expected_texts(group)
+    pinned = expected_json("text-numbers").get(group)
+    if pinned is not None:  # kept apart from the words, which may be recorded anew without them
+        Comparison(True).look({name: cases.numbers(text) for name, text in found.items()}, pinned).require()
+    assert list(found) == list(expected)
+    for name in expected:
+        assert found[name] == expected[name], name
+
+
+def moved(value: Any) -> bool:
+    """Move the first float (or else word) inside a value by as little as there is."""
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(entry, float):
+            value[key] = float(np.nextafter(entry, np.inf))
+            return True
+        if isinstance(entry, str):
+            value[key] = entry + "0"
+            return True
+        if isinstance(entry, np.ndarray):
+            entry.flat[-1] = np.nextafter(entry.flat[-1], entry.dtype.type(np.inf))
+            return True
+        if isinstance(entry, (dict, list)) and moved(entry):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("group", [*cases.JSON_GROUPS, *cases.ARRAY_GROUPS])
+def test_a_value_that_moves_by_one_bit_is_seen(group: str) -> None:
+    expected = expected_arrays(group) if group in cases.ARRAY_GROUPS else expected_json(group)
+    other = copy.deepcopy(expected)
+    Comparison(True).look(other, expected).require()
+    assert moved(other)
+    with pytest.raises(AssertionError, match="1 of .* differ to the bit"):
+        Comparison(True).look(other, expected).require()
