@@ -26,10 +26,11 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import Calibration, Classifier, Model, Paired, Preprocessing, Recipe, confidence, conformal, metrics
+from offaxis import Calibration, Classifier, Model, Paired, Preprocessing, Recipe, metrics
+from offaxis.calibration import conformal
 from offaxis.cli import app
-from offaxis.datasets import ImageSet, Normalise, TensorSet
-from offaxis.datasets.embedded import digits, letters, small_digits
+from offaxis.data import ImageSet, Normalise, TensorSet
+from offaxis.data.embedded import digits, letters, small_digits
 from offaxis.detectors import (
     DETECTORS,
     Detector,
@@ -37,11 +38,11 @@ from offaxis.detectors import (
     LeaveOutEnsemble,
     MarginEntropyLoss,
 )
-from offaxis.detectors.leave_out_ensemble import folds
+from offaxis.networks.ensemble import folds
 from offaxis.heads import HEADS, make_head
 from offaxis.networks import densenet_bc, wide_resnet
-from offaxis.paper import TABLES as PAPER_TABLES
-from offaxis.recipes.items import ITEMS
+from offaxis.reproduce.paper import TABLES as PAPER_TABLES
+from offaxis.reproduce.items import ITEMS
 from offaxis.training import RECIPES
 from study.page import BLOCK, PAGES, filled
 
@@ -249,17 +250,17 @@ NATIVE_CASES: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 """Name -> detector, its arguments, and the network it judges."""
 ZOO_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "zoo-knn": {"k": 5},
-    "zoo-mcd": {"samples": 3},
-    "zoo-vim": {"d": 8},
-    "zoo-odin": {"eps": 0.001, "temperature": 1.0},
-    "zoo-mahalanobisodin": {"eps": 0.001},
+    "pytorch-ood-knn": {"k": 5},
+    "pytorch-ood-mcd": {"samples": 3},
+    "pytorch-ood-vim": {"d": 8},
+    "pytorch-ood-odin": {"eps": 0.001, "temperature": 1.0},
+    "pytorch-ood-mahalanobisodin": {"eps": 0.001},
 }
 ZOO_CASES: dict[str, tuple[str, dict[str, Any], str]] = {
-    name: (name, {"keywords": ZOO_ARGUMENTS.get(name)}, "linear") for name in DETECTORS if name.startswith("zoo-")
+    name: (name, {"keywords": ZOO_ARGUMENTS.get(name)}, "linear") for name in DETECTORS if name.startswith("pytorch-ood-")
 } | {
     f"{name}, cosine head": (name, {"keywords": ZOO_ARGUMENTS.get(name)}, "cosine")
-    for name in ("zoo-dice", "zoo-nnguide", "zoo-react", "zoo-vim", "zoo-fdbd")
+    for name in ("pytorch-ood-dice", "pytorch-ood-nnguide", "pytorch-ood-react", "pytorch-ood-vim", "pytorch-ood-fdbd")
 }
 DIGITS_CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     f"{name} on {kind}": (name, {}, kind)
@@ -275,7 +276,7 @@ DIGITS_CASES |= {
     "cosine-ensemble on digits-ensemble": ("cosine-ensemble", {}, "digits-ensemble"),
 }
 DETECTOR_CASES = NATIVE_CASES | ZOO_CASES | DIGITS_CASES
-PERTURBING = ("odin", "mahalanobis", "leave-out", "zoo-mcd", "zoo-grad", "zoo-nacue", "zoo-vim")
+PERTURBING = ("odin", "mahalanobis", "leave-out", "pytorch-ood-mcd", "pytorch-ood-grad", "pytorch-ood-nacue", "pytorch-ood-vim")
 """Detectors whose scores hang on the sign of gradients near zero, on random masks or on a near-singular matrix: on another
 machine most images agree."""
 
@@ -391,11 +392,11 @@ def confidence_metrics() -> Json:
     right = random.uniform(size=300) < 0.9 * sure
     found = {}
     for name, values in {"without ties": sure, "with ties": sure.round(1)}.items():
-        coverage, risk = confidence.risk_coverage(values, right)
+        coverage, risk = metrics.risk_coverage(values, right)
         found[name] = {
-            "ece": confidence.expected_calibration_error(values, right),
-            "ece of 5 bins": confidence.expected_calibration_error(values, right, 5),
-            "aurc": confidence.area_under_risk_coverage(values, right),
+            "ece": metrics.expected_calibration_error(values, right),
+            "ece of 5 bins": metrics.expected_calibration_error(values, right, 5),
+            "aurc": metrics.area_under_risk_coverage(values, right),
             "coverage": coverage[::10],
             "risk": risk[::10],
         }
@@ -424,7 +425,7 @@ def conformal_values() -> Json:
             "thresholds": [conformal.threshold(np.sort(own), a) for a in alphas],
         }
         for alpha in alphas:
-            made = Calibration.of(own, predicted, 5, alpha)
+            made = Calibration.from_scores(own, predicted, 5, alpha)
             found[f"calibration, {name}, {alpha}"] = calibration_values(made, other, of_class)
     return plain(found)
 
@@ -542,12 +543,12 @@ TRAININGS: dict[str, tuple[Callable[[str], Classifier], str, Callable[[], Recipe
     "decayed head, norm clipped": (
         _wide, "cosine", lambda: Recipe(epochs=2, batch_size=64, clip=None, max_norm=1.0, decay_head=True, crop=1, flip=False)
     ),
-    "laptop": (_wide, "cosine", lambda: RECIPES["laptop"]().but(epochs=2)),
-    "short": (_wide, "cosine", lambda: RECIPES["short"]().but(epochs=2)),
-    "paper-wide-resnet, cosine": (_wide, "cosine", lambda: RECIPES["paper-wide-resnet"]().but(epochs=2)),
-    "paper-wide-resnet, linear": (_wide, "linear", lambda: RECIPES["paper-wide-resnet"]().but(epochs=2)),
-    "paper-densenet, cosine": (_dense, "cosine", lambda: RECIPES["paper-densenet"]().but(epochs=2)),
-    "paper-densenet, linear": (_dense, "linear", lambda: RECIPES["paper-densenet"]().but(epochs=2)),
+    "laptop": (_wide, "cosine", lambda: RECIPES["laptop"]().replace(epochs=2)),
+    "short": (_wide, "cosine", lambda: RECIPES["short"]().replace(epochs=2)),
+    "paper-wide-resnet, cosine": (_wide, "cosine", lambda: RECIPES["paper-wide-resnet"]().replace(epochs=2)),
+    "paper-wide-resnet, linear": (_wide, "linear", lambda: RECIPES["paper-wide-resnet"]().replace(epochs=2)),
+    "paper-densenet, cosine": (_dense, "cosine", lambda: RECIPES["paper-densenet"]().replace(epochs=2)),
+    "paper-densenet, linear": (_dense, "linear", lambda: RECIPES["paper-densenet"]().replace(epochs=2)),
 }  # fmt: skip
 """Name -> network, head and recipe, cut to two epochs."""
 
