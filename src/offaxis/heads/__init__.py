@@ -7,9 +7,12 @@ from typing import Any
 from offaxis.errors import ArgumentError
 from offaxis.heads.base import Head, Outputs
 from offaxis.heads.cosine import CosineHead
+from offaxis.heads.elogitnorm import ELogitNormHead
 from offaxis.heads.generalized_odin import DeConfHead
 from offaxis.heads.isomax import IsoMaxHead
 from offaxis.heads.linear import LinearHead
+from offaxis.heads.logitnorm import LogitNormHead
+from offaxis.heads.t2fnorm import T2FNormHead
 
 HEADS: dict[str, Callable[[int, int], Head]] = {
     "cosine": CosineHead,
@@ -18,6 +21,9 @@ HEADS: dict[str, Callable[[int, int], Head]] = {
     "deconf-i": partial(DeConfHead, similarity="inner"),
     "deconf-e": partial(DeConfHead, similarity="euclid"),
     "isomax": IsoMaxHead,
+    "logitnorm": LogitNormHead,
+    "t2fnorm": T2FNormHead,
+    "elogitnorm": ELogitNormHead,
 }
 
 HeadLike = str | Callable[[int, int], Head]
@@ -50,11 +56,14 @@ __all__ = [
     "HEADS",
     "CosineHead",
     "DeConfHead",
+    "ELogitNormHead",
     "Head",
     "HeadLike",
     "IsoMaxHead",
     "LinearHead",
+    "LogitNormHead",
     "Outputs",
+    "T2FNormHead",
     "describe_head",
     "make_head",
 ]

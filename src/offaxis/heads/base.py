@@ -19,6 +19,8 @@ class Outputs(NamedTuple):
         cosine: (N, C) in [-1, 1], the cosine between features and class axes; None where the head has none.
         scale: (N,), positive where predicted, what the cosine (or the linear logit) was multiplied by; None when unscaled.
         layers: pooled features (N, d_l) of inner layers by name; None unless they were asked for.
+        score_logits: (N, C), the logits that OOD scores are taken of, where a method classifies with others (T2FNorm);
+            None where ``logits`` serve both.
     """
 
     features: Tensor
@@ -26,6 +28,12 @@ class Outputs(NamedTuple):
     cosine: Tensor | None = None
     scale: Tensor | None = None
     layers: dict[str, Tensor] | None = None
+    score_logits: Tensor | None = None
+
+    @property
+    def detection_logits(self) -> Tensor:
+        """The logits (N, C) that detectors read: ``score_logits`` where the head has such, else ``logits``."""
+        return self.logits if self.score_logits is None else self.score_logits
 
 
 class Head(nn.Module, ABC):

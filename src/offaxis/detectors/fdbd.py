@@ -1,0 +1,82 @@
+r"""fDBD: fast decision boundary distance (Liu, Qin 2024, https://arxiv.org/abs/2312.11536).
+
+.. math::
+
+    S(x) = -\frac{1}{C - 1} \sum_{c \ne \hat c}
+    \frac{z_{\hat c} - z_c}{\lVert w_{\hat c} - w_c \rVert \, \lVert f - \mu \rVert}
+
+the mean distance from the features to the decision boundaries of the predicted class, relative to their distance from the
+mean :math:`\mu` of the training features. It assumes logits that are linear in the features; for a cosine head f is the unit
+feature vector, w the unit axes and z the cosines (``HeadCopy``). Nothing to tune.
+"""
+
+import torch
+from torch import Tensor
+
+from offaxis.detectors.base import Detector
+from offaxis.detectors.shaped_energy import HeadCopy
+from offaxis.errors import NotFittedError
+from offaxis.heads import Outputs
+from offaxis.heads.elogitnorm import weight_distances
+from offaxis.networks.inference import Network, accumulating, widest
+
+EPS = 1e-12
+
+
+def fdbd_score(logits: Tensor, distances: Tensor, length: Tensor) -> Tensor:
+    """Compute scores (N,) <= 0, larger = more OOD.
+
+    Args:
+        logits: (N, C), linear in the features.
+        distances: (C, C) between weight rows, 1 where rows are equal.
+        length: (N,), the distance of the features to the mean of the training features.
+    """
+    largest, predicted = logits.max(1, keepdim=True)
+    total = ((largest - logits) / distances[predicted.squeeze(1)]).sum(1)
+    return -total / ((logits.shape[1] - 1) * length.clamp_min(EPS))
+
+
+class FDBD(Detector):
+    """Score by the distance to the decision boundaries relative to that from the training mean, negated."""
+
+    name = "fdbd"
+    paper = "https://arxiv.org/abs/2312.11536"
+    uses = ("features",)
+    needs_fit = True
+
+    mean: Tensor
+    distances: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = HeadCopy()
+        self.expect("mean", "distances")
+
+    def sizes(self) -> dict[str, int]:
+        """Return the width of the features."""
+        return self.head.sizes()
+
+    def begin(self, network: Network) -> None:
+        """Copy the head and start the sum."""
+        self.head.set(network.head)
+        self.distances = weight_distances(widest(self.head.weight))
+        self._sum, self._count = accumulating(self.head.weight).new_zeros(self.head.weight.shape[1]), 0
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:  # noqa: ARG002 - the contract's
+        """Add a batch to the sum; labels are not needed."""
+        inputs = accumulating(self.head.inputs(outputs.features))
+        self._sum += inputs.sum(0)
+        self._count += len(inputs)
+
+    def finish(self) -> None:
+        """Compute the mean of the training features."""
+        if not self._count:
+            raise NotFittedError("Expected training images to fit on but there were none.")
+        self.mean = self._sum / self._count
+        del self._sum, self._count
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Compute the scores (N,) of N images."""
+        x = widest(self.head.inputs(outputs.features)).to(self.mean.dtype)
+        length: Tensor = torch.linalg.vector_norm(x - self.mean, dim=1)
+        return fdbd_score(self.head.logits(x, None), self.distances, length)
