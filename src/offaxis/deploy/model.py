@@ -279,7 +279,7 @@ def class_probabilities(outputs: Outputs) -> Tensor:
     lost = found.isnan().any(1)
     if outputs.cosine is not None and lost.any():
         found[lost] = (outputs.cosine[lost].float() * torch.finfo(torch.float32).max).softmax(1)
-    check_finite("What the network says of the classes", found)
+    check_finite("the class probabilities", found)
     return found
 
 

@@ -44,7 +44,7 @@ def perturbed_scores(
         x = images.detach().clone().requires_grad_(moving)  # a clone is a leaf, in inference mode too
         with torch.set_grad_enabled(moving):
             said = network(x)
-            check_finite("What the network says", said)
+            check_finite("the network's logits", said)
             losses = [loss(said, temperature) for temperature in temperatures] if moving else []
             steps = [step(input_gradient(each, x, retain=each is not losses[-1]), std) for each in losses]
         clean, start = said.detach(), x.detach()
