@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,9 @@ from offaxis.metrics import HIGHER_IS_BETTER
 if TYPE_CHECKING:
     import pandas as pd
 
+    from offaxis.deploy.evaluated_network import Kind
     from offaxis.evaluation.store import Store
 
-NetworkKind = Literal["single", "ensemble", "paired", "leave-out"]
 Cell = str | int | float | None
 
 
@@ -42,7 +42,7 @@ class NetworkFields:
     head: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
-    kind: NetworkKind = "single"
+    kind: "Kind" = "single"
     members: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -314,9 +314,8 @@ class Results:
             store.add_set(key, record)
         for network in self.networks:
             store.add_network(network)
-        for result in self.results:
-            for reference in result.scores:
-                store.add_scores(reference, self.scores(reference))
+        references = dict.fromkeys(reference for result in self.results for reference in result.scores)
+        store.add_scores({reference: self.scores(reference) for reference in references})
         present = {result.key for result in store.results()}
         store.add(result for result in self.results if result.key not in present)
         return store
