@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from offaxis.evaluation import Result, Store
-from offaxis.reproduce.commands import TrainingRun
+from offaxis.jobs import TrainingRun
 from offaxis.reproduce.tables import results_of
 from study.steps import KEPT, SEEDS, chain_for, main_runs
 
@@ -11,9 +11,9 @@ GROUPS = ("near", "far", "noise", "all")
 """Of OOD sets."""
 
 
-def of(id_name: str, runs: Sequence[TrainingRun], ood: Sequence[str], together: bool = False) -> list[Result]:
+def of(id_name: str, runs: Sequence[TrainingRun], ood: Sequence[str], combined: bool = False) -> list[Result]:
     """Results of some networks on some sets; the sets that they were tuned on may be others."""
-    found = results_of(chain_for(id_name, KEPT), runs, None, together)
+    found = results_of(chain_for(id_name, KEPT), runs, None, combined)
     return [r for r in found if r.ood in ood]
 
 

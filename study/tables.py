@@ -7,14 +7,14 @@ import numpy as np
 
 from offaxis.evaluation import Store
 from offaxis.evaluation.summary import Summary, View, summarise
+from offaxis.jobs import TrainingRun
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, percent
-from offaxis.reproduce.commands import TrainingRun
 from offaxis.reproduce.tables import paper_rows
 from offaxis.training import RECIPES
 from study.found import GROUPS, mains, of, there
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
-from study.steps import DENSE, KEPT, LONGER, NETWORKS, SEEDS, chain_for, longer_runs, main_runs
+from study.steps import DENSE, KEPT, LONGER_EPOCHS, NETWORKS, SEEDS, chain_for, longer_runs, main_runs
 from study.variants import ablation, axes, fixed, leave_out, rivals, scales, together
 
 SHIFT = KEPT / "shift.json"
@@ -120,7 +120,7 @@ def longer(id_name: str) -> Table:
         if (method, network) in short
     ]
     epochs = RECIPES[NETWORKS[id_name].recipe]().epochs
-    columns = ("detector", "network", f"{epochs} epochs", f"{LONGER[1]} epochs", "change")
+    columns = ("detector", "network", f"{epochs} epochs", f"{LONGER_EPOCHS} epochs", "change")
     return Table(f"longer-{id_name}", "More training, one seed", columns, rows, "Mean AUROC over the reported sets.", 2)
 
 

@@ -6,13 +6,24 @@ import numpy as np
 
 from offaxis.evaluation import Result, Store
 from offaxis.evaluation.summary import summarise
+from offaxis.jobs import TrainingRun
 from offaxis.reports.result_tables import set_title
 from offaxis.reports.tables import Entry, Table, Value, percent
-from offaxis.reproduce.commands import TrainingRun
-from offaxis.reproduce.items import ablation_rows, sweep
+from offaxis.reproduce.items import ablation_rows, native_score, sweep
 from study.found import GROUPS, of, there
 from study.sets import REPORTED
-from study.steps import FIXED, FOLDS, KEPT, NETWORKS, RIVALS, SEEDS, chain_for, main_runs
+from study.steps import (
+    FIXED_SCALE,
+    FOLDS,
+    KEPT,
+    NETWORKS,
+    RIVALS,
+    SEEDS,
+    chain_for,
+    fixed_scale_run,
+    leave_out_runs,
+    main_runs,
+)
 
 
 def _mean_row(name: str, results: Sequence[Result]) -> list[Entry]:
@@ -42,9 +53,9 @@ def ablation(id_name: str) -> Table:
     rows = [
         _with_accuracy(
             id_name,
-            f"{n}: {run.head} {' '.join(w.lstrip('-') for w in run.variant)}".strip(),
+            f"{n}: {run.head} {run.variant}".strip(),
             run,
-            "max-softmax" if run.head == "linear" else "cosine",
+            native_score(run),
         )
         for n, run in enumerate(ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values(), 1)
         if there(id_name, [run])
@@ -66,10 +77,7 @@ def scales(id_name: str) -> Table:
 
 def fixed(id_name: str) -> Table:
     """The predicted scale beside the fixed one that the development sets choose, one seed."""
-    runs = {
-        "predicted": main_runs(id_name, 0)[1],
-        FIXED[1]: TrainingRun(NETWORKS[id_name], id_name, 0, "cosine", FIXED),
-    }
+    runs = {"predicted": main_runs(id_name, 0)[1], f"{FIXED_SCALE:g}": fixed_scale_run(id_name)}
     rows = [_with_accuracy(id_name, name, run, "cosine") for name, run in runs.items()]
     title = f"The scale, predicted and fixed, {set_title(id_name)}"
     return _rows(id_name, title, "fixed", rows, "Mean AUROC over the reported sets, one seed.")
@@ -78,9 +86,9 @@ def fixed(id_name: str) -> Table:
 def rivals(id_name: str) -> Table:
     """Other heads by the same recipe, one seed; ours beside them."""
     rows = [
-        _with_accuracy(id_name, f"{head}: {detector}", TrainingRun(NETWORKS[id_name], id_name, 0, head), detector)
+        _with_accuracy(id_name, f"{head}: {detector}", NETWORKS[id_name].training(id_name, 0, head), detector)
         for head, detector in {"linear": "max-softmax", "cosine": "cosine", **RIVALS}.items()
-        if there(id_name, [TrainingRun(NETWORKS[id_name], id_name, 0, head)])
+        if there(id_name, [NETWORKS[id_name].training(id_name, 0, head)])
     ]
     return _rows(
         id_name, "Heads without OOD hyperparameters", "rivals", rows, "Mean AUROC over the reported sets, one seed."
@@ -92,7 +100,7 @@ def together(id_name: str) -> Table:
     cosine = [main_runs(id_name, seed)[1] for seed in SEEDS]
     single = [r for r in of(id_name, cosine, REPORTED[id_name]) if r.detector == "cosine"]
     joined = ", ".join(run.name for run in cosine)
-    several = of(id_name, cosine, REPORTED[id_name], together=True)
+    several = of(id_name, cosine, REPORTED[id_name], combined=True)
     rows = [
         [
             *_mean_row("one cosine network (mean of three)", single),
@@ -101,7 +109,7 @@ def together(id_name: str) -> Table:
         [*_mean_row("ensemble of the three", several), _accuracy(id_name, joined)],
     ]
     pairs = [main_runs(id_name, seed) for seed in SEEDS]
-    paired = [r for pair in pairs for r in of(id_name, pair, REPORTED[id_name], together=True)]
+    paired = [r for pair in pairs for r in of(id_name, pair, REPORTED[id_name], combined=True)]
     names = [", ".join(run.name for run in pair) for pair in pairs]
     rows.append(
         [*_mean_row("Paired: standard classes, cosine score (mean of three)", paired), _mean_accuracy(id_name, names)]
@@ -117,10 +125,8 @@ def _mean_accuracy(id_name: str, origins: Sequence[str]) -> Value:
 
 def leave_out(id_name: str) -> Table:
     """The leave-out ensemble beside one network of each kind."""
-    members = [
-        TrainingRun(NETWORKS[id_name], id_name, k, "linear", ("--leave-out", f"{k}/{FOLDS}")) for k in range(FOLDS)
-    ]
-    team = of(id_name, members, REPORTED[id_name], together=True)
+    members = leave_out_runs(id_name)
+    team = of(id_name, members, REPORTED[id_name], combined=True)
     joined = ", ".join(run.name for run in members)
     standard, cosine = main_runs(id_name, 0)
     rows = [

@@ -11,9 +11,10 @@ from offaxis.evaluation import Result, Store
 from offaxis.evaluation.protocols import FRAMED, POOLS
 from offaxis.evaluation.summary import Summary, View, summarise
 from offaxis.files import write_text
+from offaxis.jobs import TrainingRun
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, sets_table, slug
 from offaxis.reports.tables import Entry, Table, Value, comma_separated, latex, markdown, percent
-from offaxis.reproduce.commands import Reproduction, TrainingRun
+from offaxis.reproduce.commands import Reproduction
 from offaxis.reproduce.cost import measure_cost
 from offaxis.reproduce.paper import Key, compare_with_paper
 
@@ -30,11 +31,11 @@ def write_paper_tables(tables: Sequence[Table], out: Path) -> list[Path]:
 
 
 def classification(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], out: Path) -> list[Path]:
-    """Accuracy of both networks, mean (standard deviation over seeds)."""
+    """Write the accuracy of both networks, mean (standard deviation over seeds)."""
     accuracy = {record.origin: record.accuracy for record in Store.existing(chain.store).networks()}
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for standard, cosine in pairs:
-        place = (standard.trained.network, standard.id)
+        place = (standard.architecture, standard.id)
         groups.setdefault(place, []).append((accuracy[standard.name], accuracy[cosine.name]))
     rows: list[list[Entry]] = []
     ours: dict[Key, float] = {}
@@ -55,7 +56,7 @@ def classification(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, Train
 def detection(
     chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], ood: Sequence[str], name: str, out: Path
 ) -> list[Path]:
-    """The four methods of the paper on every set, three metrics, and the paper's numbers."""
+    """Write the four methods of the paper on every set, three metrics, and the paper's numbers."""
     results = results_of(chain, [run for pair in pairs for run in pair], ood)
     view: View = "one-vs-one" if name == "one-vs-one" else "less-biased by tested set"
     tables: list[Table] = []
@@ -68,23 +69,19 @@ def detection(
 
 
 def ablation(chain: Reproduction, rows_of: Callable[..., dict[str, TrainingRun]], out: Path) -> list[Path]:
-    """AUROC of the ten variants."""
+    """Write the AUROC of the ten variants."""
     trained = chain.scale.networks[-1]
     ours: dict[Key, float] = {}
     rows: list[list[Entry]] = []
     every = {n: [rows_of(trained, n, seed, chain.scale.hidden) for seed in chain.scale.seeds] for n in chain.scale.ids}
     for name, run in every[chain.scale.ids[0]][0].items():
-        row: list[Entry] = [
-            name.removeprefix("row-"),
-            run.head,
-            " ".join(w.lstrip("-") for w in run.variant) or "as it is",
-        ]
+        row: list[Entry] = [name.removeprefix("row-"), run.head, run.variant or "default"]
         for id_name, seeds in every.items():
             found = results_of(chain, [variants[name] for variants in seeds], [chain.scale.near])
             score = "max-softmax" if run.head == "linear" else "cosine"
             values = np.array([r.metrics["auroc"] for r in found if r.detector == score])
             row.append(_mean(values))
-            ours[trained.network, id_name, chain.scale.near, name, "auroc"] = 100 * float(values.mean())
+            ours[trained.architecture, id_name, chain.scale.near, name, "auroc"] = 100 * float(values.mean())
         rows.append(row)
     columns = ("row", "head", "variant", *(f"{set_title(n)} %" for n in chain.scale.ids))
     title = f"Ablation: AUROC on {set_title(chain.scale.near)}"
@@ -93,12 +90,12 @@ def ablation(chain: Reproduction, rows_of: Callable[..., dict[str, TrainingRun]]
 
 
 def time(chain: Reproduction, out: Path) -> list[Path]:
-    """Seconds for a batch of 128 images on this machine."""
+    """Write the seconds for a batch of images on this machine."""
     rows: list[list[Entry]] = []
     ours: dict[Key, float] = {}
-    batch = 128 if chain.scale.name != "tiny" else 4
+    batch = chain.scale.batch
     for name in chain.scale.timed:
-        cost = measure_cost(name, batch, chain.scale.rounds)
+        cost = measure_cost(name, batch, chain.scale.rounds, chain.device)
         row: list[Entry] = [name]
         for method, seconds in (("mahalanobis", cost.mahalanobis), ("odin", cost.odin), ("cosine", cost.cosine)):
             row += [Value(seconds, f"{seconds:.3g}"), Value(seconds / cost.forward, f"{seconds / cost.forward:.2f}")]
@@ -112,11 +109,11 @@ def time(chain: Reproduction, out: Path) -> list[Path]:
 def ensembles(
     chain: Reproduction, teams: Sequence[tuple[list[TrainingRun], list[TrainingRun]]], out: Path
 ) -> list[Path]:
-    """The ensemble of cosines beside leave-out networks."""
+    """Write the ensemble of cosine networks beside leave-out networks."""
     tables: list[Table] = []
     ours: dict[Key, float] = {}
     results = [
-        r for team in teams for runs in team for r in results_of(chain, runs, chain.scale.one_vs_one, together=True)
+        r for team in teams for runs in team for r in results_of(chain, runs, chain.scale.one_vs_one, combined=True)
     ]
     for metric, papers in PAPERS_METRICS.items():
         chosen = summarise(results, "one-vs-one", metric)
@@ -136,26 +133,26 @@ def _mean(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Value:
 
 
 def names_of(ood: Sequence[str]) -> set[str]:
-    """The sets that names and pools stand for."""
+    """Return the sets that names and pools stand for."""
     return {name for entry in ood for name in POOLS.get(entry, (entry,))}
 
 
 def results_of(
-    chain: Reproduction, runs: Sequence[TrainingRun], ood: Sequence[str] | None = None, together: bool = False
+    chain: Reproduction, runs: Sequence[TrainingRun], ood: Sequence[str] | None = None, combined: bool = False
 ) -> list[Result]:
-    """The results of some networks on some sets, assumed sets included.
+    """Return the results of some networks on some sets, assumed sets included.
 
     Args:
         chain: whose store it is.
-        runs: the networks; with ``together`` one network made of all.
+        runs: the networks; with ``combined`` one network made of all.
         ood: names of sets or pools; None for all.
-        together: whether the runs are the members of one network.
+        combined: whether the runs are the members of one network.
 
     Raises:
         EvaluationError: there are none.
     """
     store = Store.existing(chain.store)
-    origins = {", ".join(run.name for run in runs)} if together else {run.name for run in runs}
+    origins = {", ".join(run.name for run in runs)} if combined else {run.name for run in runs}
     keys = {record.key for record in store.networks() if record.origin in origins}
     sets = names_of(ood) if ood is not None else set(CATALOGUE)
     found = [
