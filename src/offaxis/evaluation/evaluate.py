@@ -387,7 +387,9 @@ class _Evaluation:
             "data": subject.data or {},
             "kind": subject.kind,
             "members": subject.members,
-            "settings": {key: value for key, value in subject.settings.items() if key not in ("recipe", "head", "data")},
+            "settings": {
+                key: value for key, value in subject.settings.items() if key not in ("recipe", "head", "data")
+            },
             "versions": VERSIONS,
         }
 

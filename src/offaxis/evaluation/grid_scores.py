@@ -76,7 +76,11 @@ def score_requests(run: DetectorRun, tuning: bool) -> list[ScoreRequest]:
     """
     if not (tuning and run.tuned):
         return [ScoreRequest(run, False)]
-    return [ScoreRequest(run, True)] if _grid_has_given(run.detector) else [ScoreRequest(run, True), ScoreRequest(run, False)]
+    return (
+        [ScoreRequest(run, True)]
+        if _grid_has_given(run.detector)
+        else [ScoreRequest(run, True), ScoreRequest(run, False)]
+    )
 
 
 def _grid_has_given(detector: Detector) -> bool:

@@ -1,4 +1,4 @@
-"""Records of an evaluation, with named fields that JSON can hold: ``Result``, ``NetworkRecord`` and all of them, ``Results``."""
+"""Records of an evaluation, with fields that JSON can hold: ``Result``, ``NetworkRecord``, and ``Results``, which has them all."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields

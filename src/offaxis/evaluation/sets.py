@@ -181,7 +181,9 @@ def named_sets(ood: Any, id_name: str) -> dict[str, Any]:
 
 def _is_pair(data: Sequence[Any]) -> bool:
     """Return whether this is one set, (images, labels), rather than a list of sets."""
-    return isinstance(data, tuple) and len(data) == 2 and not any(isinstance(part, (str, Path, ImageSet)) for part in data)
+    return (
+        isinstance(data, tuple) and len(data) == 2 and not any(isinstance(part, (str, Path, ImageSet)) for part in data)
+    )
 
 
 def check_labels(images: ImageSet) -> None:
