@@ -63,7 +63,7 @@ def reproduce_command(
         return
     folder = out or Path("reproduce") / scale
     settings = _settings(scale, id, seeds, network, recipe, epochs)
-    chain = Reproduction(settings, folder, runs or folder / "runs", data, device)
+    chain = Reproduction(settings, folder, runs or folder / "runs", data=data, device=device)
     chosen = paper_item(item)
     steps = list({step.words: step for step in chosen.steps(chain)}.values())
     steps.sort(key=lambda step: not isinstance(step, TrainCommand))

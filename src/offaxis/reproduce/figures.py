@@ -86,7 +86,7 @@ def dependencies(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, Trainin
         if (r.state == "tuned" and "linear" in r.network.split()) or r.detector == "cosine":
             assumed = set_title(r.assumed) if r.assumed else None
             gathered.setdefault((r.detector, assumed, set_title(r.ood)), []).append(100 * r.metrics["auroc"])
-    values = {key: float(np.mean(found)) for key, found in gathered.items()}
+    values = {key: float(np.mean(seeds)) for key, seeds in gathered.items()}
     panels: dict[str, dict[str, dict[str, float]]] = {}
     for (detector, assumed, tested), value in values.items():
         if assumed is not None:
@@ -110,8 +110,8 @@ def scales(
     curves: dict[str, dict[float, float]] = {}
     predicted: dict[str, float] = {}
     for (id_name, scale), runs in sweep.items():
-        found = [r for r in results_of(chain, runs, [chain.scale.near]) if r.detector == "cosine"]
-        mean = 100 * float(np.mean([r.metrics["auroc"] for r in found]))
+        results = [r for r in results_of(chain, runs, [chain.scale.near]) if r.detector == "cosine"]
+        mean = 100 * float(np.mean([r.metrics["auroc"] for r in results]))
         if scale is None:
             predicted[set_title(id_name)] = mean
         else:

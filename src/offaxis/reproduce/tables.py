@@ -48,7 +48,12 @@ def classification(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, Train
         rows.append([*row, Value(len(values), str(len(values)))])
     columns = ("network", "ID", "standard %", "cosine %", "seeds")
     table = Table(
-        "classification", "Classification accuracy", columns, rows, "Mean (standard deviation over seeds).", 2
+        name="classification",
+        title="Classification accuracy",
+        columns=columns,
+        rows=rows,
+        note="Mean (standard deviation over seeds).",
+        heads=2,
     )
     return write_paper_tables([table, *beside(ours, "classification")], out)
 
@@ -77,16 +82,17 @@ def ablation(chain: Reproduction, rows_of: Callable[..., dict[str, TrainingRun]]
     for name, run in every[chain.scale.ids[0]][0].items():
         row: list[Entry] = [name.removeprefix("row-"), run.head, run.variant or "default"]
         for id_name, seeds in every.items():
-            found = results_of(chain, [variants[name] for variants in seeds], [chain.scale.near])
+            results = results_of(chain, [variants[name] for variants in seeds], [chain.scale.near])
             score = "max-softmax" if run.head == "linear" else "cosine"
-            values = np.array([r.metrics["auroc"] for r in found if r.detector == score])
+            values = np.array([r.metrics["auroc"] for r in results if r.detector == score])
             row.append(_mean(values))
             ours[trained.architecture, id_name, chain.scale.near, name, "auroc"] = 100 * float(values.mean())
         rows.append(row)
     columns = ("row", "head", "variant", *(f"{set_title(n)} %" for n in chain.scale.ids))
     title = f"Ablation: AUROC on {set_title(chain.scale.near)}"
     note = "Mean (standard deviation over seeds). decay-head: weight decay on the last layer too."
-    return write_paper_tables([Table("ablation", title, columns, rows, note, 3), *beside(ours, "ablation")], out)
+    table = Table(name="ablation", title=title, columns=columns, rows=rows, note=note, heads=3)
+    return write_paper_tables([table, *beside(ours, "ablation")], out)
 
 
 def time(chain: Reproduction, out: Path) -> list[Path]:
@@ -155,14 +161,14 @@ def results_of(
     origins = {", ".join(run.name for run in runs)} if combined else {run.name for run in runs}
     keys = {record.key for record in store.networks() if record.origin in origins}
     sets = names_of(ood) if ood is not None else set(CATALOGUE)
-    found = [
+    results = [
         r for r in store.results() if r.weights in keys and r.ood in sets and (r.assumed is None or r.assumed in sets)
     ]
-    if not found:
+    if not results:
         raise EvaluationError(
             f"There are no results of {', '.join(sorted(origins))} in {chain.store} yet: run the steps first."
         )
-    return found
+    return results
 
 
 PAPERS_METRICS = {"accuracy_at_tpr95": "accuracy_at_tpr", "auroc": "auroc", "aupr_in": "aupr_in"}
@@ -172,25 +178,25 @@ _TITLES = {papers: METRIC_TITLES[metric] for metric, papers in PAPERS_METRICS.it
 
 
 _RELATIVES = {"wrn": "wrn-28-10", "densenet": "densenet-100-12"}
-"""How our networks' names begin -> the paper's network of that kind."""
+"""Beginning of an architecture's name -> the paper's network of that kind."""
 
 
 def paper_rows(summaries: Sequence[Summary]) -> list[Summary]:
-    """The paper's methods: the baseline on a standard network, ODIN and Mahalanobis tuned there, the cosine on its own.
+    """Select the paper's methods: the baseline, tuned ODIN and tuned Mahalanobis on a standard network, and the cosine.
 
-    Only networks as they are count, "wrn-10-4 linear" and "wrn-10-4 cosine": a variant is another network than the paper's.
+    Only unchanged networks count, "wrn-10-4 linear" and "wrn-10-4 cosine": a variant is another network than the paper's.
     """
-    found = []
+    rows = []
     for s in summaries:
         head = s.network.split()[1:]
         baseline = s.detector == "max-softmax" or (s.detector in ("odin", "mahalanobis") and s.state == "tuned")
         if (head == ["cosine"] and s.detector == "cosine") or (head == ["linear"] and baseline):
-            found.append(s)
-    return found
+            rows.append(s)
+    return rows
 
 
 def paper_numbers(summaries: Sequence[Summary], metric: str) -> dict[Key, float]:
-    """Our means in percent, under the paper's keys; the first word of a network's label names it."""
+    """Return our means in percent, under the paper's keys; the first word of a network's label names it."""
     return {
         (s.network.split()[0], s.id, ood, s.detector, metric): 100 * cell.mean
         for s in summaries
@@ -199,28 +205,31 @@ def paper_numbers(summaries: Sequence[Summary], metric: str) -> dict[Key, float]
 
 
 def beside(ours: Mapping[Key, float], name: str, id_name: str = "") -> list[Table]:
-    """A table of differences to a table of the paper; none where they share no cell or no kind of network."""
-    found = []
+    """Return a table of differences to a table of the paper; none where they share no cell or no kind of network."""
+    differences = []
     for network in dict.fromkeys(key[0] for key in ours):
         theirs = _RELATIVES.get(network.split("-")[0])
         if theirs is None:
             continue
-        found += compare_with_paper({key: value for key, value in ours.items() if key[0] == network}, name, theirs)
-    if not found:
+        differences += compare_with_paper(
+            {key: value for key, value in ours.items() if key[0] == network}, name, theirs
+        )
+    if not differences:
         return []
     rows: list[list[Entry]] = [
         [d.method, d.network, set_title(d.id), set_title(d.ood), _TITLES.get(d.metric, d.metric)]
         + [Value(v, f"{v:.2f}") for v in (d.ours, d.paper)]
         + [Value(d.std, "-" if d.std is None else f"{d.std:.2f}"), Value(d.difference, f"{d.difference:+.2f}")]
-        for d in found
+        for d in differences
     ]
     columns = ("method", "network", "ID", "OOD", "metric", "ours", "paper", "paper's sd", "difference")
     note = "The paper's network is WRN-28-10 or DenseNet-BC-100-12; a smaller one is set beside its large relative."
-    return [Table(slug(name, id_name, "beside-the-paper"), "Ours beside the paper's", columns, rows, note, 5)]
+    title, name = "Ours beside the paper's", slug(name, id_name, "beside-the-paper")
+    return [Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=5)]
 
 
 def beside_view(by_metric: Mapping[str, Sequence[Summary]], view: View) -> list[Table]:
-    """The paper's numbers for one protocol of a report."""
+    """Return the paper's numbers beside ours, for one protocol of a report."""
     ours: dict[Key, float] = {}
     for metric, summaries in by_metric.items():
         if metric in PAPERS_METRICS:
