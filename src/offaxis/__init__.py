@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from offaxis.deploy.model import Prediction as Prediction
     from offaxis.deploy.model import Verdict as Verdict
     from offaxis.deploy.open import open_network as open_network
-    from offaxis.deploy.preprocessing import Preprocessing as Preprocessing
     from offaxis.detectors.base import Detector as Detector
     from offaxis.errors import OffaxisError as OffaxisError
     from offaxis.heads.base import Outputs as Outputs
@@ -44,7 +43,6 @@ _HOMES = {
     "Outputs": "offaxis.heads.base",
     "Paired": "offaxis.networks.classifier",
     "Prediction": "offaxis.deploy.model",
-    "Preprocessing": "offaxis.deploy.preprocessing",
     "Recipe": "offaxis.training.recipe",
     "Trained": "offaxis.training.run",
     "Verdict": "offaxis.deploy.model",

@@ -138,16 +138,16 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
     assert run("evaluate", str(file), *words).exit_code == 0
     [result] = Store(out).results()
     assert (result.network, result.detector) == ("mine", "cosine")
-    with pytest.raises(EvaluationError, match="returned a int"):
+    with pytest.raises(ArgumentError, match="returned a int"):
         open_network(f"{file}:other")
-    with pytest.raises(EvaluationError, match="it has network, other"):
+    with pytest.raises(ArgumentError, match="it has network, other"):
         open_network(f"{file}:missing")
     file.write_text("1 / 0")
-    with pytest.raises(EvaluationError, match="ZeroDivisionError"):
+    with pytest.raises(ArgumentError, match="ZeroDivisionError"):
         open_network(file)
-    with pytest.raises(EvaluationError, match="not there"):
+    with pytest.raises(ArgumentError, match="not there"):
         open_network(tmp_path / "absent")
-    with pytest.raises(EvaluationError, match="not there"):
+    with pytest.raises(ArgumentError, match="not there"):
         open_network(tmp_path / "absent.py")
 
 
@@ -159,7 +159,7 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
         (("--detectors", "magic"), "magic"),
         (("--detectors", "knn:k"), "knn:k=10"),
         (("--detectors", "knn:size=3"), "does not take"),
-        (("--as", "paired"), "two classifiers"),
+        (("--as", "paired"), "2 networks"),
         (("--ood", "svhn"), "svhn"),
         (("--device", "abacus"), "can use here (cpu"),
         (("--device", "meta"), "but got 'meta'"),

@@ -57,7 +57,7 @@ def bundle_command(
     data: Data = None,
 ) -> None:
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
-    from offaxis.deploy.assemble import Wanted, assemble
+    from offaxis.deploy.assemble import make_model
 
     if detector_run is not None:
         if together not in ("single", "paired"):
@@ -65,8 +65,18 @@ def bundle_command(
                 f"Expected --detector-run for a pair but got --as {together} beside it: name one of them."
             )
         runs, together = [*runs, detector_run], "paired"
-    wanted = Wanted(tuple(runs), calibrate, together, detector, alpha, per_class, trained_on, unchecked, size, data)
-    model = assemble(wanted)
+    model = make_model(
+        runs,
+        calibrate,
+        kind=together,
+        detector=detector,
+        alpha=alpha,
+        per_class=per_class,
+        trained_on=trained_on,
+        unchecked=unchecked,
+        size=size,
+        data=data,
+    )
     model.save(out, folder=folder)
     _report(model, out)
 
@@ -84,9 +94,8 @@ def calibrate_command(
     """Calibrate a bundle anew, on other ID images or for another level; nothing is trained."""
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
-    from offaxis.deploy.open import made_by
 
-    model = load(bundle, made_by(network))
+    model = load(bundle, network)
     model = model.recalibrated(images_like(images, model.preprocessing.shape, data), alpha, per_class)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
@@ -133,15 +142,14 @@ def export_command(
 ) -> None:
     """Write a bundle as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out."""
     from offaxis.deploy.bundle import load
-    from offaxis.deploy.onnx import export, names
-    from offaxis.deploy.open import made_by
+    from offaxis.deploy.onnx import export_onnx, output_names
 
-    model = load(bundle, made_by(network))
-    difference = export(model, onnx)
+    model = load(bundle, network)
+    difference = export_onnx(model, onnx)
     channels, height, width = model.preprocessing.shape
     Console(stderr=True).print(
-        f"{onnx}: pixels uint8 (N, {channels}, {height}, {width}) -> {', '.join(names(model))}. onnxruntime and PyTorch differ "
-        f"by {difference:.1g} at most.",
+        f"{onnx}: pixels uint8 (N, {channels}, {height}, {width}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
+        f"differ by {difference:.1g} at most.",
         markup=False,
         highlight=False,
         soft_wrap=True,

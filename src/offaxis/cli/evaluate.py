@@ -2,7 +2,6 @@
 
 import functools
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,13 +19,11 @@ from offaxis.evaluation import (
     EvaluatedNetwork,
     Result,
     Store,
-    ensemble,
+    combine,
     evaluate,
-    leave_out_ensemble,
     make_detectors,
     normalised,
     open_network,
-    paired,
     sets_for,
 )
 from offaxis.evaluation.summary import summarise
@@ -35,11 +32,6 @@ PROTOCOLS: dict[str, tuple[Literal["one-vs-one", "less-biased"], ...]] = {
     "one-vs-one": ("one-vs-one",),
     "less-biased": ("less-biased",),
     "both": ("one-vs-one", "less-biased"),
-}
-TOGETHER: dict[str, Callable[[Sequence[EvaluatedNetwork], str | None], EvaluatedNetwork]] = {
-    "ensemble": ensemble,
-    "paired": paired,
-    "leave-out": leave_out_ensemble,
 }
 SHOWN = 20
 
@@ -140,12 +132,9 @@ def _training(id_name: str, data: Path | None, count: int | None) -> ImageSet:
 
 
 def _subjects(paths: list[str], together: str, label: str | None) -> list[EvaluatedNetwork]:
-    if together not in ("single", *TOGETHER):
-        raise ArgumentError(f"Expected --as to be single, {', '.join(TOGETHER)} but got {together!r}.")
-    found = [open_network(path, label if together == "single" else None) for path in paths]
     if together == "single":
-        return found
-    return [TOGETHER[together](found, label)]
+        return [open_network(path, label=label) for path in paths]
+    return [combine(paths, together, label)]
 
 
 def _words(text: str) -> list[str]:

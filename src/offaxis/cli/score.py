@@ -13,7 +13,7 @@ from offaxis.cli.app import app, example
 from offaxis.errors import ArgumentError, DataError
 
 Network = Annotated[
-    str | None, typer.Option(help="module:function that makes the network, where the bundle holds only its weights.")
+    str | None, typer.Option(help="file.py:function that makes the network, where the bundle holds only its weights.")
 ]
 
 
@@ -37,23 +37,32 @@ def score_command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
-    strangest: Annotated[int, typer.Option(min=0, help="Images on the page of the strangest.")] = 49,
+    top: Annotated[int, typer.Option(min=0, help="Images with the highest scores on the sheet.")] = 49,
     network: Network = None,
     quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Judge images: one row each with class, probability, cosine, score, p-value and verdict, or why there is none.
 
-    Beside the rows a summary (.summary.json) and a page of the strangest images (.strangest.png) are written.
+    Beside the rows a summary (.summary.json) and a sheet of the images with the highest scores (.top.png) are written.
     """
     from offaxis.deploy.bundle import load
-    from offaxis.deploy.open import made_by
     from offaxis.deploy.scoring import ScoringOptions, score_images
     from offaxis.deploy.scoring.run import sentences
 
     if engine == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")
-    model = load(bundle, made_by(network))
-    options = ScoringOptions(out, format, batch, engine, workers, resume, overwrite, strangest, quiet)
+    model = load(bundle, network)
+    options = ScoringOptions(
+        out=out,
+        format=format,
+        batch=batch,
+        engine=engine,
+        workers=workers,
+        resume=resume,
+        overwrite=overwrite,
+        top=top,
+        quiet=quiet,
+    )
     summary = score_images(bundle, model, _paths(paths or ["-"]), options)
     Console(stderr=True).print(sentences(summary), markup=False, highlight=False, soft_wrap=True)
 

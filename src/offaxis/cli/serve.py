@@ -32,7 +32,6 @@ def serve_command(
 ) -> None:
     """Answer over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
     from offaxis.deploy.bundle import load
-    from offaxis.deploy.open import made_by
 
     try:
         from offaxis.server.body import Limits
@@ -49,7 +48,7 @@ def serve_command(
         queue=queue,
         batch=batch,
     )
-    model = load(bundle, made_by(network))
+    model = load(bundle, network)
     secret = _token(token_file, token)
     server = make_server(model, host, port, secret, limits, level)
     console = Console(stderr=True)

@@ -1,6 +1,6 @@
 """Detectors x networks x sets -> Results, honestly: tuning sees validation images alone, and all are tested on the same."""
 
-from offaxis.deploy.open import EvaluatedNetwork, ensemble, leave_out_ensemble, normalised, open_network, paired
+from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_network
 from offaxis.evaluation.detector_runs import make_detectors
 from offaxis.evaluation.evaluate import evaluate
 from offaxis.evaluation.protocols import POOLS, sets_for
@@ -13,12 +13,10 @@ __all__ = [
     "NetworkRecord",
     "Result",
     "Store",
-    "ensemble",
+    "combine",
     "evaluate",
-    "leave_out_ensemble",
     "make_detectors",
     "normalised",
     "open_network",
-    "paired",
     "sets_for",
 ]
