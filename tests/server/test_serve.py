@@ -290,7 +290,9 @@ def test_an_image_that_cannot_be_judged_costs_the_others_nothing(model: Model, w
     class Sometimes(Model):
         def predict_batch(self, pixels: Any) -> Any:
             strange = (pixels == white).flatten(1).all(1).any()
-            return (replace(by_energy, network=overflowing(self.network)) if strange else by_energy).predict_batch(pixels)
+            return (replace(by_energy, network=overflowing(self.network)) if strange else by_energy).predict_batch(
+                pixels
+            )
 
     sometimes = Sometimes(**{name: getattr(by_energy, name) for name in by_energy.__dataclass_fields__})
     files = [("f", (f"{i}.png", png(world.test, i))) for i in range(4)]

@@ -11,7 +11,8 @@ from offaxis.data.transforms import Batches, Shape
 from offaxis.deploy.model import Model
 from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_network
 from offaxis.deploy.preprocessing import Preprocessing
-from offaxis.detectors.registry import default_detector, find_detector, make_detector
+from offaxis.detectors import Detector, default_detector, make_detector
+from offaxis.detectors.registry import find_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def make_model(
         find_detector(detector.partition(":")[0])  # before anything is read
     members = [open_network(network) for network in networks]
     network = combine(members, kind)
+    _chosen(detector, network).check_network(network.network)
     _check_same_images(members)
     images = None if unchecked else training_images(network, trained_on, data)
     if images is not None:
@@ -65,13 +67,9 @@ def make_model(
             "Expected --size, height and width of the training images, beside --unchecked, and a network that knows its mean "
             "and std."
         )
-    std = network.normalise.std
-    chosen = (
-        default_detector(network.network, std) if detector is None else make_detector(detector, network.network, std)
-    )
-    chosen.check_network(network.network)
+    chosen = _chosen(detector, network)
     side = size or 0
-    shape = (len(std), side, side) if images is None else images.shape
+    shape = (len(network.normalise.std), side, side) if images is None else images.shape
     if chosen.needs_fit:
         if images is None:
             raise ArgumentError(f"The detector {chosen.name} is fitted on training images: leave out --unchecked.")
@@ -86,6 +84,11 @@ def make_model(
         preprocessing=Preprocessing(shape, network.normalise),
         command=command,
     )
+
+
+def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:
+    std = None if network.normalise is None else network.normalise.std
+    return default_detector(network.network, std) if detector is None else make_detector(detector, network.network, std)
 
 
 def images_like(name: str, shape: Shape, data: Path | None = None) -> ImageSet:
