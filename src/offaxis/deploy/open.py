@@ -38,7 +38,16 @@ from offaxis.training.run import Trained, load_run, read_about
 if TYPE_CHECKING:
     from offaxis.deploy.model import Model
 
-__all__ = ["KINDS", "EvaluatedNetwork", "checksum", "combine", "normalised", "open_network", "short_name"]
+__all__ = [
+    "KINDS",
+    "EvaluatedNetwork",
+    "NetworkSource",
+    "checksum",
+    "combine",
+    "normalised",
+    "open_network",
+    "short_name",
+]
 
 NetworkSource = str | Path | nn.Module | Trained | EvaluatedNetwork
 """What ``open_network`` takes, besides a Model."""

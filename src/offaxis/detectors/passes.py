@@ -7,7 +7,15 @@ from torch import Tensor
 
 from offaxis.detectors.base import Detector, Reads
 from offaxis.errors import ArgumentError, DetectorError
-from offaxis.networks.inference import Batches, ImageBatches, Network, eval_mode, images_of, stream, to_network
+from offaxis.networks.inference import (
+    Batches,
+    ImageBatches,
+    Network,
+    prepared_batches,
+    run_batch,
+    stream,
+    to_network,
+)
 
 
 def compatible_detectors(
@@ -20,8 +28,7 @@ def compatible_detectors(
         network: the network.
         sample: some normalised images (n, c, h, w), on any device.
     """
-    with eval_mode(network), torch.no_grad():
-        outputs = network.outputs(to_network(network, sample))
+    outputs = run_batch(network, to_network(network, sample))
     able, unable = [], {}
     for detector in detectors:
         missing = [name for name in detector.uses if name != "layers" and getattr(outputs, name) is None]
@@ -70,15 +77,13 @@ def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detec
     shared = [detector for detector in detectors if detector.reads is not Reads.IMAGES]
     layers = layers_of(shared)
     parts: list[list[Tensor]] = [[] for _ in detectors]
-    for images in images_of(batches):
-        on_device = to_network(network, images)
-        outputs = None
-        if shared:
-            with eval_mode(network), torch.no_grad():
-                outputs = network.outputs(on_device, layers)
+    for images, _ in prepared_batches(network, batches):
+        outputs = run_batch(network, images, layers) if shared else None
         for detector, scores in zip(detectors, parts, strict=True):
-            reads_images = outputs is None or detector.reads is Reads.IMAGES
-            scores.append(detector.score_images(network, on_device) if reads_images else detector.score(outputs))
+            if outputs is None or detector.reads is Reads.IMAGES:
+                scores.append(detector.score_images(network, images))
+            else:
+                scores.append(detector.score(outputs))
     return [torch.cat(scores).cpu() for scores in parts]
 
 

@@ -89,12 +89,14 @@ def register_detector(kind: _Class) -> _Class:
         raise ArgumentError(f"Expected a subclass of offaxis.Detector to register but got {kind!r}.")
     label = kind.__qualname__
     if inspect.isabstract(kind):
-        raise ArgumentError(f"Expected a detector that can be constructed but {label} does not define forward(outputs).")
+        raise ArgumentError(
+            f"Expected a detector that can be constructed but {label} does not define forward(outputs)."
+        )
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name in FAMILIES:
         raise ArgumentError(
             f"Expected {label} to have a class attribute `name` made of letters, digits, '.', '_' and '-', other than "
-            f"{', '.join(FAMILIES)}, but got {name!r}: name = \"{label.rpartition('.')[2].lower()}\"."
+            f'{", ".join(FAMILIES)}, but got {name!r}: name = "{label.rpartition(".")[2].lower()}".'
         )
     if name in DETECTORS and _class_path(DETECTORS[name]) != _class_path(kind):
         raise ArgumentError(
@@ -292,14 +294,14 @@ def describe_detector(detector: Detector) -> dict[str, Any]:
     Raises:
         DetectorError: its class is neither part of this package nor registered, so that nothing could load it again.
     """
-    kind, path = type(detector), None
-    if kind is not PyTorchOOD and NATIVE.get(detector.name) is not kind:
-        if DETECTORS.get(detector.name) is not kind:
-            raise DetectorError(
-                f"Expected a registered detector, so that what is saved can be loaded again, but {_class_path(kind)} is "
-                f"not registered: call offaxis.register_detector({kind.__qualname__}) first."
-            )
-        path = _class_path(kind)
+    kind = type(detector)
+    own = kind is not PyTorchOOD and kind not in NATIVE.values()
+    path = _class_path(kind) if own else None
+    if own and DETECTORS.get(detector.name) is not kind:
+        raise DetectorError(
+            f"Expected a registered detector, so that what is saved can be loaded again, but {path} is not registered: "
+            f"call offaxis.register_detector({kind.__qualname__}) first."
+        )
     return {"detector": detector.name, "class": path, "arguments": detector.arguments, "tuned_on": detector.tuned_on}
 
 
