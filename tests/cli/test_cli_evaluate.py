@@ -161,7 +161,7 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
         (("--detectors", "knn:size=3"), "does not take"),
         (("--as", "paired"), "two classifiers"),
         (("--ood", "svhn"), "svhn"),
-        (("--device", "abacus"), "can use here (cpu"),
+        (("--device", "abacus"), "can use here (auto, cpu"),
         (("--device", "meta"), "but got 'meta'"),
     ],
 )
