@@ -24,9 +24,6 @@ Kind = Literal["single", "ensemble", "paired", "leave-out"]
 Note = Callable[[str], object]
 """Called with a sentence for the user."""
 
-NOT_MIRRORED = ("digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb")
-"""Sets whose images change their meaning, or lose it, in a mirror."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOverrides:
@@ -39,7 +36,7 @@ class RecipeOverrides:
         weight_decay: on every parameter but the cosine weight.
         clip: largest gradient, as a multiple of the typical one.
         crop: padding of random crops; None takes at most an eighth of the image's side.
-        flip: mirror images at random; None mirrors all sets but those of NOT_MIRRORED.
+        flip: mirror images at random; None goes by the catalogue, where digits and letters are not mirrored.
     """
 
     epochs: int | None = None
@@ -121,6 +118,7 @@ class TrainingRun:
         Raises:
             ArgumentError: there is no such recipe, or a number is out of its range.
         """
+        from offaxis.data.catalogue import can_be_mirrored
         from offaxis.training import RECIPES
 
         if self.recipe not in RECIPES:
@@ -128,7 +126,7 @@ class TrainingRun:
         recipe = RECIPES[self.recipe]()
         if shape is not None:
             recipe = recipe.replace(crop=min(recipe.crop, min(shape[1:]) // 8))
-        recipe = recipe.replace(flip=self.id not in NOT_MIRRORED, decay_head=self.decay_head)
+        recipe = recipe.replace(flip=can_be_mirrored(self.id), decay_head=self.decay_head)
         return recipe.replace(**self.overrides.given())
 
 
