@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from offaxis.deploy.model import Prediction as Prediction
     from offaxis.deploy.model import Verdict as Verdict
     from offaxis.deploy.open import open_network as open_network
-    from offaxis.deploy.preprocessing import Preprocessing as Preprocessing
     from offaxis.detectors.base import Detector as Detector
+    from offaxis.detectors.registry import register_detector as register_detector
     from offaxis.errors import OffaxisError as OffaxisError
     from offaxis.heads.base import Outputs as Outputs
     from offaxis.heads.cosine import CosineHead as CosineHead
@@ -44,7 +44,6 @@ _HOMES = {
     "Outputs": "offaxis.heads.base",
     "Paired": "offaxis.networks.classifier",
     "Prediction": "offaxis.deploy.model",
-    "Preprocessing": "offaxis.deploy.preprocessing",
     "Recipe": "offaxis.training.recipe",
     "Trained": "offaxis.training.run",
     "Verdict": "offaxis.deploy.model",
@@ -54,6 +53,7 @@ _HOMES = {
     "load_images": "offaxis.data.load",
     "load_run": "offaxis.training.run",
     "open_network": "offaxis.deploy.open",
+    "register_detector": "offaxis.detectors.registry",
     "train": "offaxis.training.loop",
 }
 

@@ -14,10 +14,10 @@ from PIL import Image
 from torch import nn
 
 import offaxis
-from offaxis import Classifier, Model, Paired, Preprocessing, Verdict, networks
+from offaxis import Classifier, Model, Paired, Verdict, networks
 from offaxis.calibration.conformal import allowed, p_values
 from offaxis.data import TensorSet
-from offaxis.deploy import container
+from offaxis.deploy import Preprocessing, container
 from offaxis.deploy.preprocessing import ImageLike
 from offaxis.errors import BundleError, DataError, OffaxisError, OverlapError, StorageError, TooFewImagesError
 from offaxis.heads import make_head
@@ -243,7 +243,8 @@ def test_other_files_get_a_clear_word(bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sign", "match"),
     [
-        ({"version": 99}, True, "reads up to 1: install a newer one"),
+        ({"version": 99}, True, "reads version 2: install a newer offaxis"),
+        ({"version": "two"}, True, "version 'two' but this offaxis reads version 2"),
         ({"format": "other"}, True, "written by something else"),
         ({"files": []}, True, "does not say how long"),
         ({"files": {"network.safetensors": {"bytes": float("inf")}}}, True, "does not say how long"),
@@ -263,7 +264,7 @@ def test_other_files_get_a_clear_word(bundle: Path, tmp_path: Path) -> None:
             True,
             "timm, torchvision, transformers",
         ),
-        ({"detector": {"detector": "none", "arguments": {}, "tuned_on": None}}, True, "detectors"),
+        ({"detector": {"detector": "none", "class": None, "arguments": {}, "tuned_on": None}}, True, "detectors"),
         ({"preprocessing": {}}, True, "whole bundle"),
         ({"calibration": {"alpha": 0.0001, "per_class": False}}, True, "at least 9999"),
     ],

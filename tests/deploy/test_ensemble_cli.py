@@ -8,13 +8,13 @@ import torch
 from typer.testing import CliRunner, Result
 
 import offaxis
-from offaxis import Trained, networks, train
+from offaxis import networks, train
 from offaxis.cli import app
 from offaxis.data import load_images
 from offaxis.detectors import Ensemble, LeaveOutEnsemble
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError
 from offaxis.evaluation import Store
-from offaxis.training import laptop
+from offaxis.training import Trained, laptop
 from tests.models import World, trained_for_a_moment, write_images
 
 

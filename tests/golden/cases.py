@@ -26,11 +26,12 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import Calibration, Classifier, Model, Paired, Preprocessing, Recipe, metrics
+from offaxis import Calibration, Classifier, Model, Paired, Recipe, metrics
 from offaxis.calibration import conformal
 from offaxis.cli import app
 from offaxis.data import ImageSet, Normalise, TensorSet
 from offaxis.data.embedded import digits, letters, small_digits
+from offaxis.deploy import Preprocessing
 from offaxis.detectors import (
     DETECTORS,
     Detector,
@@ -38,11 +39,11 @@ from offaxis.detectors import (
     LeaveOutEnsemble,
     MarginEntropyLoss,
 )
-from offaxis.networks.ensemble import folds
 from offaxis.heads import HEADS, make_head
 from offaxis.networks import densenet_bc, wide_resnet
-from offaxis.reproduce.paper import TABLES as PAPER_TABLES
+from offaxis.networks.ensemble import folds
 from offaxis.reproduce.items import ITEMS
+from offaxis.reproduce.paper import TABLES as PAPER_TABLES
 from offaxis.training import RECIPES
 from study.page import BLOCK, PAGES, filled
 

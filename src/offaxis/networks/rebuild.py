@@ -112,7 +112,7 @@ def _rebuild_ensemble(plan: dict[str, Any], given: nn.Module | None) -> Ensemble
             raise BundleError(
                 f"it holds the weights of an ensemble of {len(plans)} networks that it cannot build itself but got "
                 f"{'nothing' if given is None else came}: make the same networks and pass them as one, offaxis.load(path, "
-                "network=offaxis.detectors.Ensemble([...])), or name a function that does, --network module:function."
+                "network=offaxis.detectors.Ensemble([...])), or name a function that does, --network file.py:function."
             )
         parts = list(given.networks)
     members = [rebuild_network(each, part) for each, part in zip(plans, parts, strict=True)]
@@ -137,7 +137,7 @@ def _make(plan: dict[str, Any], given: nn.Module | None) -> Classifier | Paired:
             raise BundleError(
                 "The bundle holds the weights of a network that is not one of offaxis.networks, timm, torchvision or "
                 "transformers: make the same network and pass it, offaxis.load(path, network=classifier), or name a function "
-                "that makes it, --network module:function."
+                "that makes it, --network file.py:function."
             )
         return given
     if kind == "offaxis":
