@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from offaxis.data import ImageSet
-    from offaxis.evaluation import EvaluatedNetwork, Result
+    from offaxis.deploy.evaluated_network import EvaluatedNetwork
+    from offaxis.evaluation import Result
     from offaxis.heads import HeadLike
     from offaxis.networks.classifier import Classifier
     from offaxis.training import Loss, Recipe, Trained
@@ -347,10 +348,7 @@ def evaluate_run(
     """
     from offaxis.data import limit_images, load_images
     from offaxis.data.splits import VALIDATION_IMAGES
-    from offaxis.evaluation import Store, evaluate, make_detectors, normalised, sets_for
-    from offaxis.networks.inference import resolve_device
-
-    where = resolve_device(device)
+    from offaxis.evaluation import Store, evaluate, sets_for
 
     @cache  # networks share the sets, and their checksums
     def test_images(name: str, like: str | None) -> "ImageSet":
@@ -371,20 +369,20 @@ def evaluate_run(
         names, left_out = sets_for(id_name, run.ood, data)
         for name, reason in left_out.items():
             note(f"{name} is left out: {reason}.")
-        ready = normalised(opened, id_name, partial(training_images, id_name))
-        ready.network.to(where)
         results += evaluate(
-            ready,
+            opened,
             test_images(id_name, None),
             [test_images(name, id_name) for name in names],
-            make_detectors(run.detectors, ready),
-            store,
-            training_images=partial(training_images, id_name),
+            run.detectors,
+            train=partial(training_images, id_name),
             fitted_on=f"{run.fit_images or 'all'} training images of {id_name}",
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
             tune=run.tune,
+            store=store,
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
             batch_size=run.batch_size or 256,
+            device=device,
+            command=command or (),
             quiet=quiet,
             note=note,
         )
@@ -393,10 +391,8 @@ def evaluate_run(
 
 def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
     """Open the networks, each by itself or combined into one."""
-    from offaxis.evaluation import ensemble, leave_out_ensemble, open_network, paired
+    from offaxis.deploy.open import combine, open_network
 
-    opened = [open_network(path, run.label if run.kind == "single" else None) for path in run.networks]
     if run.kind == "single":
-        return opened
-    combine = {"ensemble": ensemble, "paired": paired, "leave-out": leave_out_ensemble}[run.kind]
-    return [combine(opened, run.label)]
+        return [open_network(path, label=run.label) for path in run.networks]
+    return [combine(run.networks, run.kind, run.label)]
