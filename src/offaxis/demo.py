@@ -128,10 +128,9 @@ def _score(trained: Trained, images: ImageSet, detectors: list[Detector]) -> lis
 def _accuracy(trained: Trained, images: TensorSet) -> float:
     """Compute the share of labelled images whose class the network predicts."""
     batches = Batches(images, trained.normalise, 250)
-    correct = [
-        outputs.logits.argmax(1) == labels for outputs, _, labels in run(trained.classifier, batches, labels=True)
-    ]
-    return float(torch.cat(correct).float().mean())
+    predicted = torch.cat([outputs.logits.argmax(1).cpu() for outputs, *_ in run(trained.classifier, batches)])
+    assert images.labels is not None
+    return float((predicted == images.labels).float().mean())
 
 
 SHOWN = 16
