@@ -380,9 +380,11 @@ def _is_dataset(images: Any) -> bool:
 
 
 def _image_set(images: Any) -> ImageSet:
+    if isinstance(images, ImageSet):
+        return images
     from offaxis.data.sources import as_image_set
 
-    return images if isinstance(images, ImageSet) else as_image_set(images)
+    return as_image_set(images)
 
 
 def _calibration_data(images: Any) -> ImageSet | Loader:
