@@ -12,7 +12,8 @@ from offaxis.cli import app
 from offaxis.data import load_images
 from offaxis.detectors import make_detectors
 from offaxis.errors import ArgumentError, OffaxisError
-from offaxis.evaluation import Store, open_network
+from offaxis.deploy.open import open_network
+from offaxis.evaluation import Store
 from offaxis.networks import by_name
 from offaxis.training import Recipe, train
 
@@ -111,7 +112,7 @@ def test_ensembles_and_pairs(runs: Path, tmp_path: Path) -> None:
     }
     assert "cosine-ensemble" in labels["wrn-10-1-half cosine x2"]
     assert labels["wrn-10-1-half linear + wrn-10-1-half cosine"] == {"cosine", "max-softmax"}
-    assert {record.settings["together"] for record in Store(out).networks()} == {"ensemble", "paired"}
+    assert {record.kind for record in Store(out).networks()} == {"ensemble", "paired"}
 
 
 def test_a_network_of_ones_own(tmp_path: Path) -> None:
