@@ -271,7 +271,7 @@ def _findings(found: "Inspection", entry: "Entry | None", split: str, id_name: s
 
 def _frame(found: "Inspection") -> str:
     frame = found.frame
-    if frame.found:
+    if frame.is_frame:
         return (
             f"[red]yes, {frame.width} pixels wide[/red] on {frame.share:.1%} of the images: it tells them apart at once"
         )
