@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from offaxis import Model, Trained, networks, train
+from offaxis import Model, networks, train
 from offaxis.data import ImageSet, load_images
 from offaxis.deploy.open import together
 from offaxis.detectors import MarginEntropyLoss
 from offaxis.networks.ensemble import folds
-from offaxis.training import Loss, cross_entropy, laptop
+from offaxis.training import Loss, Trained, cross_entropy, laptop
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import offaxis
-from offaxis import Model, Trained
+from offaxis import Model
 from offaxis.deploy.open import Together, together
 from offaxis.detectors import DETECTORS, NATIVE, Detector
 from offaxis.detectors.registry import arguments_for
 from offaxis.errors import BundleError, DetectorError, MissingOutputError
+from offaxis.training import Trained
 from tests.models import World, trained_for_a_moment
 
 HEADS = {"generalized-odin": "deconf-c", "isomax": "isomax"}  # which heads those are for

@@ -15,7 +15,7 @@ from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike
 from offaxis.networks import by_name
 from offaxis.training import RECIPES, Loss, cross_entropy, train
-from offaxis.training.run import labels_of
+from offaxis.training.batches import labels_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -66,7 +66,7 @@ def train_command(
     ] = None,
     validate: Annotated[bool, typer.Option(help="Measure accuracy on the test images after each epoch.")] = False,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same weights.", min=0, max=2**63 - 1)] = 0,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume the run in --out.")] = False,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     devices: Annotated[int, typer.Option(help="Devices, or processes on the CPU, of each node.", min=1)] = 1,
     nodes: Annotated[
@@ -153,13 +153,12 @@ def _loss(leave_out: str | None, num_classes: int) -> Loss:
     """Cross-entropy, or that of one network of a leave-out ensemble; the classes are always dealt alike."""
     if leave_out is None:
         return cross_entropy
-    from offaxis.detectors import MarginEntropyLoss
-    from offaxis.networks.ensemble import folds
+    from offaxis.training.leave_out import MarginEntropyLoss
 
     member, _, count = leave_out.partition("/")
     if not (member.isdecimal() and count.isdecimal() and int(member) < int(count)):
         raise ArgumentError(f"Expected --leave-out to be K/N with K from 0 to N - 1, as in 0/5, but got {leave_out!r}.")
-    return MarginEntropyLoss(folds(num_classes, int(count))[int(member)], num_classes)
+    return MarginEntropyLoss.for_fold(int(member), int(count), num_classes)
 
 
 def _head(name: str, scale: str | None, hidden: int | None) -> HeadLike:

@@ -15,7 +15,7 @@ from offaxis.detectors import DETECTORS, NATIVE, Detector
 from offaxis.detectors.registry import arguments_for, default_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
 from offaxis.training import load_run
-from offaxis.training.run import read_about
+from offaxis.training.run import read_run
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _detector(name: str | None, team: Together) -> Detector:
 
 def _check_same_images(runs: Sequence[Path]) -> None:
     """Refuse runs on other images: only one set is looked for among the calibration images."""
-    sets = {run: read_about(run)["settings"]["data"] for run in runs}
+    sets = {run: read_run(run)["settings"]["data"] for run in runs}
     if len({data["fingerprint"] for data in sets.values()}) > 1:
         shown = ", ".join(f"{run} ({data['name']}, {data['images']} images)" for run, data in sets.items())
         raise BundleError(
@@ -113,7 +113,7 @@ def training_images(wanted: Wanted) -> ImageSet:
     Raises:
         DataError: they cannot be found, or are not those.
     """
-    about = read_about(wanted.runs[0])["settings"]["data"]
+    about = read_run(wanted.runs[0])["settings"]["data"]
     name = wanted.trained_on or about["name"]
     if name not in CATALOGUE and not Path(name).expanduser().exists():
         raise DataError(

@@ -20,8 +20,7 @@ from offaxis.errors import ArgumentError, BundleError, EvaluationError, OffaxisE
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, folds
 from offaxis.training import Trained, load_run
-from offaxis.training.leave_out import check_dealt
-from offaxis.training.run import read_about
+from offaxis.training.leave_out import check_folds
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def leave_out_ensemble(members: Sequence[EvaluatedNetwork], label: str | None = 
     _check_same(members, "a leave-out ensemble")
     first = members[0]
     dealt = folds(first.network.num_classes, len(members))
-    check_dealt([(member.origin, member.settings.get("loss")) for member in members], dealt)
+    check_folds([(member.origin, member.settings.get("loss")) for member in members], dealt)
     team = LeaveOutEnsemble(networks, dealt).eval()
     made = label or f"{first.label.removesuffix(_LEFT_OUT)}{_LEFT_OUT} x{len(members)}"
     settings = {**first.settings, "together": "leave-out"}
@@ -171,7 +170,7 @@ def run_label(settings: dict[str, Any]) -> str:
         words.append("decayed")
     if network["dropout"]:
         words.append(f"dropout={network['dropout']:g}")
-    left_out = settings.get("loss", "").startswith(MarginEntropyLoss.__name__)
+    left_out = settings["loss"]["name"] == MarginEntropyLoss.__name__
     return " ".join(words) + (_LEFT_OUT if left_out else "")
 
 
@@ -186,8 +185,8 @@ def _short(value: object) -> str:
 
 
 def _from_run(folder: Path, label: str | None) -> EvaluatedNetwork:
-    settings = read_about(folder)["settings"]
     trained = load_run(folder)
+    settings = trained.record["settings"]
     return EvaluatedNetwork(
         trained.classifier,
         trained.normalise,
@@ -299,11 +298,10 @@ def together(members: Sequence[Trained], kind: str = "ensemble") -> Together:
             "are one as ensemble (cosines and probabilities are averaged), as paired (the first names the class, the second "
             "judges familiarity) or as leave-out; in the shell: --as ensemble."
         )
-    _check_members(members, kind)
+    normalise = _check_members(members, kind)
     if kind == "leave-out":
         _check_order(members)
-    first = members[0]
-    return Together(make([member.classifier for member in members]).eval(), first.normalise, first.classes)
+    return Together(make([member.classifier for member in members]).eval(), normalise, members[0].classes)
 
 
 def _leave_out(networks: Sequence[Classifier]) -> LeaveOutEnsemble:
@@ -319,7 +317,7 @@ KINDS: dict[str, tuple[Callable[[Sequence[Classifier]], AnyNetwork], int, int | 
 """Name -> how it is made, and of how many networks at least and at most; the names are those of ``offaxis evaluate --as``."""
 
 
-def _check_members(members: Sequence[Trained], kind: str) -> None:
+def _check_members(members: Sequence[Trained], kind: str) -> Normalise:
     """Refuse members that would have to see another picture, or that mean another class by the same number."""
     first = members[0]
     for number, other in enumerate(members[1:], 2):
@@ -332,16 +330,18 @@ def _check_members(members: Sequence[Trained], kind: str) -> None:
         if other.normalise != first.normalise:
             raise BundleError(
                 f"Expected networks that take one and the same picture ({kind}) but {where} were trained with another mean "
-                f"and std: {first.normalise.mean}, {first.normalise.std} and {other.normalise.mean}, "
-                f"{other.normalise.std}. Train them on one set, or with the same normalise."
+                f"and std: {first.normalise} and {other.normalise}. Train them on one set, or with the same normalise."
             )
+    if first.normalise is None:
+        raise BundleError(f"Expected to know mean and std but {_name(first, 1)} was trained on a DataLoader.")
+    return first.normalise
 
 
 def _check_order(members: Sequence[Trained]) -> None:
     """Refuse leave-out networks that do not come in the order of their folds, where their runs tell."""
-    told = [None if m.folder is None else read_about(m.folder)["settings"].get("loss") for m in members]
+    losses = [None if m.folder is None else m.record["settings"]["loss"] for m in members]
     names = [_name(member, number) for number, member in enumerate(members, 1)]
-    check_dealt(list(zip(names, told, strict=True)), folds(members[0].classifier.num_classes, len(members)))
+    check_folds(list(zip(names, losses, strict=True)), folds(members[0].classifier.num_classes, len(members)))
 
 
 def _name(trained: Trained, number: int) -> str:

@@ -135,6 +135,6 @@ class LeaveOut(Detector):
         with eval_mode(network):
             parts = [
                 perturbed_scores(judge, on_device, temperatures, epsilons, self.std, entropy, leave_out_score)
-                for judge in network.judges()
+                for judge in network.member_functions()
             ]
         return torch.stack(parts).sum(0)
