@@ -297,7 +297,7 @@ def test_manifests_that_lie_are_refused(
 )
 def test_configurations_that_reach_elsewhere_are_refused(name: str, arguments: dict[str, object], match: str) -> None:
     with pytest.raises(BundleError, match=match):
-        third_party.make({"library": "transformers", "name": name, "arguments": arguments})
+        third_party.make_network({"library": "transformers", "name": name, "arguments": arguments})
 
 
 def test_compressed_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:

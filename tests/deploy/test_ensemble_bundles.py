@@ -20,7 +20,7 @@ from offaxis.deploy.open import combine
 from offaxis.detectors import KNN, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
 from offaxis.heads import make_head
-from offaxis.networks.ensemble import Chosen
+from offaxis.networks.ensemble import SelectedEpoch
 from offaxis.training import Trained
 from tests.deploy.damage import rewritten
 from tests.models import World
@@ -116,13 +116,13 @@ def test_what_the_epochs_were_chosen_on_is_kept(leave_out: Model, world: World, 
     team = leave_out.network
     assert isinstance(team, LeaveOutEnsemble)
     members = [member for member in team.networks if isinstance(member, Classifier)]
-    chosen = [Chosen("letters", 1 + number, 0.9, 4) for number in range(3)]
+    selected = [SelectedEpoch("letters", 1 + number, 0.9, 4) for number in range(3)]
     made = Model.calibrated(
-        LeaveOutEnsemble(members, team.left_out, chosen), world.calibration, preprocessing=leave_out.preprocessing
+        LeaveOutEnsemble(members, team.left_out, selected), world.calibration, preprocessing=leave_out.preprocessing
     )
     made.save(tmp_path / "x.oax")
     again = offaxis.load(tmp_path / "x.oax")
-    assert again.network.chosen == tuple(chosen)
+    assert again.network.selected == tuple(selected)
     assert again.detector.tuned_on == "letters (epochs)"
     assert again.predict(world.test) == made.predict(world.test)
 
@@ -222,7 +222,7 @@ def test_manifests_that_lie_are_refused(kept: dict[str, Any], tmp_path: Path) ->
         detector={"detector": "energy", "class": None, "arguments": {}, "tuned_on": None},
     )
     refused("leave-out", "fold for each of 3", network={**left, "left_out": left["left_out"][:2]})
-    refused("leave-out", "whole bundle", network={**left, "chosen": [{"surprise": 1}]})
+    refused("leave-out", "whole bundle", network={**left, "selected": [{"surprise": 1}]})
     refused("leave-out", "classes out of 0 to 9", network={**left, "left_out": [[0, 99], [1], [2]]})
 
 

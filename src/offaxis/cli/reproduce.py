@@ -111,7 +111,7 @@ def _scale(
 def _check_network(step: "Command") -> None:
     """Refuse a network that is there already but was trained by another recipe."""
     from offaxis.training import RECIPES
-    from offaxis.training.run import read_about
+    from offaxis.training.run import read_run
 
     folder = step.outcome.parent if step.outcome else None
     if folder is None or not (step.done or (folder / "run.json").exists()):
@@ -124,7 +124,7 @@ def _check_network(step: "Command") -> None:
     left_open = {"crop", "flip"} - {
         name for name, value in given.items() if value is not None
     }  # they follow the images
-    trained = read_about(folder)["settings"]["recipe"]
+    trained = read_run(folder)["settings"]["recipe"]
     differs = [name for name in wanted if name in trained and name not in left_open and wanted[name] != trained[name]]
     if differs:
         raise RunError(

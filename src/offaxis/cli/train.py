@@ -11,17 +11,15 @@ from rich.console import Console
 
 from offaxis.cli.app import app, example
 from offaxis.data import PUBLISHED, load_images
+from offaxis.data.catalogue import can_be_mirrored
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike
 from offaxis.networks import by_name
 from offaxis.training import RECIPES, Loss, cross_entropy, train
-from offaxis.training.run import labels_of
+from offaxis.training.batches import labels_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-NOT_MIRRORED = ("digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb")
-"""Sets whose images mean something else, or nothing, in a mirror."""
 
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "64-true"]
 
@@ -66,7 +64,7 @@ def train_command(
     ] = None,
     validate: Annotated[bool, typer.Option(help="Measure accuracy on the test images after each epoch.")] = False,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same weights.", min=0, max=2**63 - 1)] = 0,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume the run in --out.")] = False,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     devices: Annotated[int, typer.Option(help="Devices, or processes on the CPU, of each node.", min=1)] = 1,
     nodes: Annotated[
@@ -96,7 +94,7 @@ def train_command(
         weight_decay=weight_decay,
         clip=clip,
         crop=min(base.crop, min(images.shape[1:]) // 8) if crop is None else crop,
-        flip=(id not in NOT_MIRRORED) if flip is None else flip,
+        flip=can_be_mirrored(id) if flip is None else flip,
         decay_head=decay_head,
     )
     fabric = _fabric(accelerator, devices, nodes, precision)
@@ -153,13 +151,12 @@ def _loss(leave_out: str | None, num_classes: int) -> Loss:
     """Cross-entropy, or that of one network of a leave-out ensemble; the classes are always dealt alike."""
     if leave_out is None:
         return cross_entropy
-    from offaxis.detectors import MarginEntropyLoss
-    from offaxis.networks.ensemble import folds
+    from offaxis.training.leave_out import MarginEntropyLoss
 
     member, _, count = leave_out.partition("/")
     if not (member.isdecimal() and count.isdecimal() and int(member) < int(count)):
         raise ArgumentError(f"Expected --leave-out to be K/N with K from 0 to N - 1, as in 0/5, but got {leave_out!r}.")
-    return MarginEntropyLoss(folds(num_classes, int(count))[int(member)], num_classes)
+    return MarginEntropyLoss.for_fold(int(member), int(count), num_classes)
 
 
 def _head(name: str, scale: str | None, hidden: int | None) -> HeadLike:

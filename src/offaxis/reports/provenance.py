@@ -13,7 +13,7 @@ from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
 from offaxis.networks.ensemble import folds
 from offaxis.training import RECIPES
-from offaxis.training.step import name_of
+from offaxis.training.step import describe_loss
 
 _OPTIONS = ("epochs", "batch_size", "learning_rate", "weight_decay", "clip", "crop", "flip", "decay_head")
 """What ``offaxis train`` can change of a recipe."""
@@ -125,10 +125,11 @@ def _base(recipe: dict[str, Any]) -> str | None:
     return None
 
 
-def _left_out(loss: str | None, network: dict[str, Any]) -> str | None:
+def _left_out(loss: dict[str, Any] | str | None, network: dict[str, Any]) -> str | None:
     """K/N of a network of a leave-out ensemble, "" of an ordinary one; None where the loss is neither's."""
-    if loss in (None, "cross_entropy"):
+    if loss in (None, "cross_entropy", {"name": "cross_entropy"}):
         return ""
+    loss = {**loss, "fold": None} if isinstance(loss, dict) else loss
     classes = network["num_classes"]
     for count in range(2, classes + 1):
         try:
@@ -136,7 +137,7 @@ def _left_out(loss: str | None, network: dict[str, Any]) -> str | None:
         except ArgumentError:  # too few classes for so few folds
             continue
         for k, fold in enumerate(dealt):
-            if loss == name_of(MarginEntropyLoss(fold, classes)):
+            if loss in (repr(MarginEntropyLoss(fold, classes)), describe_loss(MarginEntropyLoss(fold, classes))):
                 return f"{k}/{count}"  # where two N deal this fold, the training is the same
     return None
 

@@ -1,6 +1,5 @@
 """What computing costs on this machine: the paper's table of times, and how long a reproduction would take."""
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -16,8 +15,7 @@ from offaxis.detectors.checks import at_least_one
 from offaxis.detectors.cosine import Cosine
 from offaxis.detectors.mahalanobis import Mahalanobis
 from offaxis.detectors.odin import ODIN
-from offaxis.errors import ArgumentError
-from offaxis.networks import by_name, densenet_bc, wide_resnet
+from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.inference import to_network
 from offaxis.reproduce.commands import Command
@@ -49,17 +47,6 @@ class Cost:
     cosine: float
 
 
-def network_named(name: str, head: str) -> Classifier:
-    """``wrn-DEPTH-WIDTH`` or ``densenet-DEPTH-GROWTH`` for ten classes, with random weights."""
-    found = re.fullmatch(r"(wrn|densenet)-(\d+)-(\d+)", name)
-    if found is None:
-        raise ArgumentError(
-            f"Expected a network such as wrn-28-10, wrn-16-4 or densenet-100-12 (kind, depth, width) but got {name!r}."
-        )
-    make = wide_resnet if found[1] == "wrn" else densenet_bc
-    return make(int(found[2]), int(found[3]), head=head).eval()
-
-
 def measure_cost(
     name: str,
     batch: int = 128,
@@ -78,7 +65,7 @@ def measure_cost(
     """
     at_least_one("batch", batch)
     at_least_one("rounds", rounds)
-    linear, cosine = (network_named(name, head).to(device) for head in ("linear", "cosine"))
+    linear, cosine = (by_name(name)(head=head).eval().to(device) for head in ("linear", "cosine"))
     images = to_network(
         linear, torch.randn(batch, 3, 32, 32)
     )  # in the layout that detectors use, for the plain pass too

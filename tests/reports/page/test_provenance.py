@@ -13,7 +13,7 @@ from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.networks.ensemble import folds
 from offaxis.reports.provenance import commands, train_command
 from offaxis.training import RECIPES
-from offaxis.training.step import name_of
+from offaxis.training.step import describe_loss
 
 NETWORK: dict[str, Any] = {
     "name": "wide_resnet",
@@ -115,8 +115,8 @@ def test_the_validation_images_are_told_where_they_are_not_the_usual_ones(store:
 
 def test_trainings_keep_their_loss_recipe_and_head() -> None:
     for k, fold in enumerate(folds(10, 3)):
-        assert f" --leave-out {k}/3 " in train_command(record(loss=name_of(MarginEntropyLoss(fold, 10))))
-    assert train_command(record(loss=name_of(MarginEntropyLoss((0, 1), 10, weight=0.7)))) == ""
+        assert f" --leave-out {k}/3 " in train_command(record(loss=describe_loss(MarginEntropyLoss(fold, 10))))
+    assert train_command(record(loss=describe_loss(MarginEntropyLoss((0, 1), 10, weight=0.7)))) == ""
     assert train_command(record(loss="own_loss")) == ""
     assert "--leave-out" not in train_command(record(loss="cross_entropy"))
     assert "--recipe" not in train_command(record())
