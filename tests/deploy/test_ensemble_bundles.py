@@ -17,10 +17,10 @@ from offaxis import Classifier, Model, Paired, Preprocessing, Trained, networks
 from offaxis.data import Normalise
 from offaxis.deploy import container
 from offaxis.deploy.open import together
-from offaxis.detectors import KNN, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble
+from offaxis.detectors import KNN, CosineEnsemble, LeaveOut
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
 from offaxis.heads import make_head
-from offaxis.networks.ensemble import Chosen
+from offaxis.networks.ensemble import Chosen, Ensemble, LeaveOutEnsemble
 from tests.deploy.damage import rewritten
 from tests.models import World
 from tests.server.serving import png, running

@@ -9,24 +9,14 @@ from torch import Tensor
 
 from offaxis import train
 from offaxis.data import Normalise, TensorSet
-from offaxis.detectors import (
-    LeaveOut,
-    LeaveOutEnsemble,
-    MarginEntropyLoss,
-    Passes,
-    SelectOn,
-    State,
-    load_detector,
-    save_detector,
-    train_leave_out,
-)
+from offaxis.detectors import LeaveOut, Passes, State, load_detector, save_detector
 from offaxis.errors import DetectorError
 from offaxis.metrics import auroc
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import Chosen, kept_classes
+from offaxis.networks.ensemble import Chosen, LeaveOutEnsemble, kept_classes
 from offaxis.training import AfterEpoch, Recipe
-from offaxis.training.leave_out import BestEpoch, leave_out_score
+from offaxis.training.leave_out import BestEpoch, MarginEntropyLoss, SelectOn, leave_out_score, train_leave_out
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 PLAIN = Normalise((0.5,), (0.25,))

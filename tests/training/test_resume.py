@@ -13,12 +13,12 @@ from torch import Tensor
 
 from offaxis import Classifier, attach, load_run, train
 from offaxis.data import Normalise
-from offaxis.detectors import MarginEntropyLoss
 from offaxis.errors import (
     CheckpointError,
     RunError,
     TrainingStopped,
 )
+from offaxis.training.leave_out import MarginEntropyLoss
 from offaxis.training.run import RunFolder, find_earlier
 
 from .small import SHORT, fabric, few, frozen, network, same, stop_after, weights

@@ -153,8 +153,8 @@ def _loss(leave_out: str | None, num_classes: int) -> Loss:
     """Cross-entropy, or that of one network of a leave-out ensemble; the classes are always dealt alike."""
     if leave_out is None:
         return cross_entropy
-    from offaxis.detectors import MarginEntropyLoss
     from offaxis.networks.ensemble import folds
+    from offaxis.training.leave_out import MarginEntropyLoss
 
     member, _, count = leave_out.partition("/")
     if not (member.isdecimal() and count.isdecimal() and int(member) < int(count)):

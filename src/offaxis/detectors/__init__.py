@@ -34,8 +34,6 @@ from offaxis.detectors.relative_mahalanobis import RelativeMahalanobis
 from offaxis.detectors.scale import SCALE
 from offaxis.detectors.two_cosines import TwoCosines
 from offaxis.detectors.vim import ViM
-from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
-from offaxis.training.leave_out import MarginEntropyLoss, SelectOn, train_leave_out
 
 __all__ = [
     "ASH",
@@ -49,13 +47,10 @@ __all__ = [
     "CosineEnsemble",
     "Detector",
     "Energy",
-    "Ensemble",
     "GeneralizedODIN",
     "IsoMaxPlus",
     "LeaveOut",
-    "LeaveOutEnsemble",
     "Mahalanobis",
-    "MarginEntropyLoss",
     "MaxLogit",
     "MaxSoftmax",
     "MeanCosine",
@@ -64,7 +59,6 @@ __all__ = [
     "ReAct",
     "Reads",
     "RelativeMahalanobis",
-    "SelectOn",
     "State",
     "TwoCosines",
     "ViM",
@@ -77,5 +71,4 @@ __all__ = [
     "register_detector",
     "save_detector",
     "score_all",
-    "train_leave_out",
 ]

@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 from offaxis import networks
-from offaxis.detectors import Ensemble, LeaveOutEnsemble
 from offaxis.errors import BundleError
 from offaxis.heads import HEADS, describe_head
 from offaxis.networks import third_party
 from offaxis.networks.attach import attach
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.ensemble import AnyNetwork, Chosen
+from offaxis.networks.ensemble import AnyNetwork, Chosen, Ensemble, LeaveOutEnsemble
 from offaxis.networks.third_party import Builder
 
 Member = TypeVar("Member", bound=nn.Module)
