@@ -17,7 +17,7 @@ from offaxis.detectors.max_logit import MaxLogit
 from offaxis.detectors.max_softmax import MaxSoftmax
 from offaxis.detectors.mean_cosine import MeanCosine
 from offaxis.detectors.odin import ODIN
-from offaxis.detectors.passes import compatible_detectors, fit_all, score_all
+from offaxis.detectors.passes import compatible_detectors, fit_all, make_detectors, score_all
 from offaxis.detectors.pytorch_ood import PyTorchOOD
 from offaxis.detectors.react import ReAct
 from offaxis.detectors.registry import (
@@ -26,7 +26,6 @@ from offaxis.detectors.registry import (
     default_detector,
     load_detector,
     make_detector,
-    make_detectors,
     register_detector,
     save_detector,
 )
