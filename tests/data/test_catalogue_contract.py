@@ -1,9 +1,7 @@
 """What every set of the catalogue must do, on tiny files in its publisher's format."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +10,7 @@ import torch
 from offaxis.data import CATALOGUE, Entry, load_images
 from offaxis.data.catalogue import Layout, Split
 from offaxis.errors import DataError
-
-Publish = Callable[[Path, Entry, Layout, Split], Any]
+from tests.data.support import Publish
 
 FILES = [
     pytest.param(entry, layout, folder, split, id=f"{entry.name}-{folder or 'root'}-{split}")
@@ -74,7 +71,7 @@ def test_every_layout_is_found_and_read(
     entry: Entry, layout: Layout, folder: str, split: Split, tmp_path: Path, publish: Publish
 ) -> None:
     written = publish(tmp_path / folder, entry, layout, split)
-    assert split in entry.here(tmp_path)
+    assert split in entry.available(tmp_path)
     images = load_images(entry.name, split, root=tmp_path)
     assert images.name == entry.name
     assert images.shape == entry.shape
@@ -135,7 +132,7 @@ def test_made_sets_need_no_file(name: str, split: Split, tmp_path: Path) -> None
     assert images.name == name
     assert len(images) == entry.counts[split]
     assert images.shape == entry.shape
-    assert entry.here(tmp_path) == tuple(entry.counts)
+    assert entry.available(tmp_path) == tuple(entry.counts)
     again = load_images(name, split, root=tmp_path)
     some = torch.arange(0, len(images), 97)
     assert torch.equal(images.batch(some), again.batch(some))
@@ -143,7 +140,7 @@ def test_made_sets_need_no_file(name: str, split: Split, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", [name for name, entry in CATALOGUE.items() if entry.layouts])
 def test_a_set_that_is_not_here_says_where_to_put_it(name: str, tmp_path: Path) -> None:
-    assert CATALOGUE[name].here(tmp_path) == ()
+    assert CATALOGUE[name].available(tmp_path) == ()
     with pytest.raises(DataError, match=re.escape(str(tmp_path))) as caught:
         load_images(name, root=tmp_path)
     assert f"offaxis data get {name}" in str(caught.value) or CATALOGUE[name].homepage in str(caught.value)

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from offaxis.cli.app import example
 from offaxis.data import CATALOGUE, Entry, ImageSet, load_images, relation
+from offaxis.data.catalogue import data_root, known
 from offaxis.data.download import Source, get_images
 from offaxis.data.inspection import Inspection, inspect, write_contact_sheet
 from offaxis.data.load import own_splits
-from offaxis.data.root import data_root, known
 from offaxis.errors import DataError
 
 app = typer.Typer(name="data", help="Image sets: what there is, getting it, looking into it.", no_args_is_help=True)
@@ -64,7 +64,7 @@ def get_command(
         except DataError as error:
             failed.append(str(error))
         else:
-            console.print(f"{entry.title}: {', '.join(entry.here(root))} below {root}", highlight=False)
+            console.print(f"{entry.title}: {', '.join(entry.available(root))} below {root}", highlight=False)
     if failed:
         raise DataError("\n\n".join(failed))
 
@@ -125,7 +125,7 @@ def _described(entry: Entry, root: Path, id_name: str | None) -> dict[str, Any]:
         "files": [{"file": d.file, "checksum": d.checksum, "bytes": d.size, "urls": d.urls} for d in entry.downloads],
         "npm": entry.npm.package if entry.npm else None,
         "notes": entry.notes,
-        "here": entry.here(root),
+        "here": entry.available(root),
     }
     if id_name is not None:
         stands = relation(id_name, entry.name)
@@ -134,7 +134,7 @@ def _described(entry: Entry, root: Path, id_name: str | None) -> dict[str, Any]:
 
 
 def _here(entry: Entry, root: Path) -> str:
-    here = entry.here(root)
+    here = entry.available(root)
     if not entry.layouts:
         return "[green]made[/green]"
     if set(here) == set(entry.counts):

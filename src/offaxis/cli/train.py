@@ -11,6 +11,7 @@ from rich.console import Console
 
 from offaxis.cli.app import app, example
 from offaxis.data import PUBLISHED, load_images
+from offaxis.data.catalogue import can_be_mirrored
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike
 from offaxis.networks import by_name
@@ -19,9 +20,6 @@ from offaxis.training.run import labels_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-NOT_MIRRORED = ("digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb")
-"""Sets whose images mean something else, or nothing, in a mirror."""
 
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "64-true"]
 
@@ -96,7 +94,7 @@ def train_command(
         weight_decay=weight_decay,
         clip=clip,
         crop=min(base.crop, min(images.shape[1:]) // 8) if crop is None else crop,
-        flip=(id not in NOT_MIRRORED) if flip is None else flip,
+        flip=can_be_mirrored(id) if flip is None else flip,
         decay_head=decay_head,
     )
     fabric = _fabric(accelerator, devices, nodes, precision)

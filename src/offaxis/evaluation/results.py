@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Self
 
-from offaxis.data.relations import Group
+from offaxis.data.catalogue import Group
 from offaxis.files import digest
 
 
