@@ -1,6 +1,8 @@
 """What every set of the catalogue must do, on tiny files in its publisher's format."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 import torch
 
 from offaxis.data import CATALOGUE, Entry, load_images
-from offaxis.data.catalogue import Layout, Split
+from offaxis.data.catalogue import Layout, Split, can_be_mirrored
+from offaxis.data.load import READERS
 from offaxis.errors import DataError
 from tests.data.support import Publish
 
@@ -47,6 +50,29 @@ PAPER = {
 
 def test_the_catalogue_holds_every_set_that_users_ask_for() -> None:
     assert set(CATALOGUE) >= PAPER
+
+
+def test_every_reader_of_the_catalogue_exists_and_is_used() -> None:
+    assert {layout.reader for entry in CATALOGUE.values() for layout in entry.layouts} == set(READERS)
+
+
+def test_the_catalogue_needs_no_heavy_package() -> None:
+    heavy = ("torch", "scipy", "sklearn", "pooch", "requests", "matplotlib")
+    code = f"""
+import sys
+from offaxis.data import CATALOGUE, check_pair, get_images, relation
+from offaxis.data.catalogue import can_be_mirrored, data_root, known
+data_root()
+print([name for name in {heavy} if name in sys.modules])
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_digits_letters_and_signs_are_not_mirrored() -> None:
+    not_mirrored = {name for name in CATALOGUE if not can_be_mirrored(name)}
+    assert not_mirrored == {"digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb"}
+    assert can_be_mirrored("my-folder")
 
 
 @pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE)

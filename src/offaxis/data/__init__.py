@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from offaxis.data.load import load_images as load_images
     from offaxis.data.noise import GaussianNoise as GaussianNoise
     from offaxis.data.noise import UniformNoise as UniformNoise
+    from offaxis.data.sources import as_batches as as_batches
+    from offaxis.data.sources import as_image_set as as_image_set
+    from offaxis.data.sources import is_loader as is_loader
     from offaxis.data.splits import ValidationSplit as ValidationSplit
     from offaxis.data.splits import hold_out as hold_out
     from offaxis.data.splits import limit_images as limit_images
@@ -40,6 +43,9 @@ _HOMES = {
     "TensorSet": "image_set",
     "UniformNoise": "noise",
     "ValidationSplit": "splits",
+    "as_batches": "sources",
+    "as_image_set": "sources",
+    "is_loader": "sources",
     "check_pair": "catalogue",
     "get_images": "download",
     "hold_out": "splits",
