@@ -60,7 +60,7 @@ NORMALISE = Normalise((0.5,), (0.25,))
 @pytest.fixture
 def subject() -> Callable[..., EvaluatedNetwork]:
     return lambda head="cosine", seed=0: EvaluatedNetwork(
-        trained(head, seed), NORMALISE, f"toy {head}", seed, f"{head}{seed}"
+        network=trained(head, seed), normalise=NORMALISE, label=f"toy {head}", seed=seed, origin=f"{head}{seed}"
     )
 
 
