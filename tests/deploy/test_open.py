@@ -15,13 +15,14 @@ import offaxis
 from offaxis import Classifier, Ensemble, Model, Paired, attach, open_network
 from offaxis.data import Normalise
 from offaxis.data.embedded import small_digits
+from offaxis.deploy import Preprocessing
 from offaxis.deploy.evaluated_network import make_label
 from offaxis.deploy.open import EvaluatedNetwork, checksum, combine, normalised
-from offaxis.detectors import LeaveOutEnsemble, MarginEntropyLoss
 from offaxis.errors import ArgumentError, CheckpointError, RunError
 from offaxis.networks import wide_resnet
-from offaxis.networks.ensemble import folds
+from offaxis.networks.ensemble import LeaveOutEnsemble, folds
 from offaxis.training import Recipe, Trained, train
+from offaxis.training.leave_out import MarginEntropyLoss
 from tests.models import World
 
 
@@ -298,7 +299,7 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     assert all(torch.equal(own[name], found[name]) for name in own)
     fresh = open_network(f"transformers:{tmp_path / 'vit'}", num_classes=6, head="linear")
     assert (fresh.network.num_classes, fresh.classes) == (6, ())
-    images = offaxis.deploy.model.Preprocessing((3, 32, 32), Normalise((0.5,) * 3, (0.25,) * 3))
+    images = Preprocessing((3, 32, 32), Normalise((0.5,) * 3, (0.25,) * 3))
     pixels = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8)
     made = Model.calibrated(opened, offaxis.data.TensorSet("some", pixels), preprocessing=images)
     made.save(tmp_path / "x.oax")

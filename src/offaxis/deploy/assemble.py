@@ -132,7 +132,7 @@ def training_images(network: EvaluatedNetwork, trained_on: str | None = None, da
 
 def _check_same_images(members: Sequence[EvaluatedNetwork]) -> None:
     """Refuse networks that were trained on other images: only one set is looked for among the calibration images."""
-    sets = [(member.origin, member.data) for member in members if member.data is not None]
+    sets = [(member.origin, member.data) for member in members if member.data and member.data.get("fingerprint")]
     if len({data["fingerprint"] for _, data in sets}) > 1:
         shown = ", ".join(f"{origin} ({data['name']}, {data['images']} images)" for origin, data in sets)
         raise BundleError(
