@@ -39,14 +39,16 @@ def report_command(
     from offaxis.evaluation.store import Store, archive_store
     from offaxis.reports.page import write_page
     from offaxis.reports.report import write_tables
+    from offaxis.reproduce.tables import beside_view
 
     names = [word.strip() for word in metrics.split(",") if word.strip()]
     if not names or not set(names) <= set(METRIC_NAMES):
         raise ArgumentError(f"Expected metrics out of {', '.join(METRIC_NAMES)} but got {metrics!r}.")
     results = Store.existing(store)
-    sections = write_tables(results, out, names, paper)
-    write_page(results, sections, out / "index.html", title, thumbnails, partial(_load, data))
-    typer.echo(f"The page: {out / 'index.html'}")
+    sections = write_tables(results, out, names, beside_view if paper else None)
+    page = out / "index.html"
+    write_page(results, sections, page, title=title, thumbnails=thumbnails, load=partial(_load, data))
+    typer.echo(f"The page: {page}")
     typer.echo(f"Tables: {out / 'report.md'} and {out / 'tables'}")
     if archive is not None:
         archive_store(results, out / "results", archive)

@@ -81,9 +81,7 @@ def extreme_images(
     for r in untuned:
         if r.seed == first[r.network]:
             members.setdefault(row_key(r), []).append(r)
-    return {
-        f"{rows[0].network}|{names[key]}": _strips(store, rows, thumbnails, count) for key, rows in members.items()
-    }
+    return {f"{rows[0].network}|{names[key]}": _strips(store, rows, thumbnails, count) for key, rows in members.items()}
 
 
 def _strips(

@@ -72,7 +72,7 @@ def bars(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], 
     panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
     results = results_of(chain, [run for pair in pairs for run in pair], chain.scale.frame_free)
     for s in paper_rows(summarise(results, "less-biased by assumed set")):
-        panel = panels.setdefault(f"{s.network.split()[0]}, {set_title(s.id)}", {})
+        panel = panels.setdefault(f"{s.fields.architecture}, {set_title(s.id)}", {})
         panel[s.detector] = {set_title(n): (100 * cell.mean, 100 * (cell.std or 0.0)) for n, cell in s.rows.items()}
     return list(save_figure(less_biased_bars(panels), out / "less-biased-bars"))
 
@@ -83,7 +83,7 @@ def dependencies(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, Trainin
     runs = [run for pair in pairs for run in pair if run.architecture == trained.architecture and run.id == id_name]
     gathered: dict[tuple[str, str | None, str], list[float]] = {}
     for r in results_of(chain, runs, chain.scale.frame_free):
-        if (r.state == "tuned" and "linear" in r.network.split()) or r.detector == "cosine":
+        if (r.state == "tuned" and r.head.get("name") == "linear") or r.detector == "cosine":
             assumed = set_title(r.assumed) if r.assumed else None
             gathered.setdefault((r.detector, assumed, set_title(r.ood)), []).append(100 * r.metrics["auroc"])
     values = {key: float(np.mean(seeds)) for key, seeds in gathered.items()}

@@ -7,9 +7,10 @@ import numpy as np
 
 from offaxis.data import CATALOGUE
 from offaxis.errors import EvaluationError
-from offaxis.evaluation import Result, Store
+from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.evaluation.protocols import FRAMED, POOLS
-from offaxis.evaluation.summary import Summary, View, summarise
+from offaxis.evaluation.results import NetworkFields
+from offaxis.evaluation.summary import Summary, View, largest_tests, summarise
 from offaxis.files import write_text
 from offaxis.jobs import TrainingRun
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, sets_table, slug
@@ -32,7 +33,8 @@ def write_paper_tables(tables: Sequence[Table], out: Path) -> list[Path]:
 
 def classification(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], out: Path) -> list[Path]:
     """Write the accuracy of both networks, mean (standard deviation over seeds)."""
-    accuracy = {record.origin: record.accuracy for record in Store.existing(chain.store).networks()}
+    records = Store.existing(chain.store).networks()
+    accuracy = {record.origin: record.accuracy for record in records if record.kind == "single"}
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for standard, cosine in pairs:
         place = (standard.architecture, standard.id)
@@ -109,7 +111,8 @@ def time(chain: Reproduction, out: Path) -> list[Path]:
         rows.append(row)
     columns = ("network", "Mahalanobis s", "x forward", "ODIN s", "x forward", "cosine s", "x forward")
     title = f"Seconds for a batch of {batch} images on this machine, and times a plain forward pass"
-    return write_paper_tables([Table("time", title, columns, rows), *beside(ours, "time")], out)
+    table = Table(name="time", title=title, columns=columns, rows=rows)
+    return write_paper_tables([table, *beside(ours, "time")], out)
 
 
 def ensembles(
@@ -158,17 +161,20 @@ def results_of(
         EvaluationError: there are none.
     """
     store = Store.existing(chain.store)
-    origins = {", ".join(run.name for run in runs)} if combined else {run.name for run in runs}
-    keys = {record.key for record in store.networks() if record.origin in origins}
+    names = tuple(run.name for run in runs)
+    keys = {record.key for record in store.networks() if _is_of(record, names, combined)}
     sets = names_of(ood) if ood is not None else set(CATALOGUE)
     results = [
         r for r in store.results() if r.weights in keys and r.ood in sets and (r.assumed is None or r.assumed in sets)
     ]
     if not results:
-        raise EvaluationError(
-            f"There are no results of {', '.join(sorted(origins))} in {chain.store} yet: run the steps first."
-        )
-    return results
+        raise EvaluationError(f"There are no results of {', '.join(names)} in {chain.store} yet: run the steps first.")
+    return largest_tests(results)
+
+
+def _is_of(record: NetworkRecord, names: tuple[str, ...], combined: bool) -> bool:
+    """Return whether a record is that of one of these runs, or of the network that they were combined into."""
+    return record.members == names if combined else record.kind == "single" and record.origin in names
 
 
 PAPERS_METRICS = {"accuracy_at_tpr95": "accuracy_at_tpr", "auroc": "auroc", "aupr_in": "aupr_in"}
@@ -177,28 +183,49 @@ PAPERS_METRICS = {"accuracy_at_tpr95": "accuracy_at_tpr", "auroc": "auroc", "aup
 _TITLES = {papers: METRIC_TITLES[metric] for metric, papers in PAPERS_METRICS.items()}
 
 
-_RELATIVES = {"wrn": "wrn-28-10", "densenet": "densenet-100-12"}
+_RELATIVES = {"wrn-": "wrn-28-10", "densenet-": "densenet-100-12"}
 """Beginning of an architecture's name -> the paper's network of that kind."""
 
 
 def paper_rows(summaries: Sequence[Summary]) -> list[Summary]:
     """Select the paper's methods: the baseline, tuned ODIN and tuned Mahalanobis on a standard network, and the cosine.
 
-    Only unchanged networks count, "wrn-10-4 linear" and "wrn-10-4 cosine": a variant is another network than the paper's.
+    Variants of a network (another scale, dropout, several combined) are left out. Where several labels remain for one
+    architecture and head, such as that of a longer training, only the default label counts.
     """
-    rows = []
+    chosen: list[Summary] = []
+    labels: dict[tuple[str, str, str], set[str]] = {}
     for s in summaries:
-        head = s.network.split()[1:]
+        head = s.fields.head.get("name", "")
         baseline = s.detector == "max-softmax" or (s.detector in ("odin", "mahalanobis") and s.state == "tuned")
-        if (head == ["cosine"] and s.detector == "cosine") or (head == ["linear"] and baseline):
-            rows.append(s)
-    return rows
+        if _is_default(s.fields) and ((head == "cosine" and s.detector == "cosine") or (head == "linear" and baseline)):
+            chosen.append(s)
+            labels.setdefault((s.id, s.fields.architecture, head), set()).add(s.network)
+    return [
+        s
+        for s in chosen
+        if len(labels[s.id, s.fields.architecture, s.fields.head["name"]]) == 1
+        or s.network == f"{s.fields.architecture} {s.fields.head['name']}"
+    ]
+
+
+def _is_default(network: NetworkFields) -> bool:
+    """Return whether this is one network of a named architecture, with the default head and loss and without dropout."""
+    scale, hidden = network.head.get("scale"), network.head.get("hidden")
+    default_head = (
+        scale in ((None, "predicted") if network.head.get("name") == "cosine" else (None,)) and hidden is None
+    )
+    loss = network.settings.get("loss")
+    loss_name = loss.get("name") if isinstance(loss, Mapping) else loss
+    dropout = (network.settings.get("network") or {}).get("dropout")
+    changed = network.recipe.get("decay_head") or dropout or loss_name not in (None, "cross_entropy")
+    return bool(network.architecture) and network.kind == "single" and default_head and not changed
 
 
 def paper_numbers(summaries: Sequence[Summary], metric: str) -> dict[Key, float]:
-    """Return our means in percent, under the paper's keys; the first word of a network's label names it."""
+    """Return our means in percent, under the paper's keys."""
     return {
-        (s.network.split()[0], s.id, ood, s.detector, metric): 100 * cell.mean
+        (s.fields.architecture, s.id, ood, s.detector, metric): 100 * cell.mean
         for s in summaries
         for ood, cell in s.rows.items()
     }
@@ -208,7 +235,7 @@ def beside(ours: Mapping[Key, float], name: str, id_name: str = "") -> list[Tabl
     """Return a table of differences to a table of the paper; none where they share no cell or no kind of network."""
     differences = []
     for network in dict.fromkeys(key[0] for key in ours):
-        theirs = _RELATIVES.get(network.split("-")[0])
+        theirs = next((paper for start, paper in _RELATIVES.items() if network.startswith(start)), None)
         if theirs is None:
             continue
         differences += compare_with_paper(
@@ -228,14 +255,14 @@ def beside(ours: Mapping[Key, float], name: str, id_name: str = "") -> list[Tabl
     return [Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=5)]
 
 
-def beside_view(by_metric: Mapping[str, Sequence[Summary]], view: View) -> list[Table]:
-    """Return the paper's numbers beside ours, for one protocol of a report."""
+def beside_view(by_metric: Mapping[str, Sequence[Summary]], view: View) -> Table | None:
+    """Return the paper's numbers beside ours, for one protocol of a report; None where the paper has none."""
     ours: dict[Key, float] = {}
     for metric, summaries in by_metric.items():
         if metric in PAPERS_METRICS:
             ours |= paper_numbers(paper_rows(summaries), PAPERS_METRICS[metric])
     if view == "less-biased by assumed set" or not ours:
-        return []
+        return None
     framed = {key[2] for key in ours} & (set(FRAMED[:1]) | set(FRAMED[2:3]))
     name = "one-vs-one" if view == "one-vs-one" else "less-biased-framed" if framed else "less-biased"
-    return beside(ours, name, next(iter(ours))[1])
+    return next(iter(beside(ours, name, next(iter(ours))[1])), None)
