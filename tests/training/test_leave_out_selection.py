@@ -8,6 +8,7 @@ from torch import Tensor
 
 from offaxis import train
 from offaxis.data import Normalise, TensorSet
+from offaxis.detectors import LeaveOut, State
 from offaxis.errors import DetectorError
 from offaxis.metrics import auroc
 from offaxis.networks import wide_resnet
