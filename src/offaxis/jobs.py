@@ -178,7 +178,7 @@ def train_run(
 
     from offaxis.data import PUBLISHED, load_images
     from offaxis.training import train
-    from offaxis.training.run import labels_of
+    from offaxis.training.batches import labels_of
 
     run.numbers()  # a wrong number is refused before images are read
     images = load_images(run.id, "train", root=data)
@@ -203,6 +203,7 @@ def train_run(
             log_every=log_every,
             quiet=quiet,
             loss=_loss(run.leave_out, len(images.classes)),
+            command=command,
         )
     finally:
         if torch.distributed.is_initialized():
@@ -302,11 +303,9 @@ def _loss(leave_out: tuple[int, int] | None, num_classes: int) -> "Loss":
 
     if leave_out is None:
         return cross_entropy
-    from offaxis.detectors import MarginEntropyLoss
-    from offaxis.networks.ensemble import folds
+    from offaxis.training.leave_out import MarginEntropyLoss
 
-    member, count = leave_out
-    return MarginEntropyLoss(folds(num_classes, count)[member], num_classes)
+    return MarginEntropyLoss.for_fold(*leave_out, num_classes)
 
 
 def _fabric(device: str, devices: int, nodes: int, precision: Precision) -> "Fabric":

@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
 from offaxis.data import load_images
+from offaxis.deploy.open import open_network
 from offaxis.detectors import make_detectors
 from offaxis.errors import ArgumentError, OffaxisError
-from offaxis.deploy.open import open_network
 from offaxis.evaluation import Store
 from offaxis.networks import by_name
 from offaxis.training import Recipe, train

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, EvaluationError, RunError
 from offaxis.evaluation import Store
+from offaxis.evaluation.results import SetRecord
 from offaxis.files import digest
 from offaxis.jobs import EvaluationRun, RecipeOverrides
 from offaxis.reproduce.commands import EvaluateCommand, Reproduction, TrainCommand
@@ -275,6 +276,6 @@ def test_networks_that_were_computed_otherwise_are_not_taken(
 
 def test_an_outcome_without_results_says_so(tmp_path: Path) -> None:
     chain = Reproduction(tiny_settings(), tmp_path, tmp_path / "runs")
-    Store(tmp_path / "results").add_set("k", {}, np.arange(2), np.arange(2))
+    Store(tmp_path / "results").add_set("k", SetRecord({}, np.arange(2), np.arange(2)))
     with pytest.raises(EvaluationError, match="run the steps first"):
         paper_item("one-vs-one").finish(chain, tmp_path / "out")
