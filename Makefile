@@ -47,7 +47,7 @@ test-slow: $(VENV)/.installed-test  ## tests that take minutes
 test-realdata: $(VENV)/.installed-test  ## tests on real image sets; set OFFAXIS_DATA
 	$(PYTEST) -q -m realdata
 
-test-thirdparty: $(VENV)/.installed-test $(VENV)/.installed-thirdparty  ## attach() on timm, torchvision and transformers networks
+test-thirdparty: $(VENV)/.installed-test $(VENV)/.installed-thirdparty  ## networks of timm, torchvision and transformers, Hugging Face datasets
 	$(PYTEST) -q -m thirdparty tests
 
 test-scale: $(VENV)/.installed-test $(VENV)/.installed-scale  ## batch scoring on a local Ray

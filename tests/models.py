@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from offaxis import Model, networks, train
-from offaxis.data import ImageSet, load_images
+from offaxis.data import ImageSet, Normalise, load_images
 from offaxis.deploy.open import combine
-from offaxis.detectors import MarginEntropyLoss
 from offaxis.networks.ensemble import folds
 from offaxis.training import Loss, Trained, cross_entropy, laptop
+from offaxis.training.leave_out import MarginEntropyLoss
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,12 @@ class World:
     train: ImageSet
     calibration: ImageSet
     test: ImageSet
+
+    @property
+    def normalise(self) -> Normalise:
+        """The normalisation of the trained network."""
+        assert self.trained.normalise is not None
+        return self.trained.normalise
 
 
 @pytest.fixture(scope="session")

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from offaxis.networks.ensemble import Ensemble as Ensemble
     from offaxis.training.loop import train as train
     from offaxis.training.recipe import Recipe as Recipe
-    from offaxis.training.run import Trained as Trained
-    from offaxis.training.run import load_run as load_run
 
 # Where each public name lives: imported when it is first asked for, so that the command line starts at once.
 _HOMES = {
@@ -45,13 +43,11 @@ _HOMES = {
     "Paired": "offaxis.networks.classifier",
     "Prediction": "offaxis.deploy.model",
     "Recipe": "offaxis.training.recipe",
-    "Trained": "offaxis.training.run",
     "Verdict": "offaxis.deploy.model",
     "attach": "offaxis.networks.attach",
     "calibrate": "offaxis.calibration.calibrate",
     "load": "offaxis.deploy.bundle",
     "load_images": "offaxis.data.load",
-    "load_run": "offaxis.training.run",
     "open_network": "offaxis.deploy.open",
     "register_detector": "offaxis.detectors.registry",
     "train": "offaxis.training.loop",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offaxis.data import GaussianNoise, ImageSet, TensorSet, UniformNoise
 from offaxis.data.embedded import digits, letters, photographs, scans, terrain
-from offaxis.data.transforms import Batches
+from offaxis.data.sources import as_batches
 from offaxis.detectors import Cosine, Detector, MaxLogit, MaxSoftmax, TwoCosines, score_all
 from offaxis.files import write_text
 from offaxis.heads import CosineHead
@@ -115,23 +115,22 @@ def _detectors(trained: Trained, training: TensorSet) -> dict[str, Detector]:
     """Return the network's default detector, that of its histograms, and the two cosines where it has a cosine head."""
     if not isinstance(trained.classifier.head, CosineHead):
         return {"standard": MaxSoftmax(), "largest": MaxLogit()}
-    two = TwoCosines().fit(trained.classifier, Batches(training, trained.normalise, 250))
+    two = TwoCosines().fit(trained.classifier, as_batches(training, trained.normalise, 250))
     return {"cosine": Cosine(), "largest": Cosine(), "two": two}
 
 
 def _score(trained: Trained, images: ImageSet, detectors: list[Detector]) -> list[NDArray[np.float32]]:
     """Compute the scores (N,) of each detector in one pass over the images."""
-    batches = (trained.normalise(batch) for batch in images.batches(250))
+    batches = as_batches(images, trained.normalise, 250)
     return [scores.cpu().numpy() for scores in score_all(trained.classifier, batches, detectors)]
 
 
 def _accuracy(trained: Trained, images: TensorSet) -> float:
     """Compute the share of labelled images whose class the network predicts."""
-    batches = Batches(images, trained.normalise, 250)
-    correct = [
-        outputs.logits.argmax(1) == labels for outputs, _, labels in run(trained.classifier, batches, labels=True)
-    ]
-    return float(torch.cat(correct).float().mean())
+    batches = as_batches(images, trained.normalise, 250)
+    predicted = torch.cat([outputs.logits.argmax(1).cpu() for outputs, *_ in run(trained.classifier, batches)])
+    assert images.labels is not None
+    return float((predicted == images.labels).float().mean())
 
 
 SHOWN = 16

@@ -1,5 +1,6 @@
 """Trainings and evaluations by name, as typed settings: what ``offaxis train``, ``evaluate`` and ``reproduce`` call."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from offaxis.data import ImageSet
     from offaxis.deploy.evaluated_network import EvaluatedNetwork
+    from offaxis.deploy.open import NetworkSource
     from offaxis.evaluation import Result
     from offaxis.heads import HeadLike
     from offaxis.networks.classifier import Classifier
@@ -22,11 +24,8 @@ if TYPE_CHECKING:
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "64-true"]
 ProtocolName = Literal["one-vs-one", "less-biased", "both"]
 Kind = Literal["single", "ensemble", "paired", "leave-out"]
-Note = Callable[[str], object]
+Note = Callable[[str], None]
 """Called with a sentence for the user."""
-
-NOT_MIRRORED = ("digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb")
-"""Sets whose images change their meaning, or lose it, in a mirror."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class RecipeOverrides:
         weight_decay: on every parameter but the cosine weight.
         clip: largest gradient, as a multiple of the typical one.
         crop: padding of random crops; None takes at most an eighth of the image's side.
-        flip: mirror images at random; None mirrors all sets but those of NOT_MIRRORED.
+        flip: mirror images at random; None goes by the catalogue, where digits and letters are not mirrored.
     """
 
     epochs: int | None = None
@@ -122,6 +121,7 @@ class TrainingRun:
         Raises:
             ArgumentError: there is no such recipe, or a number is out of its range.
         """
+        from offaxis.data.catalogue import can_be_mirrored
         from offaxis.training import RECIPES
 
         if self.recipe not in RECIPES:
@@ -129,7 +129,7 @@ class TrainingRun:
         recipe = RECIPES[self.recipe]()
         if shape is not None:
             recipe = recipe.replace(crop=min(recipe.crop, min(shape[1:]) // 8))
-        recipe = recipe.replace(flip=self.id not in NOT_MIRRORED, decay_head=self.decay_head)
+        recipe = recipe.replace(flip=can_be_mirrored(self.id), decay_head=self.decay_head)
         return recipe.replace(**self.overrides.given())
 
 
@@ -178,7 +178,7 @@ def train_run(
 
     from offaxis.data import PUBLISHED, load_images
     from offaxis.training import train
-    from offaxis.training.run import labels_of
+    from offaxis.training.batches import labels_of
 
     run.numbers()  # a wrong number is refused before images are read
     images = load_images(run.id, "train", root=data)
@@ -203,6 +203,7 @@ def train_run(
             log_every=log_every,
             quiet=quiet,
             loss=_loss(run.leave_out, len(images.classes)),
+            command=command,
         )
     finally:
         if torch.distributed.is_initialized():
@@ -219,14 +220,58 @@ def train_run(
 def make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Classifier":
     """Make the network of a run with fresh weights, drawn from torch's global generator.
 
-    Raises:
-        ArgumentError: there is no such network or head, or the head does not take the run's scale or hidden layer.
-    """
-    from offaxis.networks import by_name
+    A function of a Python file takes nothing and makes the whole network, with its head.
 
-    make = by_name(run.architecture)
+    Raises:
+        ArgumentError: there is no such network or head, or it does not take what the run describes.
+    """
+    from offaxis.deploy.open import open_network
+    from offaxis.networks import by_name
+    from offaxis.networks.classifier import Classifier
+
     head = _head(run.head, run.scale, run.hidden)
-    return make(num_classes=num_classes, in_channels=in_channels, dropout=run.dropout, head=head)
+    if not _is_elsewhere(run.architecture):
+        make = by_name(run.architecture)
+        return make(num_classes=num_classes, in_channels=in_channels, dropout=run.dropout, head=head)
+    if run.dropout:
+        raise ArgumentError(f"Expected no --dropout beside --network {run.architecture}, which has its own.")
+    if _is_python(run.architecture):
+        if head != "cosine":
+            raise ArgumentError(
+                f"Expected no --head, --scale and --hidden beside {run.architecture}, which has its own."
+            )
+        network = open_network(run.architecture).network
+    else:
+        network = open_network(run.architecture, num_classes=num_classes, in_channels=in_channels, head=head).network
+    if not isinstance(network, Classifier):
+        raise ArgumentError(f"Expected one Classifier to train but {run.architecture} is a {type(network).__name__}.")
+    return network
+
+
+def _is_python(architecture: str) -> bool:
+    return re.fullmatch(r".+\.py(:\w+)?", architecture) is not None
+
+
+def _is_elsewhere(architecture: str) -> bool:
+    """Return whether a network is not one of offaxis.networks, by its name's form."""
+    return ":" in architecture or _is_python(architecture)
+
+
+def open_runs(paths: Sequence[str], network: str | None) -> "list[NetworkSource]":
+    """Return networks as ``open_network`` takes them; runs of an own network with their weights.
+
+    Args:
+        paths: folders of training runs, bundles and so on.
+        network: ``file.py:function`` that makes the network of the runs; None where they can be opened without.
+    """
+    if network is None:
+        return list(paths)
+    from offaxis.deploy.open import open_network
+    from offaxis.networks.classifier import Classifier
+    from offaxis.training import load_run
+
+    networks = [open_network(network).network for _ in paths]
+    return [load_run(path, into=n) for path, n in zip(paths, networks, strict=True) if isinstance(n, Classifier)]
 
 
 def _head(name: str, scale: str | float | None, hidden: int | None) -> "HeadLike":
@@ -258,11 +303,9 @@ def _loss(leave_out: tuple[int, int] | None, num_classes: int) -> "Loss":
 
     if leave_out is None:
         return cross_entropy
-    from offaxis.detectors import MarginEntropyLoss
-    from offaxis.networks.ensemble import folds
+    from offaxis.training.leave_out import MarginEntropyLoss
 
-    member, count = leave_out
-    return MarginEntropyLoss(folds(num_classes, count)[member], num_classes)
+    return MarginEntropyLoss.for_fold(*leave_out, num_classes)
 
 
 def _fabric(device: str, devices: int, nodes: int, precision: Precision) -> "Fabric":
@@ -294,6 +337,7 @@ class EvaluationRun:
 
     Attributes:
         networks: each anything that ``open_network`` takes.
+        network: ``file.py:function`` that makes the network of training runs, where they cannot be opened without.
         id: the ID set; None for the one that the network was trained on.
         ood: names of sets, folders, or pools out of ``offaxis.evaluation.POOLS``.
         detectors: names, perhaps with arguments as in ``knn:k=10``, or families such as ``native``.
@@ -308,6 +352,7 @@ class EvaluationRun:
     """
 
     networks: tuple[str, ...]
+    network: str | None = None
     id: str | None = None
     ood: tuple[str, ...] = ("here",)
     detectors: tuple[str, ...] = ("native",)
@@ -395,6 +440,7 @@ def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
     """Open the networks, each by itself or combined into one."""
     from offaxis.deploy.open import combine, open_network
 
+    sources = open_runs(run.networks, run.network)
     if run.kind == "single":
-        return [open_network(path, label=run.label) for path in run.networks]
-    return [combine(run.networks, run.kind, run.label)]
+        return [open_network(source, label=run.label) for source in sources]
+    return [combine(sources, run.kind, run.label)]

@@ -192,7 +192,7 @@ def test_a_pair_is_kept_whole(world: World, tmp_path: Path) -> None:
     torch.manual_seed(1)
     plain = networks.wide_resnet(10, 1, 10, "linear", in_channels=1).eval()
     pair = Paired(plain, world.trained.classifier)
-    preprocessing = Preprocessing(world.train.shape, world.trained.normalise)
+    preprocessing = Preprocessing(world.train.shape, world.normalise)
     made = Model.calibrated(pair, world.calibration, preprocessing=preprocessing, used=[world.train])
     made.save(tmp_path / "pair.oax")
     again = offaxis.load(tmp_path / "pair.oax")
@@ -207,9 +207,7 @@ def test_a_network_of_ones_own_is_given_when_loading(world: World, tmp_path: Pat
         return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), make_head("cosine", 16, 10))
 
     torch.manual_seed(0)
-    made = Model.calibrated(
-        make().eval(), world.calibration, preprocessing=Preprocessing((1, 8, 8), world.trained.normalise)
-    )
+    made = Model.calibrated(make().eval(), world.calibration, preprocessing=Preprocessing((1, 8, 8), world.normalise))
     made.save(tmp_path / "own.oax")
     with pytest.raises(BundleError, match="network=classifier"):
         offaxis.load(tmp_path / "own.oax")
@@ -297,7 +295,7 @@ def test_manifests_that_lie_are_refused(
 )
 def test_configurations_that_reach_elsewhere_are_refused(name: str, arguments: dict[str, object], match: str) -> None:
     with pytest.raises(BundleError, match=match):
-        third_party.make({"library": "transformers", "name": name, "arguments": arguments})
+        third_party.make_network({"library": "transformers", "name": name, "arguments": arguments})
 
 
 def test_compressed_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def make():
 
 def test_the_bundle_of_a_network_of_ones_own_is_calibrated_anew(world: World, tmp_path: Path) -> None:
     bundle = tmp_path / "own.oax"
-    preprocessing = Preprocessing((1, 8, 8), world.trained.normalise)
+    preprocessing = Preprocessing((1, 8, 8), world.normalise)
     offaxis.Model.calibrated(make_own_network().eval(), world.calibration, preprocessing=preprocessing).save(bundle)
     write_images(tmp_path / "pictures", world.test, 60)
     file = tmp_path / "mine.py"

@@ -17,10 +17,10 @@ from offaxis import Classifier, Model, Paired, networks
 from offaxis.data import Normalise
 from offaxis.deploy import Preprocessing, container
 from offaxis.deploy.open import combine
-from offaxis.detectors import KNN, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble
+from offaxis.detectors import KNN, CosineEnsemble, LeaveOut
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
 from offaxis.heads import make_head
-from offaxis.networks.ensemble import Chosen
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch
 from offaxis.training import Trained
 from tests.deploy.damage import rewritten
 from tests.models import World
@@ -116,13 +116,13 @@ def test_what_the_epochs_were_chosen_on_is_kept(leave_out: Model, world: World, 
     team = leave_out.network
     assert isinstance(team, LeaveOutEnsemble)
     members = [member for member in team.networks if isinstance(member, Classifier)]
-    chosen = [Chosen("letters", 1 + number, 0.9, 4) for number in range(3)]
+    selected = [SelectedEpoch("letters", 1 + number, 0.9, 4) for number in range(3)]
     made = Model.calibrated(
-        LeaveOutEnsemble(members, team.left_out, chosen), world.calibration, preprocessing=leave_out.preprocessing
+        LeaveOutEnsemble(members, team.left_out, selected), world.calibration, preprocessing=leave_out.preprocessing
     )
     made.save(tmp_path / "x.oax")
     again = offaxis.load(tmp_path / "x.oax")
-    assert again.network.chosen == tuple(chosen)
+    assert again.network.selected == tuple(selected)
     assert again.detector.tuned_on == "letters (epochs)"
     assert again.predict(world.test) == made.predict(world.test)
 
@@ -173,7 +173,7 @@ def test_networks_of_ones_own_are_given_when_loading(world: World, tmp_path: Pat
         return Ensemble([Classifier(each, make_head("cosine", 16, 10)) for each in flat]).eval()
 
     torch.manual_seed(0)
-    preprocessing = Preprocessing((1, 8, 8), world.trained.normalise)
+    preprocessing = Preprocessing((1, 8, 8), world.normalise)
     made = Model.calibrated(make(), world.calibration, preprocessing=preprocessing)
     made.save(tmp_path / "own.oax")
     for given, came in ((None, "nothing"), (make(3), "an ensemble of 3"), (world.trained.classifier, "Classifier")):
@@ -185,7 +185,7 @@ def test_networks_of_ones_own_are_given_when_loading(world: World, tmp_path: Pat
 
 def test_pairs_make_an_ensemble_too(cosine_runs: list[Trained], world: World, tmp_path: Path) -> None:
     first, second, third = (trained.classifier for trained in cosine_runs)
-    preprocessing = Preprocessing((1, 8, 8), world.trained.normalise)
+    preprocessing = Preprocessing((1, 8, 8), world.normalise)
     made = Model.calibrated(Ensemble([Paired(first, second), third]), world.calibration, preprocessing=preprocessing)
     made.save(tmp_path / "x.oax")
     again = offaxis.load(tmp_path / "x.oax")
@@ -222,7 +222,7 @@ def test_manifests_that_lie_are_refused(kept: dict[str, Any], tmp_path: Path) ->
         detector={"detector": "energy", "class": None, "arguments": {}, "tuned_on": None},
     )
     refused("leave-out", "fold for each of 3", network={**left, "left_out": left["left_out"][:2]})
-    refused("leave-out", "whole bundle", network={**left, "chosen": [{"surprise": 1}]})
+    refused("leave-out", "whole bundle", network={**left, "selected": [{"surprise": 1}]})
     refused("leave-out", "classes out of 0 to 9", network={**left, "left_out": [[0, 99], [1], [2]]})
 
 

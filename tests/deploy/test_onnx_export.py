@@ -120,9 +120,7 @@ def test_detectors_that_read_outputs_are_exported_and_others_say_why_not(
     detector = NATIVE[name]()
     rows = torch.arange(300)
     if detector.needs_fit and name != "generalized-odin":
-        detector.fit(
-            world.trained.classifier, [(world.trained.normalise(world.train.batch(rows)), world.train.labels[rows])]
-        )
+        detector.fit(world.trained.classifier, [(world.normalise(world.train.batch(rows)), world.train.labels[rows])])
     if detector.reads is not Reads.OUTPUTS or name == "generalized-odin":
         model = Model.calibrated(world.trained, world.calibration)
         with pytest.raises(ExportError, match="gradients|hooks"):
@@ -137,7 +135,7 @@ def test_detectors_that_read_outputs_are_exported_and_others_say_why_not(
 def test_a_pair_and_a_linear_head_are_exported(world: World, tmp_path: Path) -> None:
     torch.manual_seed(1)
     plain = networks.wide_resnet(10, 1, 10, "linear", in_channels=1).eval()
-    preprocessing = Preprocessing(world.train.shape, world.trained.normalise)
+    preprocessing = Preprocessing(world.train.shape, world.normalise)
     pair = Model.calibrated(Paired(plain, world.trained.classifier), world.calibration, preprocessing=preprocessing)
     energy = Model.calibrated(plain, world.calibration, preprocessing=preprocessing, detector=NATIVE["energy"]())
     assert "cosine" not in output_names(energy)

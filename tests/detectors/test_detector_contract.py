@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
+from offaxis.data import Normalise, TensorSet
 from offaxis.detectors import (
     ASH,
     GEN,
@@ -38,7 +40,7 @@ from offaxis.detectors import (
     score_all,
 )
 from offaxis.detectors.perturbation import backbone_of
-from offaxis.errors import BadOutputsError, DetectorError, NotFittedError
+from offaxis.errors import ArgumentError, BadOutputsError, DataError, DetectorError, NotFittedError
 from offaxis.networks.ensemble import Ensemble
 from tests.detectors.toy import NetworkOf, Toy
 
@@ -331,6 +333,35 @@ def test_one_pass_fits_and_scores_as_many_passes_do(toy: Toy, network_of: Networ
     for one, two, scores in zip(apart, together, score_all(network, toy.images.split(20), together), strict=True):
         torch.testing.assert_close(scores, one.score_images(network, toy.images), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(two.state_dict(), one.state_dict())
+
+
+def test_fitting_takes_images_from_anywhere(toy: Toy, network_of: NetworkOf) -> None:
+    network, normalise = network_of("linear"), Normalise((0.5,), (0.5,))
+    images, labels = (torch.cat(parts) for parts in zip(*toy.train, strict=True))
+    pixels = (255 * (images - images.min()) / (images.max() - images.min())).to(torch.uint8)
+    normalised = normalise(pixels)
+    [expected] = [KNN(10).fit(network, [(normalised, labels)])]
+    given: list[tuple[Any, Normalise | None]] = [
+        (TensorSet("stripes", pixels, labels), normalise),
+        (TensorDataset(pixels, labels), normalise),
+        (DataLoader(TensorDataset(normalised, labels), batch_size=30), None),
+        (zip(normalised.split(50), labels.split(50), strict=True), None),
+    ]
+    for data, how in given:
+        one, other = KNN(10), MeanCosine()
+        fit_all(network, data, [one, other, Cosine()], how)
+        torch.testing.assert_close(one.bank, expected.bank)
+        assert other.fitted
+    for data, how in given[:3]:
+        torch.testing.assert_close(KNN(10).fit(network, data, how, batch_size=64).bank, expected.bank)
+    for detector in (GeneralizedODIN(), MaxLogit()):
+        assert detector.fit(network_of("deconf-c"), *given[0]).fitted
+    with pytest.raises(ArgumentError, match="normalise"):
+        KNN(10).fit(network, given[0][0])
+    with pytest.raises(DataError, match="labels"):
+        KNN(10).fit(network, TensorDataset(pixels), normalise)
+    with pytest.raises(DataError, match="from 0 to 3"):
+        KNN(10).fit(network, DataLoader(TensorDataset(normalised, labels + 1), batch_size=30))
 
 
 def test_grid_scores_serve_every_tuned_detector(toy: Toy, network_of: NetworkOf) -> None:

@@ -1,5 +1,7 @@
 """Several networks as one: the ensemble of cosines and the leave-out classifiers."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,12 +9,12 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from offaxis.data import TensorSet
-from offaxis.detectors import Cosine, CosineEnsemble, LeaveOut, ReAct
+from offaxis.detectors import Cosine, CosineEnsemble, LeaveOut, Passes, ReAct, State, load_detector, save_detector
 from offaxis.errors import ArgumentError, DetectorError, MissingOutputError
 from offaxis.heads import Outputs
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, folds
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch, folds
 from offaxis.training import train
 from offaxis.training.leave_out import MarginEntropyLoss, entropy, leave_out_score, published_recipe, train_leave_out
 from tests.detectors.toy import NetworkOf, Toy
@@ -140,3 +142,23 @@ def test_entropy_keeps_its_digits_at_high_temperature() -> None:
     high = entropy(logits, 1000.0)
     assert high[0] > high[1]
     assert leave_out_score(logits)[0] > leave_out_score(logits)[1]
+
+
+def test_the_detector_says_what_the_epochs_were_chosen_on(toy: Toy, network_of: NetworkOf, tmp_path: Path) -> None:
+    plain = network_of("leave-out")
+    chosen = [SelectedEpoch("iSUN", epoch, 0.9, 5) for epoch in (3, 5)]
+    ensemble = LeaveOutEnsemble(plain.networks, plain.left_out, chosen)
+    detector = LeaveOut.for_ensemble(ensemble, std=(0.5,))
+    assert detector.passes == Passes(4, 2)
+    assert detector.state is State.TUNED
+    assert detector.tuned_on == "iSUN (epochs)"
+    assert detector.with_hyperparameters(eps=0.0).tuned_on == "iSUN (epochs)"
+    tuned = detector.tune(ensemble, [toy.images[:20]], [toy.ood_images[:20]])
+    assert tuned.tuned_on == "iSUN (epochs), OOD samples"
+    save_detector(tuned, tmp_path / "detector.safetensors")
+    loaded = load_detector(tmp_path / "detector.safetensors")
+    assert isinstance(loaded, LeaveOut)
+    assert (loaded.tuned_on, loaded.selected_on) == (tuned.tuned_on, "iSUN")
+    assert torch.equal(loaded.score_images(ensemble, toy.images), tuned.score_images(ensemble, toy.images))
+    with pytest.raises(DetectorError, match=r"selected_on='iSUN'.* but got None: .*LeaveOut\.for_ensemble"):
+        LeaveOut().score_images(ensemble, toy.images)

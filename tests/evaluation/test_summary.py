@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from offaxis.data.relations import Group
+from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError
 from offaxis.evaluation import Result
 from offaxis.evaluation.protocols import (

@@ -103,7 +103,8 @@ Device = Annotated[
 Data = Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")]
 Quiet = Annotated[bool, typer.Option(help="Show no progress.")]
 Network = Annotated[
-    str | None, typer.Option(help="file.py:function that makes the network, where the bundle holds only its weights.")
+    str | None,
+    typer.Option(help="file.py:function that makes the network, where the run or bundle holds only its weights."),
 ]
 
 

@@ -59,18 +59,20 @@ def bundle_command(
     ] = False,
     size: Annotated[int | None, typer.Option(help="Height and width of images, with --unchecked.", min=1)] = None,
     folder: Annotated[bool, typer.Option("--folder", help="Write a folder instead of one file.")] = False,
+    network: Network = None,
     device: Device = "auto",
     data: Data = None,
 ) -> None:
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
     from offaxis.deploy.assemble import make_model
+    from offaxis.jobs import open_runs
 
     if detector_run is not None:
         if kind not in ("single", "paired"):
             raise ArgumentError(f"Expected --detector-run for a pair but got --as {kind} beside it: name one of them.")
         networks, kind = [*networks, detector_run], "paired"
     model = make_model(
-        networks,
+        open_runs(networks, network),
         calibrate,
         kind=kind,
         detector=detector,

@@ -34,7 +34,7 @@ def list_command(
 ) -> None:
     """List the catalogue: every set with its size, its terms and whether it is on this machine."""
     from offaxis.data import CATALOGUE
-    from offaxis.data.root import data_root, known
+    from offaxis.data.catalogue import data_root, known
 
     root = data_root(data)
     entries = [known(name) for name in names] if names else list(CATALOGUE.values())
@@ -61,7 +61,7 @@ def get_command(
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from offaxis.data import get_images
-    from offaxis.data.root import known
+    from offaxis.data.catalogue import known
 
     failed = []
     for entry in [known(name) for name in names]:
@@ -72,7 +72,7 @@ def get_command(
         except DataError as error:
             failed.append(str(error))
         else:
-            print_note(f"{entry.title}: {', '.join(entry.here(root))} below {root}")
+            print_note(f"{entry.title}: {', '.join(entry.available(root))} below {root}")
     if failed:
         raise DataError("\n\n".join(failed))
 
@@ -142,7 +142,7 @@ def _described(entry: "Entry", root: Path, id_name: str | None) -> dict[str, Any
         "files": [{"file": d.file, "checksum": d.checksum, "bytes": d.size, "urls": d.urls} for d in entry.downloads],
         "npm": entry.npm.package if entry.npm else None,
         "notes": entry.notes,
-        "here": entry.here(root),
+        "here": entry.available(root),
     }
     if id_name is not None:
         found = relation(id_name, entry.name)
@@ -151,7 +151,7 @@ def _described(entry: "Entry", root: Path, id_name: str | None) -> dict[str, Any
 
 
 def _here(entry: "Entry", root: Path) -> str:
-    here = entry.here(root)
+    here = entry.available(root)
     if not entry.layouts:
         return "[green]made[/green]"
     if set(here) == set(entry.counts):
@@ -271,7 +271,7 @@ def _findings(found: "Inspection", entry: "Entry | None", split: str, id_name: s
 
 def _frame(found: "Inspection") -> str:
     frame = found.frame
-    if frame.found:
+    if frame.is_frame:
         return (
             f"[red]yes, {frame.width} pixels wide[/red] on {frame.share:.1%} of the images: it tells them apart at once"
         )

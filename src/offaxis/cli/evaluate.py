@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from offaxis.cli.app import POOL_NAMES, Data, Device, Quiet, app, choice, command_words, example, print_note
+from offaxis.cli.app import POOL_NAMES, Data, Device, Network, Quiet, app, choice, command_words, example, print_note
 from offaxis.jobs import EvaluationRun, Kind, ProtocolName, evaluate_run
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def evaluate_command(
         str,
         typer.Option("--as", help="The networks: each by itself (single), or as one: ensemble, paired, leave-out."),
     ] = "single",
+    network: Network = None,
     label: Annotated[
         str | None, typer.Option(help="What tables call the networks.", show_default="network and head")
     ] = None,
@@ -70,6 +71,7 @@ def evaluate_command(
     """Compare detectors on trained networks; it can be stopped at any time and resumes where it stopped."""
     run = EvaluationRun(
         networks=tuple(networks),
+        network=network,
         id=id,
         ood=_parts(ood),
         detectors=_parts(detectors),

@@ -7,6 +7,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from offaxis.cli.app import app, example
 from offaxis.errors import ArgumentError
@@ -32,7 +33,7 @@ def paper_command(
     csv: Annotated[bool, typer.Option("--csv", help="One line per number, with every name as printed.")] = False,
 ) -> None:
     """Print the paper's own numbers, as printed there."""
-    console = Console()
+    console = Console(emoji=False)
     if name is None:
         _list(console)
         return
@@ -106,13 +107,13 @@ def _drawn(cells: list[PaperCell], title: str) -> Table:
     columns = _values(cells, across)
     for column in columns:
         shown.add_column(column, justify="right", no_wrap=True)
-    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    lines: dict[tuple[str, ...], dict[str, Text]] = {}  # not str, which would be searched for markup
     for cell in cells:
         text = "-" if cell.mean is None else cell.printed.replace("(", " (")
         line = lines.setdefault(tuple(getattr(cell, label) for label in labels), {})
-        line[getattr(cell, across)] = f"[bold]{text}[/bold]" if cell.bold else text
+        line[getattr(cell, across)] = Text(text, "bold" if cell.bold else "")
     for names, values in lines.items():
-        shown.add_row(*names, *(values.get(column, "") for column in columns))
+        shown.add_row(*map(Text, names), *(values.get(column, Text()) for column in columns))
     return shown
 
 

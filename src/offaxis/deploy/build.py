@@ -92,7 +92,7 @@ def build_third_party(
         else:
             if channels is not None and library == "timm":
                 builder["arguments"] = {"in_chans": channels}
-            network = third_party.make(builder)
+            network = third_party.make_network(builder)
     except BundleError as error:
         raise ArgumentError(f"{library}:{name} cannot be built. {error}") from error
     classifier = attach_head(network, options)
@@ -228,7 +228,7 @@ def _read_transformers(folder: Path) -> tuple[third_party.Builder, nn.Module]:
     names = config.get("architectures") or [""]
     builder: third_party.Builder = {"library": "transformers", "name": str(names[0]), "arguments": config}
     with torch.device("meta"):
-        kind: Any = type(third_party.make(builder))  # refuses configurations that would fetch or run something
+        kind: Any = type(third_party.make_network(builder))  # refuses configurations that would fetch or run something
     try:
         network: nn.Module = kind.from_pretrained(str(folder), local_files_only=True, weights_only=True)
     except (OSError, ValueError, RuntimeError, pickle.UnpicklingError) as error:

@@ -124,8 +124,8 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         tensors["predicted"].numpy(),
         len(classes),
         meta["calibration"]["alpha"],
-        meta["calibration"]["per_class"],
-        tensors["cosine"].numpy() if "cosine" in tensors else None,
+        per_class=meta["calibration"]["per_class"],
+        cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
     return Model(
         network=network,

@@ -83,8 +83,8 @@ class EvaluatedNetwork:
     @property
     def trained_without_classes(self) -> bool:
         """Whether this is one network of a leave-out ensemble, by the loss of its training."""
-        loss = self.settings.get("loss") or ""
-        return str(loss["name"] if isinstance(loss, Mapping) else loss).startswith(MarginEntropyLoss.__name__)
+        loss: dict[str, Any] = self.settings.get("loss", {})
+        return loss.get("name") == MarginEntropyLoss.__name__
 
 
 def normalised(subject: EvaluatedNetwork, id_name: str, training_images: Callable[[], ImageSet]) -> EvaluatedNetwork:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration, calibrate
 from offaxis.data import ImageSet, image_hashes, match
+from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.transforms import Shape
 from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing
@@ -25,9 +26,6 @@ from offaxis.errors import ArgumentError, DataError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import check_finite, resolve_device, run_batch, to_network
-
-Loader = DataLoader[Any]
-"""Batches of (images, labels) that are normalised already and used unchanged."""
 
 
 class Verdict(StrEnum):
@@ -159,22 +157,22 @@ class Model:
         """
         several = isinstance(network, Sequence) and not isinstance(network, str)
         opened = combine(network) if several else open_network(network)  # type: ignore[arg-type]
-        data = _calibration_data(images)
+        images = images if is_loader(images) else as_image_set(images)
         if preprocessing is None:
             if opened.normalise is None:
                 raise ArgumentError(
                     "Expected `preprocessing` beside a network: its image size, mean and std, as in "
                     "offaxis.deploy.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
                 )
-            preprocessing = Preprocessing(_shape(data), opened.normalise)
+            preprocessing = Preprocessing(_shape(images), opened.normalise)
         std = preprocessing.normalise.std
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
         detector = _with_contiguous_buffers(detector or default_detector(opened.network, std))
-        used_sets = [_image_set(other) for other in used]
+        used_sets = [as_image_set(other) for other in used]
         hashes = [h for other in used_sets for h in image_hashes(match(other, preprocessing.shape))]
         calibration, calibration_set = _calibrate(
-            opened.network, data, preprocessing, detector, hashes, alpha=alpha, per_class=per_class
+            opened.network, images, preprocessing, detector, hashes, alpha=alpha, per_class=per_class
         )
         names = tuple(classes) or opened.classes or tuple(str(number) for number in range(opened.network.num_classes))
         return cls(
@@ -204,7 +202,7 @@ class Model:
         """
         calibration, calibration_set = _calibrate(
             self.network,
-            _calibration_data(images),
+            images,
             self.preprocessing,
             self.detector,
             unpack_hashes(self.used),
@@ -231,43 +229,50 @@ class Model:
         self.detector.to(target, torch.float32 if target.type == "mps" else None)  # which has no float64
         return self
 
-    def predict(self, images: "ImageLike | Sequence[ImageLike] | Dataset[Any] | Loader") -> list[Prediction]:
+    def predict(self, images: "ImageLike | Sequence[ImageLike] | Dataset[Any] | DataLoader[Any]") -> list[Prediction]:
         """Predict class, probability, cosine, score, p-value and verdict for each image.
 
         Args:
             images: files, bytes, Pillow images or pixels, one or a list; a uint8 tensor (N, c, h, w); an ImageSet, a
-                Dataset of torch or Hugging Face: resized and normalised here. Or a DataLoader of batches that are
+                Dataset of torch or Hugging Face: resized and normalised here. Or a DataLoader, whose batches are
                 normalised already and used unchanged.
 
         Raises:
             DataError: an image cannot be read.
             BadOutputsError: the network gives NaN or infinity for an image.
         """
-        if isinstance(images, DataLoader):
-            batches = (_checked_batch(batch, self.preprocessing.shape) for batch, _ in _loader_batches(images))
-            return [p for batch in batches for p in self.predict_batch(batch, normalised=True)]
-        pixels = self.preprocessing.batch(_image_set(images) if _is_dataset(images) else images)  # type: ignore[arg-type]
+        if is_loader(images):
+            batches = (self._checked(batch) for batch, _ in as_batches(images, None, 256))
+            return [p for batch in batches for p in self._predict(batch)]
+        pixels = self.preprocessing.batch(as_image_set(images) if _is_dataset(images) else images)  # type: ignore[arg-type]
         return [p for batch in pixels for p in self.predict_batch(batch)]
 
-    def predict_batch(self, images: Tensor, *, normalised: bool = False) -> list[Prediction]:
-        """Predict one batch in one pass through the network; the only place where a model runs its network.
-
-        Args:
-            images: pixels uint8 (N, c, h, w) of the network's size; with ``normalised`` floating point, as in training.
-            normalised: whether the images are normalised already.
+    def predict_batch(self, pixels: Tensor) -> list[Prediction]:
+        """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, in one pass through the network.
 
         Raises:
             BadOutputsError: the network gives NaN or infinity for an image.
         """
-        if not len(images):
-            return []
-        batch = to_network(self.network, images if normalised else self.preprocessing.normalise(images))
+        return self._predict(self.preprocessing.normalise(pixels)) if len(pixels) else []
+
+    def _predict(self, images: Tensor) -> list[Prediction]:
+        """Predict normalised images (N, c, h, w): the only place where a model runs its network."""
+        batch = to_network(self.network, images)
         outputs = run_batch(self.network, batch, self.detector.layers)
         if self.detector.reads is Reads.IMAGES:
             scores = self.detector.score_images(self.network, batch)
         else:
             scores = self.detector.score(outputs)
         return self._predictions(scores.double().cpu().numpy(), outputs)
+
+    def _checked(self, batch: Tensor) -> Tensor:
+        shape = self.preprocessing.shape
+        if tuple(batch.shape[1:]) != shape:
+            raise DataError(
+                f"Expected batches of images {shape} from the DataLoader but got {tuple(batch.shape[1:])}: resize them in its "
+                "transform, or pass the data set, which is resized here."
+            )
+        return batch
 
     def _predictions(self, scores: np.ndarray[Any, np.dtype[np.float64]], outputs: Outputs) -> list[Prediction]:
         probabilities = class_probabilities(outputs)
@@ -335,7 +340,7 @@ def unpack_hashes(packed: Tensor) -> list[bytes]:
 
 def _calibrate(
     network: AnyNetwork,
-    data: ImageSet | Loader,
+    images: Any,
     preprocessing: Preprocessing,
     detector: Detector,
     hashes: Sequence[bytes],
@@ -344,19 +349,16 @@ def _calibrate(
     per_class: bool,
 ) -> tuple[Calibration, dict[str, Any]]:
     """Return the calibration and what it was made on; images that were used before (``hashes``) are refused."""
-    if isinstance(data, ImageSet):
-        fitted = match(data, preprocessing.shape)
-        calibration = calibrate(
-            network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=[hashes]
-        )
-        return calibration, _describe_set(fitted)
-    if hashes:
-        raise ArgumentError(
-            "Expected calibration images as a data set where images that were used before are known: the batches of a "
-            "DataLoader are normalised already and cannot be compared with them. Pass the loader's dataset, or no `used`."
-        )
-    calibration = calibrate(network, data, None, detector, alpha=alpha, per_class=per_class)
-    return calibration, {"name": type(data.dataset).__name__, "images": len(calibration.scores), "fingerprint": None}
+    used = [hashes] if hashes else []
+    if is_loader(images):
+        calibration = calibrate(network, images, None, detector, alpha=alpha, per_class=per_class, used=used)
+        name = LoaderBatches(images).name
+        return calibration, {"name": name, "images": len(calibration.scores), "fingerprint": None}
+    fitted = match(as_image_set(images), preprocessing.shape)
+    calibration = calibrate(
+        network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=used
+    )
+    return calibration, _describe_set(fitted)
 
 
 def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict[str, Any]:
@@ -379,39 +381,14 @@ def _is_dataset(images: Any) -> bool:
     return hugging_face or (isinstance(images, Dataset) and not isinstance(images, ImageSet))
 
 
-def _image_set(images: Any) -> ImageSet:
-    from offaxis.data.sources import as_image_set
-
-    return images if isinstance(images, ImageSet) else as_image_set(images)
-
-
-def _calibration_data(images: Any) -> ImageSet | Loader:
-    return images if isinstance(images, DataLoader) else _image_set(images)
-
-
-def _loader_batches(loader: Loader) -> Any:
-    from offaxis.data.sources import as_batches
-
-    return as_batches(loader, None, 256)
-
-
-def _shape(data: ImageSet | Loader) -> Shape:
-    """Return (channels, height, width) of the images."""
-    if isinstance(data, ImageSet):
-        return data.shape
-    for batch, _ in _loader_batches(data):
+def _shape(images: Any) -> Shape:
+    """Return (channels, height, width) of images."""
+    if not is_loader(images):
+        return as_image_set(images).shape
+    for batch, _ in as_batches(images, None, 256):
         channels, height, width = batch.shape[1:]
         return channels, height, width
-    raise DataError("Expected calibration images but the DataLoader gives none.")
-
-
-def _checked_batch(batch: Tensor, shape: Shape) -> Tensor:
-    if tuple(batch.shape[1:]) != shape:
-        raise DataError(
-            f"Expected batches of images {shape} from the DataLoader but got {tuple(batch.shape[1:])}: resize them in its "
-            "transform, or pass the data set, which is resized here."
-        )
-    return batch
+    raise DataError("Expected calibration images but the DataLoader gives no batch.")
 
 
 def _describe_set(images: ImageSet) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble, folds
 from offaxis.networks.inference import resolve_device
 from offaxis.training.checkpoint import restore
-from offaxis.training.leave_out import check_dealt
-from offaxis.training.run import Trained, load_run, read_about
+from offaxis.training.leave_out import check_folds
+from offaxis.training.run import Trained, load_run
 
 if TYPE_CHECKING:
     from offaxis.deploy.model import Model
@@ -213,8 +213,7 @@ def _open_file(file: Path, name: str, options: BuildOptions) -> EvaluatedNetwork
 
 
 def _open_trained(trained: Trained) -> EvaluatedNetwork:
-    run = {} if trained.folder is None else read_about(trained.folder)
-    settings = run.get("settings", {})
+    settings = trained.record.get("settings", {})
     data = settings.get("data")
     return EvaluatedNetwork(
         network=trained.classifier,
@@ -222,11 +221,11 @@ def _open_trained(trained: Trained) -> EvaluatedNetwork:
         classes=trained.classes,
         seed=int(settings.get("seed", 0)),
         origin="" if trained.folder is None else trained.folder.resolve().name,
-        id=None if data is None else data["name"],
+        id=data["name"] if data and data["fingerprint"] else None,  # the batches of a DataLoader are not a known set
         recipe=settings.get("recipe"),
         data=data,
         settings={key: settings[key] for key in ("recipe", "network", "loss") if key in settings},
-        command=run.get("command"),
+        command=trained.record.get("command"),
     )
 
 
@@ -275,7 +274,7 @@ def _paired(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> Paired
 def _leave_out(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> LeaveOutEnsemble:
     networks = _classifiers(members, names)
     left_out = folds(networks[0].num_classes, len(networks))
-    check_dealt([(name, m.settings.get("loss")) for name, m in zip(names, members, strict=True)], left_out)
+    check_folds([(name, m.settings.get("loss")) for name, m in zip(names, members, strict=True)], left_out)
     return LeaveOutEnsemble(networks, left_out)
 
 

@@ -17,7 +17,7 @@ from offaxis.detectors.max_logit import MaxLogit
 from offaxis.detectors.max_softmax import MaxSoftmax
 from offaxis.detectors.mean_cosine import MeanCosine
 from offaxis.detectors.odin import ODIN
-from offaxis.detectors.passes import compatible_detectors, fit_all, score_all
+from offaxis.detectors.passes import compatible_detectors, fit_all, make_detectors, score_all
 from offaxis.detectors.pytorch_ood import PyTorchOOD
 from offaxis.detectors.react import ReAct
 from offaxis.detectors.registry import (
@@ -26,7 +26,6 @@ from offaxis.detectors.registry import (
     default_detector,
     load_detector,
     make_detector,
-    make_detectors,
     register_detector,
     save_detector,
 )
@@ -34,8 +33,6 @@ from offaxis.detectors.relative_mahalanobis import RelativeMahalanobis
 from offaxis.detectors.scale import SCALE
 from offaxis.detectors.two_cosines import TwoCosines
 from offaxis.detectors.vim import ViM
-from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
-from offaxis.training.leave_out import MarginEntropyLoss, SelectOn, train_leave_out
 
 __all__ = [
     "ASH",
@@ -49,13 +46,10 @@ __all__ = [
     "CosineEnsemble",
     "Detector",
     "Energy",
-    "Ensemble",
     "GeneralizedODIN",
     "IsoMaxPlus",
     "LeaveOut",
-    "LeaveOutEnsemble",
     "Mahalanobis",
-    "MarginEntropyLoss",
     "MaxLogit",
     "MaxSoftmax",
     "MeanCosine",
@@ -64,7 +58,6 @@ __all__ = [
     "ReAct",
     "Reads",
     "RelativeMahalanobis",
-    "SelectOn",
     "State",
     "TwoCosines",
     "ViM",
@@ -77,5 +70,4 @@ __all__ = [
     "register_detector",
     "save_detector",
     "score_all",
-    "train_leave_out",
 ]

@@ -7,9 +7,13 @@ from itertools import product
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
+from offaxis.data.sources import as_batches
+from offaxis.data.transforms import Normalise
 from offaxis.detectors.checks import check_outputs
+from offaxis.detectors.statistics import Fitted
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.metrics import auroc, fpr_at_tpr
@@ -24,42 +28,16 @@ from offaxis.networks.inference import (
     to_network,
 )
 
+TrainingImages = Any
+"""Batches of (images, labels), a DataLoader of them, an ImageSet, or a torch or Hugging Face dataset of (image, label)."""
 
-class Fitted(nn.Module):
-    """A module with buffers that are None until it is fitted or loaded.
 
-    ``load_state_dict`` of PyTorch refuses tensors for which a module has no place yet; here a buffer takes the shape of
-    what is loaded, so that an unfitted module becomes the fitted one.
-    """
-
-    def expect(self, *names: str) -> None:
-        """Register buffers that fitting will fill."""
-        for name in names:
-            self.register_buffer(name, None)
-
-    @property
-    def fitted(self) -> bool:
-        """Return whether every buffer, of the parts too, has its value."""
-        own = all(buffer is not None for buffer in self._buffers.values())
-        return own and all(part.fitted for part in self.children() if isinstance(part, Fitted))
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        for name, buffer in self._buffers.items():
-            value = state_dict.get(prefix + name)
-            if isinstance(value, Tensor) and (buffer is None or buffer.shape != value.shape):
-                self._buffers[name] = torch.empty_like(value)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+def training_batches(network: Network, images: TrainingImages, normalise: Normalise | None, batch_size: int) -> Batches:
+    """Return training images as normalised batches of (images, labels); batches are returned unchanged."""
+    batches: Batches = images
+    if normalise is not None or isinstance(images, (Dataset, DataLoader)) or hasattr(images, "column_names"):
+        batches = as_batches(images, normalise, batch_size, labels=True, num_classes=network.num_classes)
+    return batches
 
 
 def best_setting(id_scores: Tensor, ood_scores: Tensor) -> int:
@@ -206,15 +184,28 @@ class Detector(Fitted, ABC):
     def finish(self) -> None:
         """Compute the buffers from what was collected."""
 
-    def fit(self, network: Network, batches: Batches) -> Self:
-        """Fit on training images in one pass; ``fit_all`` fits several detectors in a single pass."""
-        if not self.needs_fit:
-            return self
+    def fit(
+        self, network: Network, images: TrainingImages, normalise: Normalise | None = None, *, batch_size: int = 256
+    ) -> Self:
+        """Fit on training images; ``fit_all`` fits several detectors in a single pass.
+
+        Args:
+            network: the network whose outputs are scored later.
+            images: batches of (images, labels), normalised as in training, such as a DataLoader or a list; or, with
+                ``normalise``, an ImageSet or a dataset of (image, label).
+            normalise: as in training, for images that are not normalised yet.
+            batch_size: images per batch, for images that are not in batches yet.
+        """
+        if self.needs_fit:
+            self.fit_batches(network, training_batches(network, images, normalise, batch_size))
+        return self
+
+    def fit_batches(self, network: Network, batches: Batches) -> None:
+        """Fit on batches of (images, labels) in one pass; ``fit`` calls this where the detector needs it."""
         self.begin(network)
         for outputs, labels in stream(network, batches, self.layers):
             self.update(outputs, labels)
         self.finish()
-        return self
 
     # scoring ---------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ h is the numerator of the decomposed logits :math:`z_i = h_i / g` (see the heads
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -80,10 +79,8 @@ class GeneralizedODIN(Detector):
         """Return two forward and one backward; one forward without a perturbation."""
         return Passes(2, 1) if self.perturb else Passes(1)
 
-    def fit(self, network: Network, batches: Batches) -> Self:
+    def fit_batches(self, network: Network, batches: Batches) -> None:
         """Choose the magnitude that raises the score of these ID images most; labels are not needed."""
-        if not self.perturb:
-            return self
         scores: list[Tensor] = []
         left = self.images
         for images, _ in prepared_batches(network, batches):
@@ -95,7 +92,6 @@ class GeneralizedODIN(Detector):
             raise NotFittedError("Expected ID images to choose the perturbation with but there were none.")
         best = int(torch.cat(scores).double().mean(0).argmin())
         self.eps = torch.tensor(self.epsilons[best], dtype=torch.float64, device=scores[0].device)
-        return self
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) without a perturbation from the Outputs of N images."""

@@ -145,6 +145,6 @@ class LeaveOut(Detector):
                     loss=entropy,
                     score=leave_out_score,
                 )
-                for member in network.judges()
+                for member in network.member_functions()
             ]
         return torch.stack(parts).sum(0)

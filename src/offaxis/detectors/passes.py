@@ -1,14 +1,17 @@
-"""Many detectors on one network: which of them can be used, and one forward pass to fit or to score all of them."""
+"""Several detectors for one network: by their names, which of them can be used, and one pass to fit or score them all."""
 
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from offaxis.detectors.base import Detector, Reads
+from offaxis.data.transforms import Normalise
+from offaxis.detectors.base import Detector, Reads, TrainingImages, training_batches
+from offaxis.detectors.registry import DETECTORS, FAMILIES, NATIVE, is_pytorch_ood, make_detector
 from offaxis.errors import ArgumentError, DetectorError
+from offaxis.heads import DeConfHead, IsoMaxHead
+from offaxis.networks.ensemble import Ensemble
 from offaxis.networks.inference import (
-    Batches,
     ImageBatches,
     Network,
     prepared_batches,
@@ -16,6 +19,49 @@ from offaxis.networks.inference import (
     stream,
     to_network,
 )
+
+_MADE_FOR = {"isomax": IsoMaxHead, "generalized-odin": DeConfHead}  # a family names them for these heads alone
+
+
+def make_detectors(
+    texts: Iterable[str | Detector], network: Network, std: Sequence[float] | None = None
+) -> list[Detector]:
+    """Construct the detectors that texts name, each once, for a network.
+
+    Args:
+        texts: as in ``make_detector``; or ``"native"`` (the package's own that are meant for such a network),
+            ``"pytorch-ood"`` (all of pytorch-ood's) or ``"all"`` (both, and those that were registered). A Detector is
+            taken unchanged.
+        network: the network whose images they will score.
+        std: what each channel is divided by in normalisation; None where unknown.
+    """
+    names: list[str | Detector] = []
+    for text in texts:
+        names += _family(text, network) if isinstance(text, str) and text in FAMILIES else [text]
+    return [make_detector(one, network, std) if isinstance(one, str) else one for one in dict.fromkeys(names)]
+
+
+def _family(name: str, network: Network) -> list[str]:
+    native = [kind for kind in NATIVE if _meant_for(kind, network)]
+    theirs = [kind for kind in DETECTORS if is_pytorch_ood(kind)]
+    own = [kind for kind in DETECTORS if kind not in NATIVE and kind not in theirs]
+    return {"native": native, "pytorch-ood": theirs, "all": [*native, *own, *theirs]}[name]
+
+
+def _meant_for(name: str, network: Network) -> bool:
+    if isinstance(network, Ensemble):  # its cosine is that of cosine-ensemble
+        return name != "cosine" and _takes(NATIVE[name](), network)
+    if name in _MADE_FOR:
+        return isinstance(network.head, _MADE_FOR[name])
+    return name not in ("cosine-ensemble", "leave-out")
+
+
+def _takes(detector: Detector, network: Network) -> bool:
+    try:
+        detector.check_network(network)
+    except DetectorError:
+        return False
+    return True
 
 
 def compatible_detectors(
@@ -46,12 +92,30 @@ def compatible_detectors(
     return able, unable
 
 
-def fit_all(network: Network, batches: Batches, detectors: Sequence[Detector]) -> None:
-    """Fit every detector that needs it in one pass over (images, labels).
+def fit_all(
+    network: Network,
+    images: TrainingImages,
+    detectors: Sequence[Detector],
+    normalise: Normalise | None = None,
+    *,
+    batch_size: int = 256,
+) -> None:
+    """Fit every detector that needs it in one pass over training images.
 
     Detectors whose fitting needs the images themselves (``fits_on_images``) come after, each with its own pass; for
-    these ``batches`` must be something that can be iterated again, such as a list or a DataLoader.
+    these ``images`` must be something that can be iterated again, such as a list or a DataLoader.
+
+    Args:
+        network: the network whose outputs are scored later.
+        images: batches of (images, labels), normalised as in training, such as a DataLoader or a list; or, with
+            ``normalise``, an ImageSet or a dataset of (image, label).
+        detectors: those that need no fitting are left as they are.
+        normalise: as in training, for images that are not normalised yet.
+        batch_size: images per batch, for images that are not in batches yet.
     """
+    if not any(detector.needs_fit for detector in detectors):
+        return
+    batches = training_batches(network, images, normalise, batch_size)
     shared = [d for d in detectors if d.needs_fit and not d.fits_on_images]
     for detector in shared:
         detector.begin(network)
@@ -63,7 +127,7 @@ def fit_all(network: Network, batches: Batches, detectors: Sequence[Detector]) -
             detector.finish()
     for detector in detectors:
         if detector.needs_fit and detector.fits_on_images:
-            detector.fit(network, batches)
+            detector.fit_batches(network, batches)
 
 
 def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detector]) -> list[Tensor]:

@@ -168,15 +168,15 @@ class PyTorchOOD(Detector):
             self.widths = torch.tensor(self._widths)
         del self._parts
 
-    def fit(self, network: Network, batches: Batches) -> Self:
+    def fit_batches(self, network: Network, batches: Batches) -> None:
         """Fit on training images; Gram and NACUE run the network themselves (NACUE twice over the batches)."""
         if not self.fits_on_images:
-            return super().fit(network, batches)
+            super().fit_batches(network, batches)
+            return
         self._discard()
         with unchanged(network), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # Gram holds out a random part
             self._object(network_parts(network, self.inner), network).fit(PreparedLoader(network, batches))
-        return self
 
     # scoring ---------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -37,7 +37,6 @@ from offaxis.detectors.two_cosines import TwoCosines
 from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import replacing
-from offaxis.heads import DeConfHead, IsoMaxHead
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
 from offaxis.networks.inference import Network
 
@@ -61,7 +60,6 @@ ENTRY_POINTS = "offaxis.detectors"
 
 FORMAT, VERSION = "offaxis-detector", 2
 
-_MADE_FOR = {"isomax": IsoMaxHead, "generalized-odin": DeConfHead}  # a family names them for these heads alone
 _Class = TypeVar("_Class", bound=type[Detector])
 
 
@@ -129,7 +127,7 @@ def find_detector(name: str) -> Callable[..., Detector]:
         ArgumentError: there is no detector of that name.
     """
     if not _is_known(name):
-        own = [other for other in DETECTORS if other not in NATIVE and not _is_pytorch_ood(other)]
+        own = [other for other in DETECTORS if other not in NATIVE and not is_pytorch_ood(other)]
         offered = [entry.name for entry in entry_points(group=ENTRY_POINTS)]
         raise ArgumentError(
             f"Expected a detector out of {', '.join(dict.fromkeys([*NATIVE, *own, *offered]))}, pytorch-ood-... or "
@@ -162,7 +160,8 @@ def _register_entry(entry: EntryPoint) -> None:
     register_detector(kind)
 
 
-def _is_pytorch_ood(name: str) -> bool:
+def is_pytorch_ood(name: str) -> bool:
+    """Return whether a name of DETECTORS is one of pytorch-ood's."""
     return isinstance(DETECTORS[name], partial)
 
 
@@ -206,47 +205,6 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
         return construct(**{**arguments_for(options, network, std), **given})
     except TypeError as error:
         raise ArgumentError(f"The detector {name} does not take these arguments: {text!r} ({error}).") from None
-
-
-def make_detectors(
-    texts: Iterable[str | Detector], network: Network, std: Sequence[float] | None = None
-) -> list[Detector]:
-    """Construct the detectors that texts name, each once, for a network.
-
-    Args:
-        texts: as in ``make_detector``; or ``"native"`` (the package's own that are meant for such a network),
-            ``"pytorch-ood"`` (all of pytorch-ood's) or ``"all"`` (both, and those that were registered). A Detector is
-            taken unchanged.
-        network: the network whose images they will score.
-        std: what each channel is divided by in normalisation; None where unknown.
-    """
-    names: list[str | Detector] = []
-    for text in texts:
-        names += _family(text, network) if isinstance(text, str) and text in FAMILIES else [text]
-    return [make_detector(one, network, std) if isinstance(one, str) else one for one in dict.fromkeys(names)]
-
-
-def _family(name: str, network: Network) -> list[str]:
-    native = [kind for kind in NATIVE if _meant_for(kind, network)]
-    theirs = [kind for kind in DETECTORS if _is_pytorch_ood(kind)]
-    own = [kind for kind in DETECTORS if kind not in NATIVE and kind not in theirs]
-    return {"native": native, "pytorch-ood": theirs, "all": [*native, *own, *theirs]}[name]
-
-
-def _meant_for(name: str, network: Network) -> bool:
-    if isinstance(network, Ensemble):  # its cosine is that of cosine-ensemble
-        return name != "cosine" and _takes(NATIVE[name](), network)
-    if name in _MADE_FOR:
-        return isinstance(network.head, _MADE_FOR[name])
-    return name not in ("cosine-ensemble", "leave-out")
-
-
-def _takes(detector: Detector, network: Network) -> bool:
-    try:
-        detector.check_network(network)
-    except DetectorError:
-        return False
-    return True
 
 
 def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.detectors.base import Detector, Fitted
+from offaxis.detectors.base import Detector
 from offaxis.detectors.energy import energy_score
+from offaxis.detectors.statistics import Fitted
 from offaxis.errors import MissingOutputError
 from offaxis.heads import CosineHead, Head, LinearHead, Outputs
 from offaxis.heads.base import at_least_float32

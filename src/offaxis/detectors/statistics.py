@@ -1,11 +1,49 @@
-"""Statistics of a stream of features, in memory that does not grow with the images: moments, Gaussians, samples."""
+"""Statistics of training features, in memory that does not grow with the images, and modules that keep them as buffers."""
+
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from offaxis.detectors.base import Fitted
 from offaxis.errors import NotFittedError
 from offaxis.networks.inference import accumulating, widest
+
+
+class Fitted(nn.Module):
+    """A module with buffers that are None until it is fitted or loaded.
+
+    ``load_state_dict`` of PyTorch refuses tensors for which a module has no place yet; here a buffer takes the shape of
+    what is loaded, so that an unfitted module becomes the fitted one.
+    """
+
+    def expect(self, *names: str) -> None:
+        """Register buffers that fitting will fill."""
+        for name in names:
+            self.register_buffer(name, None)
+
+    @property
+    def fitted(self) -> bool:
+        """Return whether every buffer, of the parts too, has its value."""
+        own = all(buffer is not None for buffer in self._buffers.values())
+        return own and all(part.fitted for part in self.children() if isinstance(part, Fitted))
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        for name, buffer in self._buffers.items():
+            value = state_dict.get(prefix + name)
+            if isinstance(value, Tensor) and (buffer is None or buffer.shape != value.shape):
+                self._buffers[name] = torch.empty_like(value)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
 
 class ClassMoments:

@@ -18,9 +18,8 @@ from offaxis.data import PUBLISHED, ImageSet, Normalise, relation
 from offaxis.data.sources import as_batches
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.deploy.open import EvaluatedNetwork, checksum, open_network
-from offaxis.detectors import Detector, fit_all
-from offaxis.detectors.passes import compatible_detectors
-from offaxis.detectors.registry import FAMILIES, make_detectors
+from offaxis.detectors import Detector, compatible_detectors, fit_all, make_detectors
+from offaxis.detectors.registry import FAMILIES
 from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
 from offaxis.evaluation.grid_scores import (
     Array,

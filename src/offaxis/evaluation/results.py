@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from offaxis.data.relations import Group
+from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError, EvaluationError, MissingPackageError
 from offaxis.files import digest
 from offaxis.metrics import HIGHER_IS_BETTER

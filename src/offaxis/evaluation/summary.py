@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offaxis.data import CATALOGUE, relation
-from offaxis.data.relations import Group
+from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError
 from offaxis.evaluation.protocols import less_biased_rows, one_vs_one_results
 from offaxis.evaluation.results import NetworkFields, Result

@@ -119,6 +119,8 @@ def prepared_batches(
         network.to(resolve_device(device))
     for done, batch in enumerate(batches, 1):
         images, batch_labels = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1])
+        if batch_labels is not None and not len(batch_labels) and len(images):  # batches of a set without labels
+            batch_labels = None
         if labels and batch_labels is None:
             raise DetectorError(
                 "Expected batches of (images, labels) but got images alone. Pass a labelled set or a DataLoader of pairs."
@@ -215,7 +217,7 @@ def check_labels(labels: Tensor, count: int, num_classes: int) -> None:
     if count and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         raise DetectorError(
             f"Expected labels in 0..{num_classes - 1}, as the network has {num_classes} classes, but got labels from "
-            f"{int(labels.min())} to {int(labels.max())}. Fit on training images of the network's own classes."
+            f"{int(labels.min())} to {int(labels.max())}. Use images of the network's own classes."
         )
 
 

@@ -22,7 +22,7 @@ from offaxis.jobs import (
     train_run,
 )
 from offaxis.reproduce.settings import Settings
-from offaxis.training.run import read_about
+from offaxis.training import read_run
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class TrainCommand(Command):
         """Raise RunError where the network in the folder was trained by another recipe."""
         if not (self.done or (self.out / "run.json").exists()):
             return
-        expected, trained = _expected_fields(self.training), _recorded_fields(read_about(self.out)["settings"])
+        expected, trained = _expected_fields(self.training), _recorded_fields(read_run(self.out)["settings"])
         differs = [name for name in expected if name in trained and expected[name] != trained[name]]
         if differs:
             raise RunError(

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from offaxis.data import ImageSet, limit_images, load_images
-from offaxis.data.transforms import Batches
+from offaxis.data.sources import as_batches
 from offaxis.errors import DataError
 from offaxis.evaluation import Store
 from offaxis.evaluation.summary import summarise
@@ -174,7 +174,7 @@ def _shown(image: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def _features(trained: Trained, images: ImageSet) -> NDArray[np.float32]:
-    batches = Batches(images, trained.normalise, 256)
+    batches = as_batches(images, trained.normalise, 256)
     parts = [outputs.features.cpu().numpy() for outputs, *_ in inference.run(trained.classifier, batches)]
     return np.concatenate(parts)
 
