@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(seed)
         network = by_name("wrn-10-1-half")(num_classes=10, in_channels=1, head=head)
         recipe = Recipe(epochs=2, batch_size=64, crop=0, flip=False)
-        train(network, images, recipe, seed=seed, out=folder / f"{head}{seed}", quiet=True)
+        command = None if head == "linear" else ("offaxis", "train", "--id", "small-digits", "--seed", str(seed))
+        train(network, images, recipe, seed=seed, out=folder / f"{head}{seed}", quiet=True, command=command)
     return folder
 
 
@@ -215,8 +217,12 @@ def test_report_writes_tables_and_a_page(store: Path, tmp_path: Path) -> None:
     assert (tables / "pairs-small-digits-one-vs-one-auroc.csv").exists()
     page = (tmp_path / "report" / "index.html").read_text()
     assert page.count("data:image/png") > 4
-    assert "offaxis train --id small-digits --network wrn-10-1-half --head cosine --epochs 2" in page
-    assert "--detectors cosine,max-softmax,knn:k=5,odin --protocol both" in page
+    assert "offaxis train --id small-digits --seed 1\n" in page
+    assert "# wrn-10-1-half linear seed 0 (linear0): the training command was not recorded\n" in page
+    [evaluated] = {result.command for result in Store(store).results()}
+    assert evaluated[:2] == ("offaxis", "evaluate")
+    assert evaluated[evaluated.index("--detectors") + 1] == DETECTORS
+    assert shlex.join(evaluated).replace("'", "&#39;") in page
     assert "http://" not in page.replace("http://www.w3.org/", "")
 
 
