@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import RandomSampler
 
 from offaxis.data import ImageSet, Normalise, load_images
-from offaxis.data.sources import as_batches, as_image_set
+from offaxis.data.sources import as_batches, as_image_set, is_loader
 from offaxis.data.splits import LARGEST_SHARE, split_validation
 from offaxis.data.transforms import match
 from offaxis.errors import DataError, EvaluationError
@@ -196,3 +196,37 @@ def _is_pair(data: Sequence[Any]) -> bool:
     return (
         isinstance(data, tuple) and len(data) == 2 and not any(isinstance(part, (str, Path, ImageSet)) for part in data)
     )
+
+
+class TrainingImages:
+    """The ID training images, opened when they are first needed.
+
+    Args:
+        data: whatever ``evaluate`` takes as ``train``.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    @property
+    def is_loader(self) -> bool:
+        """Return whether these are batches that are used unchanged."""
+        return is_loader(self.data)
+
+    @cached_property
+    def images(self) -> ImageSet:
+        """Return the images, unless they come in batches."""
+        data = self.data() if callable(self.data) and not isinstance(self.data, ImageSet) else self.data
+        return open_images(data, "train", split="train")
+
+    def batches(self, normalise: Normalise | None, batch_size: int, num_classes: int) -> LabelledBatches:
+        """Return normalised batches with labels."""
+        if self.is_loader:
+            return as_batches(self.data, None, batch_size, labels=True, num_classes=num_classes)
+        return as_batches(self.images, normalise, batch_size, labels=True, num_classes=num_classes)
+
+    def description(self, id_name: str) -> str:
+        """Return what they are, in words that tell other images apart."""
+        if self.is_loader:
+            return f"a DataLoader of training images of {id_name}"
+        return f"{len(self.images)} training images of {self.images.name} ({self.images.fingerprint[:12]})"
