@@ -11,12 +11,12 @@ IMAGES = 800
 
 
 def main() -> None:
-    """Replace the copy by one of what there is now."""
-    made = WORK / "copy"
-    shutil.rmtree(made, ignore_errors=True)
-    archive_store(Store.existing(WORK / "results"), made, IMAGES)
+    """Replace the copy by one of the present results."""
+    copy = WORK / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    archive_store(Store.existing(WORK / "results"), copy, IMAGES)
     shutil.rmtree(KEPT / "results", ignore_errors=True)
-    made.rename(KEPT / "results")
+    copy.rename(KEPT / "results")
 
 
 if __name__ == "__main__":

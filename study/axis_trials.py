@@ -1,4 +1,4 @@
-"""What else the outputs of a cosine network could be asked, judged on the development sets alone: ``python -m study.axes``.
+"""Other scores of a cosine network's outputs, compared on the development sets: ``python -m study.axis_trials``.
 
 Prints the AUROC of each trial, mean over seeds, and how far the class weights are from the class means.
 """
@@ -15,26 +15,24 @@ from offaxis.data.transforms import Batches
 from offaxis.deploy.open import EvaluatedNetwork, open_network
 from offaxis.heads import CosineHead, Outputs
 from offaxis.metrics import auroc
+from offaxis.networks.inference import run
 from study.sets import DEVELOPMENT
 from study.steps import SEEDS, chain_for, longer_runs, main_runs
 
 IMAGES, FITTED = 1000, 10_000
 
 
-@torch.no_grad()
 def outputs_of(subject: EvaluatedNetwork, images: ImageSet, mirrored: bool = False) -> Outputs:
-    """Of all images, in one piece."""
+    """Compute the outputs of all images, mirrored or not."""
     assert subject.normalise is not None
-    parts = [
-        subject.network.outputs(batch.flip(-1) if mirrored else batch)
-        for batch, _ in Batches(images, subject.normalise, 256)
-    ]
+    batches = (batch.flip(-1) if mirrored else batch for batch, _ in Batches(images, subject.normalise, 256))
+    parts = [outputs for outputs, _, _ in run(subject.network, batches)]
     cosine, scale = torch.cat([_cosine(o) for o in parts]), torch.cat([_scale(o) for o in parts])
     return Outputs(torch.cat([o.features for o in parts]), torch.cat([o.logits for o in parts]), cosine, scale)
 
 
 def weight_of(subject: EvaluatedNetwork) -> Tensor:
-    """The class weights (C, d) of a cosine network."""
+    """Return the class weights (C, d) of a cosine network."""
     head = subject.network.head
     assert isinstance(head, CosineHead)
     return head.weight.detach()
@@ -44,10 +42,10 @@ Score = Callable[[Outputs, Outputs], Tensor]
 
 
 def trials(train: Outputs, labels: Tensor, weight: Tensor) -> dict[str, Score]:
-    """Name -> (outputs, outputs of the mirrored images) -> familiarity (N,), larger = more familiar."""
+    """Return functions (outputs, outputs of the mirrored images) -> scores (N,) by name, larger = more in-distribution."""
     means = torch.stack([train.features[labels == c].mean(0) for c in range(len(weight))])
-    centre, usual, top = train.features.mean(0), _scale(train).mean(), train.features.quantile(0.99, 0)
-    known = F.normalize(train.features)
+    centre, mean_scale, top = train.features.mean(0), _scale(train).mean(), train.features.quantile(0.99, 0)
+    nearest = F.normalize(train.features)
     span = torch.linalg.qr(weight.T).Q
 
     def along(features: Tensor, axes: Tensor) -> Tensor:
@@ -65,7 +63,7 @@ def trials(train: Outputs, labels: Tensor, weight: Tensor) -> dict[str, Score]:
         "both, the rarer among training images": lambda o, _: torch.minimum(
             rank(along(o.features, weight), own), rank(along(o.features, means), mean)
         ),
-        "energy of the cosines at the usual scale": lambda o, _: torch.logsumexp(usual * _cosine(o), 1),
+        "energy of the cosines at the mean scale": lambda o, _: torch.logsumexp(mean_scale * _cosine(o), 1),
         "cosine of the image and of its mirror image": lambda o, m: (
             along(o.features, weight) + along(m.features, weight)
         ),
@@ -75,7 +73,7 @@ def trials(train: Outputs, labels: Tensor, weight: Tensor) -> dict[str, Score]:
         "largest cosine less the mean cosine": lambda o, _: _cosine(o).amax(1) - _cosine(o).mean(1),
         "cosine with the mean of all classes together": lambda o, _: along(o.features, centre[None]),
         "share of the features in the span of the weights": lambda o, _: (F.normalize(o.features) @ span).norm(dim=1),
-        "nearest training image": lambda o, _: (F.normalize(o.features) @ known.T).amax(1),
+        "nearest training image": lambda o, _: (F.normalize(o.features) @ nearest.T).amax(1),
         "the largest logit (with the scale)": lambda o, _: o.logits.amax(1),
         "cosine times the root of the scale": lambda o, _: _cosine(o).amax(1) * _scale(o).sqrt(),
     }
@@ -92,7 +90,7 @@ def _scale(outputs: Outputs) -> Tensor:
 
 
 def alignment(train: Outputs, labels: Tensor, weight: Tensor) -> str:
-    """How a class's weight, its mean and its images lie to each other."""
+    """Return the cosines between a class's weight, its mean and its images, as text."""
     means = torch.stack([train.features[labels == c].mean(0) for c in range(len(weight))])
     between = F.normalize(means) @ F.normalize(means).T
     others = (between.sum() - len(means)) / (len(means) ** 2 - len(means))
@@ -106,30 +104,30 @@ def alignment(train: Outputs, labels: Tensor, weight: Tensor) -> str:
 
 
 def main() -> None:
-    """Both ID sets."""
+    """Print the trials for both ID sets."""
     for id_name in ("cifar10", "fashion-mnist"):
         test, train = (
             limit_images(load_images(id_name, "test"), IMAGES),
             limit_images(load_images(id_name, "train"), FITTED),
         )
         labels = torch.as_tensor(train.labels).long()
-        strange = {name: limit_images(load_images(name, "test", like=test), IMAGES) for name in DEVELOPMENT}
-        found: dict[str, list[list[float]]] = {}
+        ood = {name: limit_images(load_images(name, "test", like=test), IMAGES) for name in DEVELOPMENT}
+        trial_values: dict[str, list[list[float]]] = {}
         for seed in SEEDS:
             subject = open_network(chain_for(id_name).runs / main_runs(id_name, seed)[1].name)
             weight = weight_of(subject)
             fitted = outputs_of(subject, train)
             print(f"{id_name}, seed {seed}: {alignment(fitted, labels, weight)}", flush=True)
-            known = outputs_of(subject, test), outputs_of(subject, test, mirrored=True)
-            unknown = [(outputs_of(subject, x), outputs_of(subject, x, mirrored=True)) for x in strange.values()]
+            id_outputs = outputs_of(subject, test), outputs_of(subject, test, mirrored=True)
+            ood_outputs = [(outputs_of(subject, x), outputs_of(subject, x, mirrored=True)) for x in ood.values()]
             for name, score in trials(fitted, labels, weight).items():
-                values = [auroc(-score(*known).double(), -score(*other).double()) for other in unknown]
-                found.setdefault(name, []).append(values)
+                values = [auroc(-score(*id_outputs).double(), -score(*other).double()) for other in ood_outputs]
+                trial_values.setdefault(name, []).append(values)
         if id_name == longer_runs()[1].id:
             subject = open_network(chain_for(id_name).runs / longer_runs()[1].name)
             print(f"{id_name}, longer: {alignment(outputs_of(subject, train), labels, weight_of(subject))}", flush=True)
-        print(f"| {id_name} | {' | '.join(strange)} | mean |\n|---|" + "---:|" * (len(strange) + 1))
-        for name, rows in sorted(found.items(), key=lambda item: -float(np.mean(item[1]))):
+        print(f"| {id_name} | {' | '.join(ood)} | mean |\n|---|" + "---:|" * (len(ood) + 1))
+        for name, rows in sorted(trial_values.items(), key=lambda item: -float(np.mean(item[1]))):
             each = [*np.mean(rows, 0), np.mean(rows)]
             print(f"| {name} | " + " | ".join(f"{100 * value:.1f}" for value in each) + " |", flush=True)
 

@@ -19,14 +19,14 @@ OUT = Path("docs/images")
 
 
 def scales(id_name: str) -> None:
-    """Mean AUROC over the fixed scale, by group of sets."""
+    """Draw the mean AUROC over the fixed scale, by group of sets."""
     curves: dict[str, dict[float, float]] = {}
     predicted: dict[str, float] = {}
     for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items():
         if not is_evaluated(id_name, runs):
             continue
-        found = [r for r in results_for(id_name, runs, REPORTED[id_name]) if r.detector == "cosine"]
-        for group, spread in summarise(found)[0].groups.items():
+        cosine = [r for r in results_for(id_name, runs, REPORTED[id_name]) if r.detector == "cosine"]
+        for group, spread in summarise(cosine)[0].groups.items():
             if scale is None:
                 predicted[group] = 100 * spread.mean
             else:
@@ -35,7 +35,7 @@ def scales(id_name: str) -> None:
 
 
 def ranks(id_name: str) -> None:
-    """Mean AUROC of every score on both networks, with the deviation over seeds."""
+    """Draw the mean AUROC of every score on both networks, with the deviation over seeds."""
     intervals, states = {}, {}
     for s in untuned(id_name, REPORTED[id_name]):
         whole = s.groups["all"]
@@ -49,7 +49,7 @@ def ranks(id_name: str) -> None:
 
 
 def main() -> None:
-    """Every figure that there are results for."""
+    """Draw every figure that there are results for."""
     cifar, fashion = "cifar10", "fashion-mnist"
     if "tsne" in sys.argv:
         drawings.spaces(chain_for(cifar, WORK), *main_runs(cifar, 0), OUT)

@@ -52,9 +52,9 @@ def differences(id_name: str) -> Table:
 
 def differences_two(id_name: str) -> Table:
     """Make the differences of the two cosines to every other score."""
-    found = untuned(id_name, REPORTED[id_name])
-    two = next(s for s in found if s.detector == "two-cosines")
-    return pairs_table(found, "one-vs-one", reference=two)
+    summaries = untuned(id_name, REPORTED[id_name])
+    two = next(s for s in summaries if s.detector == "two-cosines")
+    return pairs_table(summaries, "one-vs-one", reference=two)
 
 
 def by_set(id_name: str) -> Table:
@@ -64,16 +64,16 @@ def by_set(id_name: str) -> Table:
 
 def papers_methods(id_name: str, view: View) -> Table:
     """Make the table of the paper's four methods under one of its protocols."""
-    found = summarise(results_for(id_name, main_networks(id_name), REPORTED[id_name]), view)
-    return sets_table(paper_rows(found), view)
+    summaries = summarise(results_for(id_name, main_networks(id_name), REPORTED[id_name]), view)
+    return sets_table(paper_rows(summaries), view)
 
 
 def tuned(id_name: str) -> Table:
     """Compare ODIN and Mahalanobis, tuned on the tested set or on another, on both networks of the first seed."""
     runs = [run for run in main_runs(id_name, 0) if is_evaluated(id_name, [run])]
-    found = [r for r in results_for(id_name, runs, REPORTED[id_name]) if r.state == "tuned"]
+    results = [r for r in results_for(id_name, runs, REPORTED[id_name]) if r.state == "tuned"]
     views: tuple[View, View] = ("one-vs-one", "less-biased by tested set")
-    means = [{(s.detector, s.network): s.groups["all"].mean for s in summarise(found, view)} for view in views]
+    means = [{(s.detector, s.network): s.groups["all"].mean for s in summarise(results, view)} for view in views]
     rows: list[list[Entry]] = [
         [*key, *(Value(mean.get(key), percent(mean.get(key))) for mean in means)] for key in sorted(means[0])
     ]
