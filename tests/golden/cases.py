@@ -38,11 +38,11 @@ from offaxis.detectors import (
     LeaveOutEnsemble,
     MarginEntropyLoss,
 )
-from offaxis.networks.ensemble import folds
 from offaxis.heads import HEADS, make_head
 from offaxis.networks import densenet_bc, wide_resnet
-from offaxis.reproduce.paper import TABLES as PAPER_TABLES
+from offaxis.networks.ensemble import folds
 from offaxis.reproduce.items import ITEMS
+from offaxis.reproduce.paper import TABLES as PAPER_TABLES
 from offaxis.training import RECIPES
 from study.page import BLOCK, PAGES, filled
 
