@@ -24,7 +24,7 @@ $(VENV)/.installed-%: $(VENV)/.made $(MADE_FROM)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.installed-demo  ## train on embedded digits, score five kinds of strangers, write one page
+demo: $(VENV)/.installed-demo  ## train on embedded digits, score six OOD sets, write one page
 	$(RUN)/offaxis demo
 
 test: $(VENV)/.installed-test  ## the fast tests, in two processes
@@ -47,7 +47,7 @@ test-slow: $(VENV)/.installed-test  ## tests that take minutes
 test-realdata: $(VENV)/.installed-test  ## tests on real image sets; set OFFAXIS_DATA
 	$(PYTEST) -q -m realdata
 
-test-thirdparty: $(VENV)/.installed-test $(VENV)/.installed-thirdparty  ## attach() on timm, torchvision and transformers networks
+test-thirdparty: $(VENV)/.installed-test $(VENV)/.installed-thirdparty  ## networks of timm, torchvision and transformers, Hugging Face datasets
 	$(PYTEST) -q -m thirdparty tests
 
 test-scale: $(VENV)/.installed-test $(VENV)/.installed-scale  ## batch scoring on a local Ray

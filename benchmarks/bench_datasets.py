@@ -20,7 +20,7 @@ import PIL
 import torch
 
 from offaxis.data import CATALOGUE
-from offaxis.data.root import data_root
+from offaxis.data.catalogue import data_root
 
 _ONE = """
 import json, resource, sys, time
@@ -67,7 +67,7 @@ def main() -> None:
         f"{name} {split}": measure(name, split, root, arguments.repeats)
         for name, entry in CATALOGUE.items()
         if entry.kind != "noise" and (arguments.only is None or name in arguments.only)
-        for split in entry.here(root)
+        for split in entry.available(root)
     }
     versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
     versions |= {"pillow": PIL.__version__, "machine": platform.machine()}

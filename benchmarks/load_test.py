@@ -34,7 +34,7 @@ from PIL import Image
 import offaxis
 from offaxis import Model, networks
 from offaxis.data import TensorSet, load_images
-from offaxis.deploy.onnx import export, names
+from offaxis.deploy.onnx import export_onnx, output_names
 from offaxis.training import laptop
 
 BATCH = 32
@@ -69,7 +69,7 @@ def prepare(folder: Path) -> tuple[Model, list[bytes]]:
     trained = offaxis.train(network, training, laptop().replace(epochs=1, crop=2, flip=False), quiet=True)
     model = Model.calibrated(trained, unseen.subset(torch.arange(500)), used=[training])
     model.save(folder / "x.oax")
-    export(model, folder / "x.onnx")
+    export_onnx(model, folder / "x.onnx")
     return model, [png(unseen, number) for number in range(500, 700)]
 
 
@@ -87,10 +87,10 @@ def raw(model: Model, graph: Path) -> dict[str, float]:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
     pixels = TensorSet("x", torch.randint(0, 256, (BATCH, *model.preprocessing.shape), dtype=torch.uint8)).images
-    wanted = names(model)
+    wanted = output_names(model)
     return {
         "onnxruntime_images_a_second": rate(lambda: session.run(wanted, {"pixels": pixels.numpy()})),
-        "pytorch_images_a_second": rate(lambda: model.judge(pixels)),
+        "pytorch_images_a_second": rate(lambda: model.predict_batch(pixels)),
     }
 
 

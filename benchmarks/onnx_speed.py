@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from offaxis import Model, Preprocessing, networks
+from offaxis import Model, networks
 from offaxis.data import Normalise, TensorSet
-from offaxis.deploy.onnx import INPUT, Graph, export, names
+from offaxis.deploy import Preprocessing
+from offaxis.deploy.onnx import INPUT, Graph, export_onnx, output_names
 
 CASES = (("wrn-10-2-half", (1, 28, 28)), ("wrn-16-4", (3, 32, 32)), ("densenet-22-12", (3, 32, 32)))
 BATCHES = (1, 32)
@@ -34,11 +35,11 @@ def main(seconds: float = 3.0) -> None:
     for name, shape in CASES:
         model = made(name, shape)
         with tempfile.TemporaryDirectory() as room:
-            difference = export(model, Path(room) / "x.onnx")
+            difference = export_onnx(model, Path(room) / "x.onnx")
             session = onnxruntime.InferenceSession(
                 str(Path(room) / "x.onnx"), options, providers=["CPUExecutionProvider"]
             )
-        graph, wanted = Graph(model).eval(), names(model)
+        graph, wanted = Graph(model).eval(), output_names(model)
         for batch in BATCHES:
             pixels = torch.randint(0, 256, (batch, *shape), dtype=torch.uint8)
             with torch.inference_mode():

@@ -14,10 +14,8 @@ PUBLIC = {
     "Outputs",
     "Paired",
     "Recipe",
-    "Trained",
     "__version__",
     "attach",
-    "load_run",
     "train",
 }
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from offaxis.data.load import load_images as load_images
     from offaxis.deploy.bundle import load as load
     from offaxis.deploy.model import Model as Model
-    from offaxis.deploy.model import Prediction as Prediction
-    from offaxis.deploy.model import Verdict as Verdict
+    from offaxis.deploy.prediction import Prediction as Prediction
+    from offaxis.deploy.prediction import Verdict as Verdict
     from offaxis.deploy.open import open_network as open_network
-    from offaxis.deploy.preprocessing import Preprocessing as Preprocessing
     from offaxis.detectors.base import Detector as Detector
+    from offaxis.detectors.registry import register_detector as register_detector
     from offaxis.errors import OffaxisError as OffaxisError
     from offaxis.heads.base import Outputs as Outputs
     from offaxis.heads.cosine import CosineHead as CosineHead
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from offaxis.networks.ensemble import Ensemble as Ensemble
     from offaxis.training.loop import train as train
     from offaxis.training.recipe import Recipe as Recipe
-    from offaxis.training.run import Trained as Trained
-    from offaxis.training.run import load_run as load_run
 
 # Where each public name lives: imported when it is first asked for, so that the command line starts at once.
 _HOMES = {
@@ -43,17 +41,15 @@ _HOMES = {
     "OffaxisError": "offaxis.errors",
     "Outputs": "offaxis.heads.base",
     "Paired": "offaxis.networks.classifier",
-    "Prediction": "offaxis.deploy.model",
-    "Preprocessing": "offaxis.deploy.preprocessing",
+    "Prediction": "offaxis.deploy.prediction",
     "Recipe": "offaxis.training.recipe",
-    "Trained": "offaxis.training.run",
-    "Verdict": "offaxis.deploy.model",
+    "Verdict": "offaxis.deploy.prediction",
     "attach": "offaxis.networks.attach",
     "calibrate": "offaxis.calibration.calibrate",
     "load": "offaxis.deploy.bundle",
     "load_images": "offaxis.data.load",
-    "load_run": "offaxis.training.run",
     "open_network": "offaxis.deploy.open",
+    "register_detector": "offaxis.detectors.registry",
     "train": "offaxis.training.loop",
 }
 

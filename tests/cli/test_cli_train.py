@@ -66,8 +66,8 @@ def test_every_command_shows_an_example(command: list[str]) -> None:
         (["--dropout", "1.5"], "dropout"),
         (["--head", "linear", "--scale", "3", "--hidden", "5"], "takes no --hidden."),
         (["--leave-out", "²/5"], "K/N"),
-        (["--accelerator", "bogus"], "--accelerator auto"),
-        (["--accelerator", "tpu"], "--accelerator auto"),
+        (["--device", "bogus"], "can use here (auto, cpu"),
+        (["--device", "tpu"], "can use here (auto, cpu"),
     ],
     ids=lambda v: "_".join(v) if isinstance(v, list) else "",
 )

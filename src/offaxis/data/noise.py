@@ -1,11 +1,10 @@
-"""Noise as image sets: image i of seed s is always the same, whoever asks for it and in whatever order."""
+"""Noise as image sets: image i of seed s is always the same, in whatever order and batches it is read."""
 
 from abc import abstractmethod
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from torch import Tensor
 
 from offaxis.data.image_set import ImageSet
@@ -38,24 +37,24 @@ class Noise(ImageSet):
         return self._shape
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> (B, c, h, w), float32 in [0, 1]."""
-        wanted = torch.arange(self.count)[indices].tolist()  # as a tensor would: negative ones count from the end
+        """Draw the images at these indices: (B, c, h, w), float32 in [0, 1]."""
+        numbers = torch.arange(self.count)[indices].tolist()  # as a tensor would: negative ones count from the end
         pixels = int(np.prod(self._shape))
-        bits = np.empty((len(wanted), (pixels + 1) // 2), np.uint64)
-        for row, index in enumerate(wanted):
+        bits = np.empty((len(numbers), (pixels + 1) // 2), np.uint64)
+        for row, index in enumerate(numbers):
             bits[row] = np.random.Philox(key=np.array([self.seed, index], np.uint64)).random_raw(bits.shape[1])
         words = bits.astype("<u8", copy=False).view("<u4")[:, :pixels]
-        return torch.from_numpy(self._pixels(words)).view(len(wanted), *self._shape)
+        return torch.from_numpy(self._pixels(words)).view(len(numbers), *self._shape)
 
     @abstractmethod
     def _pixels(self, words: NDArray[np.uint32]) -> NDArray[np.float32]:
-        """Random 32-bit words -> pixels, element by element."""
+        """Turn random 32-bit words into pixels, element by element."""
 
 
 class GaussianNoise(Noise):
     """Every pixel from N(0.5, std²), clipped to [0, 1].
 
-    ``std=1.0`` is the paper's; ``std=0.25`` is that of the less-biased evaluation's authors.
+    ``std=1.0`` is the paper's; ``std=0.25`` that of the less-biased evaluation (Shafaei et al.).
     """
 
     def __init__(self, count: int, shape: tuple[int, int, int], std: float = 1.0, seed: int = 0) -> None:
@@ -65,6 +64,8 @@ class GaussianNoise(Noise):
         self.std = std
 
     def _pixels(self, words: NDArray[np.uint32]) -> NDArray[np.float32]:
+        from scipy.special import ndtri
+
         standard = ndtri((words + 0.5) / 2**32)  # the inverse of the normal distribution, never at 0 or 1
         pixels: NDArray[np.float32] = np.clip(0.5 + self.std * standard, 0, 1).astype(np.float32)
         return pixels

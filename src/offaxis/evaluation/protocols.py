@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from offaxis.data import CATALOGUE, relation
-from offaxis.data.root import data_root
+from offaxis.data.catalogue import data_root
 from offaxis.errors import ArgumentError
 from offaxis.evaluation.results import Result
 
@@ -139,6 +139,6 @@ def _unfit(id_name: str, name: str, root: Path | str | None) -> str:
     stands = relation(id_name, name)
     if stands.refused:
         return stands.note
-    if "test" not in CATALOGUE[name].here(data_root(root)):
+    if "test" not in CATALOGUE[name].available(data_root(root)):
         return "it is not on this machine"
     return ""

@@ -1,5 +1,7 @@
 """DenseNet-BC for small images (Huang, Liu, van der Maaten, Weinberger 2017, arXiv:1608.06993)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +11,7 @@ from offaxis.networks.wide_resnet import check_sizes, initialise
 
 
 class Layer(nn.Module):
-    """Bottleneck layer: BN, ReLU, 1x1 conv to 4k channels, BN, ReLU, 3x3 conv to k; the input stays beside the output."""
+    """Bottleneck layer: BN, ReLU, 1x1 conv to 4k channels, BN, ReLU, 3x3 conv to k, concatenated to the input."""
 
     def __init__(self, in_channels: int, growth: int, dropout: float) -> None:
         super().__init__()
@@ -21,16 +23,16 @@ class Layer(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, c, h, w) -> (N, c + k, h, w)."""
+        """Compute maps (N, c + k, h, w) of maps (N, c, h, w)."""
         narrow = self.dropout(self.conv1(self.relu(self.bn1(x))))
         new = self.dropout(self.conv2(self.relu(self.bn2(narrow))))
         return torch.cat([x, new], 1)
 
 
 def _block(layers: int, channels: int, growth: int, dropout: float) -> tuple[nn.Sequential, int]:
-    """``layers`` bottleneck layers in a row, and the channels that come out of them."""
-    made = [Layer(channels + i * growth, growth, dropout) for i in range(layers)]
-    return nn.Sequential(*made), channels + layers * growth
+    """Return ``layers`` bottleneck layers in a row, and the number of their output channels."""
+    modules = [Layer(channels + i * growth, growth, dropout) for i in range(layers)]
+    return nn.Sequential(*modules), channels + layers * growth
 
 
 class Transition(nn.Module):
@@ -45,17 +47,17 @@ class Transition(nn.Module):
         self.pool = nn.AvgPool2d(2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, c, h, w) -> (N, c', h/2, w/2)."""
+        """Compute maps (N, c', h/2, w/2) of maps (N, c, h, w)."""
         out: Tensor = self.pool(self.dropout(self.conv(self.relu(self.bn(x)))))
         return out
 
 
 class DenseNetBackbone(nn.Module):
-    """Images (N, c, h, w) -> features (N, d), after ReLU and global average pooling, so non-negative."""
+    """Backbone of a DenseNet-BC: images (N, c, h, w) -> features (N, d), non-negative (ReLU, average pooling)."""
 
     layer_names = ("conv", "transition1", "transition2", "final")
 
-    def __init__(self, depth: int, growth: int, in_channels: int, dropout: float, stem_stride: int) -> None:
+    def __init__(self, *, depth: int, growth: int, in_channels: int, dropout: float, stem_stride: int) -> None:
         super().__init__()
         layers = (depth - 4) // 6
         channels = 2 * growth
@@ -70,7 +72,7 @@ class DenseNetBackbone(nn.Module):
         initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, c, h, w) -> (N, d)."""
+        """Compute features (N, d) of images (N, c, h, w)."""
         maps = self.transition1(self.block1(self.conv(x)))
         maps = self.block3(self.transition2(self.block2(maps)))
         pooled: Tensor = self.final(maps).mean((2, 3))
@@ -86,26 +88,29 @@ def densenet_bc(
     dropout: float = 0.0,
     stem_stride: int = 1,
 ) -> Classifier:
-    """DenseNet-BC (bottlenecks, compression 0.5), the CIFAR version, with a head of ours; the paper's is 100 deep, growth 12.
+    """Make a DenseNet-BC (bottlenecks, compression 0.5), the CIFAR version, with one of our heads; 100-12 is the paper's.
 
     Args:
         depth: 6n + 4, with n bottleneck layers in each of three blocks.
-        growth: k, the channels each layer adds.
+        growth: k, the channels that each layer adds.
         num_classes: C.
         head: ``"cosine"``, ``"linear"`` or a callable (in_features, num_classes) -> Head.
         in_channels: 3 for colour, 1 for grey.
         dropout: after each convolution.
-        stem_stride: 2 halves the maps at once, for laptops.
+        stem_stride: 2 for maps of half the size: small versions that train on a laptop.
     """
     check_sizes(depth, dropout, growth=growth, in_channels=in_channels, stem_stride=stem_stride)
-    backbone = DenseNetBackbone(depth, growth, in_channels, dropout, stem_stride)
-    origin = {
-        "name": "densenet_bc",
+    arguments: dict[str, Any] = {
         "depth": depth,
         "growth": growth,
         "in_channels": in_channels,
         "dropout": dropout,
         "stem_stride": stem_stride,
     }
-    made = make_head(head, backbone.num_features, num_classes)
-    return Classifier(backbone, made, backbone.layer_names, origin=origin)
+    backbone = DenseNetBackbone(**arguments)
+    return Classifier(
+        backbone,
+        make_head(head, backbone.num_features, num_classes),
+        backbone.layer_names,
+        origin={"name": "densenet_bc", **arguments},
+    )

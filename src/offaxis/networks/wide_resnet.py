@@ -1,5 +1,7 @@
 """Wide residual networks for small images (Zagoruyko and Komodakis 2016, arXiv:1605.07146)."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from offaxis.errors import ArgumentError
@@ -23,18 +25,18 @@ class Block(nn.Module):
         self.shortcut = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, c, h, w) -> (N, c', h/stride, w/stride)."""
+        """Compute maps (N, c', h/stride, w/stride) of maps (N, c, h, w)."""
         active = self.relu(self.bn1(x))
         residual: Tensor = self.conv2(self.dropout(self.relu(self.bn2(self.conv1(active)))))
         return residual + (x if self.shortcut is None else self.shortcut(active))
 
 
 class WideResNetBackbone(nn.Module):
-    """Images (N, c, h, w) -> features (N, 64 * width), after ReLU and global average pooling, so non-negative."""
+    """Backbone of a wide ResNet: images (N, c, h, w) -> features (N, 64 * width), non-negative (ReLU, average pooling)."""
 
     layer_names = ("conv", "group1", "group2", "final")
 
-    def __init__(self, depth: int, width: int, in_channels: int, dropout: float, stem_stride: int) -> None:
+    def __init__(self, *, depth: int, width: int, in_channels: int, dropout: float, stem_stride: int) -> None:
         super().__init__()
         blocks = (depth - 4) // 6
         sizes = (16, 16 * width, 32 * width, 64 * width)
@@ -49,7 +51,7 @@ class WideResNetBackbone(nn.Module):
         initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, c, h, w) -> (N, d)."""
+        """Compute features (N, d) of images (N, c, h, w)."""
         maps: Tensor = self.final(self.group3(self.group2(self.group1(self.conv(x)))))
         return maps.mean((2, 3))
 
@@ -63,7 +65,7 @@ def wide_resnet(
     dropout: float = 0.0,
     stem_stride: int = 1,
 ) -> Classifier:
-    """WRN-depth-width, the CIFAR version, with a head of ours; WRN-28-10 is the paper's.
+    """Make WRN-depth-width, the CIFAR version, with one of our heads; WRN-28-10 is the paper's.
 
     Args:
         depth: 6n + 4, with n residual blocks in each of three groups.
@@ -72,24 +74,27 @@ def wide_resnet(
         head: ``"cosine"``, ``"linear"`` or a callable (in_features, num_classes) -> Head.
         in_channels: 3 for colour, 1 for grey.
         dropout: between the two convolutions of a block.
-        stem_stride: 2 halves the maps at once: the small relatives that train on a laptop, about four times faster.
+        stem_stride: 2 for maps of half the size: small versions that train on a laptop, about four times faster.
     """
     check_sizes(depth, dropout, width=width, in_channels=in_channels, stem_stride=stem_stride)
-    backbone = WideResNetBackbone(depth, width, in_channels, dropout, stem_stride)
-    origin = {
-        "name": "wide_resnet",
+    arguments: dict[str, Any] = {
         "depth": depth,
         "width": width,
         "in_channels": in_channels,
         "dropout": dropout,
         "stem_stride": stem_stride,
     }
-    made = make_head(head, backbone.num_features, num_classes)
-    return Classifier(backbone, made, backbone.layer_names, origin=origin)
+    backbone = WideResNetBackbone(**arguments)
+    return Classifier(
+        backbone,
+        make_head(head, backbone.num_features, num_classes),
+        backbone.layer_names,
+        origin={"name": "wide_resnet", **arguments},
+    )
 
 
 def initialise(network: nn.Module) -> None:
-    """Convolutions from N(0, sqrt(2 / (k * k * out_channels))), batch normalisations to 1 and 0."""
+    """Initialise convolutions from N(0, sqrt(2 / (k * k * out_channels))), batch normalisations with 1 and 0."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             height, width = module.kernel_size
@@ -100,7 +105,7 @@ def initialise(network: nn.Module) -> None:
 
 
 def check_sizes(depth: int, dropout: float, **at_least_one: int) -> None:
-    """Refuse a depth that is not 6n + 4, a dropout outside [0, 1), and sizes below one."""
+    """Raise ArgumentError for a depth that is not 6n + 4, a dropout outside [0, 1), or sizes below one."""
     if depth < 10 or (depth - 4) % 6:
         raise ArgumentError(f"Expected argument `depth` to be 6n + 4 (10, 16, 22, 28, 40, 100, ...) but got {depth}.")
     if not 0 <= dropout < 1:

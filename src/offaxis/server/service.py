@@ -145,7 +145,7 @@ class Service:
     def _judge(self, pixels: Tensor) -> list[Said]:
         """What is said of each image (N, c, h, w); one that the network cannot judge costs the others nothing."""
         try:
-            return list(self.model.judge(pixels))
+            return list(self.model.predict_batch(pixels))
         except (BadOutputsError, CalibrationError):
             if len(pixels) == 1:
                 return [UNJUDGED]

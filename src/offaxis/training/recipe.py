@@ -1,6 +1,6 @@
-"""How a network is trained: a few numbers, and functions that return the sets of them we know."""
+"""Recipes: the hyperparameters of a training, and functions that return the ones we use."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from offaxis.errors import ArgumentError
@@ -8,7 +8,7 @@ from offaxis.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Recipe:
-    """Stochastic gradient descent with Nesterov momentum and a learning rate that falls in steps or in a line.
+    """Stochastic gradient descent with Nesterov momentum and a learning rate that falls in steps or linearly.
 
     Attributes:
         epochs: passes over the training images.
@@ -18,14 +18,15 @@ class Recipe:
         momentum: of SGD, in Nesterov's form.
         milestones: fractions of all steps after which the learning rate is multiplied by ``gamma``.
         gamma: that factor.
-        ramp: None for those steps. Else the learning rate rises from nothing over this fraction of all steps and then
-            falls in a straight line to nothing at the last: short trainings come further with it.
-        clip: a gradient more than this many times as large as usual is scaled down to that; None lets it pass. It keeps
-            the predicted scale from collapsing (docs/scale-collapse.md).
-        max_norm: the usual clipping: a gradient with a larger norm is scaled down to this one. Not needed with ``clip``.
+        ramp: None for milestones. Else the learning rate warms up linearly from 0 over this fraction of all steps and
+            then falls linearly to 0: short trainings reach a higher accuracy with it.
+        clip: relative clipping: a gradient whose norm is more than this multiple of the running mean is scaled down to
+            it; None for no clipping. It keeps the predicted scale from collapsing (docs/scale-collapse.md).
+        max_norm: ordinary clipping: a gradient with a larger norm is scaled down to this one. Not needed with ``clip``.
         decay_head: apply weight decay to the cosine weight too, as some rows of the paper's ablation do.
         crop: random crops after padding with this many black pixels on each side; 0 for none.
         flip: mirror half of the images at random; off for digits and letters.
+        name: the recipe that this one started from, a key of ``RECIPES``, for records; it makes no difference otherwise.
     """
 
     epochs: int
@@ -41,6 +42,7 @@ class Recipe:
     decay_head: bool = False
     crop: int = 4
     flip: bool = True
+    name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 2), ("crop", 0)):
@@ -66,7 +68,7 @@ class Recipe:
             raise ArgumentError(f"Expected `max_norm` to be None or a positive number but got {self.max_norm!r}.")
 
     def learning_rate_at(self, step: int, steps: int) -> float:
-        """The learning rate of step 0 <= step < steps."""
+        """Return the learning rate of step 0 <= step < steps."""
         if self.ramp is not None:
             peak = self.ramp * steps
             share = (step + 1) / peak if step + 1 < peak else (steps - step) / (steps - peak + 1)
@@ -75,32 +77,34 @@ class Recipe:
         return self.learning_rate * self.gamma**passed
 
     def replace(self, **changes: Any) -> Self:
-        """The same recipe with some numbers changed; those given as None stay as they are."""
+        """Return the recipe with some numbers changed; those given as None keep their value, and ``name`` keeps its own."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe as JSON can hold it."""
-        return {**asdict(self), "milestones": list(self.milestones)}
+        """Return the numbers of the recipe, without its name, as JSON can hold them."""
+        numbers = {**asdict(self), "milestones": list(self.milestones)}
+        del numbers["name"]
+        return numbers
 
 
 def paper_wide_resnet() -> Recipe:
-    """The paper's recipe for WRN-28-10, exactly: no clipping, so a scale collapse is possible; it is watched for."""
-    return Recipe(epochs=200, batch_size=128, weight_decay=5e-4, clip=None)
+    """Return the paper's recipe for WRN-28-10, exactly: without clipping, so that the scale may collapse; it is guarded."""
+    return Recipe(epochs=200, batch_size=128, weight_decay=5e-4, clip=None, name="paper-wide-resnet")
 
 
 def paper_densenet() -> Recipe:
-    """The paper's recipe for DenseNet-BC-100-12, exactly."""
-    return Recipe(epochs=300, batch_size=64, weight_decay=1e-4, clip=None)
+    """Return the paper's recipe for DenseNet-BC-100-12, exactly."""
+    return Recipe(epochs=300, batch_size=64, weight_decay=1e-4, clip=None, name="paper-densenet")
 
 
 def laptop() -> Recipe:
-    """Minutes on two cores, for the small relatives of the paper's networks."""
-    return Recipe(epochs=12, batch_size=128)
+    """Return the recipe for the small networks: minutes on two cores."""
+    return Recipe(epochs=12, batch_size=128, name="laptop")
 
 
 def short() -> Recipe:
-    """What docs/results.md was trained with: of some trials, the highest accuracy on held-out images for the time."""
-    return Recipe(epochs=14, batch_size=64, ramp=0.2, crop=2)
+    """Return the recipe of docs/results.md: of several trials, the highest held-out accuracy for its time."""
+    return Recipe(epochs=14, batch_size=64, ramp=0.2, crop=2, name="short")
 
 
 RECIPES = {"laptop": laptop, "short": short, "paper-wide-resnet": paper_wide_resnet, "paper-densenet": paper_densenet}

@@ -1,4 +1,4 @@
-"""Many images -> a file of rows: ``offaxis score``."""
+"""Score many images: files, folders and archives -> a table of predictions, as ``offaxis score`` writes it."""
 
 from offaxis.deploy.scoring.run import ScoringOptions, score_images
 

@@ -1,4 +1,4 @@
-"""Score many images: paths in, a file of rows, a summary and a page of the highest scores out."""
+"""Score many images: paths -> a file of rows, a summary and a sheet of the images with the highest scores."""
 
 import hashlib
 import heapq
@@ -28,15 +28,15 @@ from offaxis.errors import DataError, StorageError
 from offaxis.files import write_text
 from offaxis.progress import CountProgress
 
-Found = dict[str, NDArray[np.uint8]]
+Pixels = dict[str, NDArray[np.uint8]]
 
 
-def summarise_rows(rows: Iterable[Row], model: Model, strangest: int) -> dict[str, Any]:
-    """Counts by verdict and class, bad files by reason, and the images with the largest scores, strangest first."""
+def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any]:
+    """Return counts by verdict, class and error, and the ``top`` images with the highest scores, highest first."""
     verdicts: Counter[str] = Counter()
     classes: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    worst: list[tuple[float, int, str]] = []
+    highest: list[tuple[float, int, str]] = []
     for number, row in enumerate(rows):
         if row["error"] is not None:
             reasons[row["error"]] += 1
@@ -44,27 +44,26 @@ def summarise_rows(rows: Iterable[Row], model: Model, strangest: int) -> dict[st
         verdicts[row["verdict"]] += 1
         classes[row["class"]] += 1
         entry = (row["score"], -number, row["path"])
-        if len(worst) < strangest:
-            heapq.heappush(worst, entry)
-        elif worst:
-            heapq.heappushpop(worst, entry)
-    judged = sum(verdicts.values())
+        if len(highest) < top:
+            heapq.heappush(highest, entry)
+        elif highest:
+            heapq.heappushpop(highest, entry)
     return {
-        "images": judged,
+        "images": sum(verdicts.values()),
         "bad_files": sum(reasons.values()),
         "alpha": model.calibration.alpha,
         "detector": model.detector.name,
         "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
         "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
         "reasons": dict(reasons.most_common(20)),
-        "strangest": [{"path": path, "score": score} for score, _, path in sorted(worst, reverse=True)],
+        "top": [{"path": path, "score": score} for score, _, path in sorted(highest, reverse=True)],
     }
 
 
 def sentences(summary: dict[str, Any]) -> str:
-    """The summary for people."""
+    """Return the summary as text."""
     images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
-    lines = [f"{images:,} images judged, {summary['bad_files']:,} files that could not be."]
+    lines = [f"{images:,} images scored, {summary['bad_files']:,} files that could not be read."]
     if images:
         lines.append(
             f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of images like those that "
@@ -80,28 +79,28 @@ def sentences(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_strangest(summary: dict[str, Any], model: Model, path: Path) -> bool:
-    """Write the strangest images as one page, the strangest first, as the network sees them; False where there are none."""
-    names = [entry["path"] for entry in summary["strangest"]]
-    found: Found = {}
-    wanted: dict[str, set[str]] = {}
+def write_top_sheet(summary: dict[str, Any], model: Model, path: Path) -> bool:
+    """Write the images with the highest scores as one picture, as the network sees them; False where there are none."""
+    names = [entry["path"] for entry in summary["top"]]
+    found: Pixels = {}
+    archived: dict[str, set[str]] = {}
     for name in names:
         place, inside = place_of(name)
         if inside:
-            wanted.setdefault(place, set()).add(name)
+            archived.setdefault(place, set()).add(name)
         else:
             _keep(found, model, name, Path(place))
-    for archive, members in wanted.items():
+    for archive, members in archived.items():
         _keep_members(found, model, archive, members)
     pixels = [found[name] for name in names if name in found]
     if not pixels:
         return False
-    write_contact_sheet(TensorSet("strangest", torch.from_numpy(np.stack(pixels))), path, count=len(pixels))
+    write_contact_sheet(TensorSet("top", torch.from_numpy(np.stack(pixels))), path, count=len(pixels))
     return True
 
 
-def _keep_members(found: Found, model: Model, archive: str, members: set[str]) -> None:
-    """Read the archive as far as it takes to find the members."""
+def _keep_members(found: Pixels, model: Model, archive: str, members: set[str]) -> None:
+    """Read the archive until all members are found."""
     missing = set(members)
     try:
         for member, data in read_each(Path(archive), MAX_BYTES):
@@ -112,32 +111,32 @@ def _keep_members(found: Found, model: Model, archive: str, members: set[str]) -
             if not missing:
                 return
     except (DataError, OSError):
-        return  # the rows say what is wrong with it
+        return  # the rows have the reason
 
 
-def _keep(found: Found, model: Model, name: str, source: Path | bytes) -> None:
+def _keep(found: Pixels, model: Model, name: str, source: Path | bytes) -> None:
     try:
         found[name] = model.preprocessing.pixels(source)
     except DataError:
-        return  # it has gone since
+        return  # it was removed meanwhile
 
 
 Engine = Literal["threads", "ray"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScoringOptions:
-    """How a scoring is done.
+    """The options of ``score_images``.
 
     Attributes:
         out: the file, or ``-`` for standard output.
-        format: csv, jsonl or parquet; None for what the name of ``out`` says.
-        batch: images a step.
+        format: csv, jsonl or parquet; None goes by the name of ``out``.
+        batch: images per step.
         engine: threads on this machine, or Ray.
         workers: threads that decode, or workers of Ray.
-        resume: go on where a run stopped.
-        overwrite: replace what is there.
-        strangest: how many images are on the page; 0 for none.
+        resume: finish a run that stopped.
+        overwrite: replace earlier results.
+        top: how many images with the highest scores are on the sheet; 0 for none.
         quiet: show no progress.
     """
 
@@ -148,15 +147,21 @@ class ScoringOptions:
     workers: int | None = None
     resume: bool = False
     overwrite: bool = False
-    strangest: int = 49
+    top: int = 49
     quiet: bool = False
 
 
 def score_images(bundle: Path, model: Model, paths: Iterable[str], options: ScoringOptions) -> dict[str, Any]:
-    """Score everything behind the paths.
+    """Score all images behind the paths; the rows are written to ``options.out``, with a summary and a sheet beside it.
+
+    Args:
+        bundle: the bundle that ``model`` was loaded from; workers of Ray load it again.
+        model: the model.
+        paths: images, folders and archives.
+        options: where the rows go, and how.
 
     Returns:
-        The summary: counts, reasons and the strangest images.
+        The summary: counts, errors and the images with the highest scores.
 
     Raises:
         ArgumentError: the output is there already, or its format is not known.
@@ -167,7 +172,7 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
         return _to_standard_output(bundle, model, paths, options, kind)
     out = Path(options.out)
     journal = Journal(out, _identity(bundle))
-    summary_file, sheet = out.with_suffix(".summary.json"), out.with_suffix(".strangest.png")
+    summary_file, sheet = out.with_suffix(".summary.json"), out.with_suffix(".top.png")
     own = {file.absolute() for file in (out, journal.path, summary_file, sheet)}
     journal.begin(out, options.resume, options.overwrite)
     try:
@@ -178,11 +183,11 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
                 journal.add(fresh)
                 counter.to(len(seen))
         write_rows(journal.rows(), out, kind)
-        summary = summarise_rows(journal.rows(), model, options.strangest)
+        summary = summarise_rows(journal.rows(), model, options.top)
     finally:
         journal.close()
     write_text(summary_file, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-    write_strangest(summary, model, sheet)
+    write_top_sheet(summary, model, sheet)
     journal.path.unlink()
     return summary
 
@@ -200,14 +205,14 @@ def _to_standard_output(
                 writer.add(fresh)
                 sys.stdout.flush()
             except BrokenPipeError:
-                raise  # whoever reads has seen enough
+                raise  # the reader, such as head, has closed the pipe
             except OSError as error:
                 with suppress(OSError):
                     sys.stdout.close()  # else it is flushed once more at the end, and fails again
                 raise StorageError(f"Standard output cannot be written ({error.strerror}): free some space.") from error
             yield from fresh
 
-    return summarise_rows(written(), model, options.strangest)
+    return summarise_rows(written(), model, options.top)
 
 
 def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOptions) -> Iterator[list[Row]]:
@@ -218,14 +223,14 @@ def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOpt
 
 
 def _unseen(paths: Iterable[str], seen: set[bytes], own: set[Path]) -> Iterator[str]:
-    """The files behind the paths, without those that have their row already and those that we write ourselves."""
+    """Yield the files behind the paths, without those that have a row already and the output files themselves."""
     for path in files(paths):
         if (is_archive(Path(path)) or _key(path) not in seen) and Path(path).absolute() not in own:
             yield path
 
 
 def _note(seen: set[bytes], path: str) -> bool:
-    """Whether this path has no row yet; from now on it has."""
+    """Return whether this path is new, and add it to the seen ones."""
     key = _key(path)
     if key in seen:
         return False
@@ -234,7 +239,7 @@ def _note(seen: set[bytes], path: str) -> bool:
 
 
 def _key(path: str) -> bytes:
-    """Sixteen bytes for a path: millions of them fit in memory."""
+    """Return sixteen bytes for a path: millions of them fit in memory."""
     return hashlib.blake2b(readable(path).encode(), digest_size=16).digest()
 
 
