@@ -76,7 +76,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path, precision: str) ->
     In 32 bits they agree until the first unit whose input is zero but for rounding falls on the other side of a ReLU, which
     takes a few steps; another number of threads does the same. In 64 bits that does not happen.
     """
-    common = ("--epochs", "1", "--log-every", "1", "--precision", precision, "--accelerator", "cpu")
+    common = ("--epochs", "1", "--log-every", "1", "--precision", precision, "--device", "cpu")
     one, two = run(tmp_path / "one", *common), run(tmp_path / "two", *common, "--devices", "2", "--sync-bn")
     assert one.returncode == 0, one.stderr
     assert two.returncode == 0, two.stderr
@@ -98,7 +98,7 @@ def test_torchrun_starts_it_too(tmp_path: Path) -> None:
         "1",
         "--devices",
         "2",
-        "--accelerator",
+        "--device",
         "cpu",
     ]
     done = subprocess.run(
