@@ -51,7 +51,7 @@ def serve_command(
     )
     model = load(bundle, made_by(network))
     secret = _token(token_file, token)
-    server = make_server(model, host, port, secret, limits, level)
+    server = make_server(model, host=host, port=port, token=secret, limits=limits, level=level)
     console = Console(stderr=True)
     if secret is None and not is_local(host):
         console.print(
