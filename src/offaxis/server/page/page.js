@@ -190,9 +190,9 @@ function histogram(record) {
   label.textContent = `this image ${value.toFixed(3)}`;
   chart.append(label);
   const images = model.calibration.images;
-  at("where-caption").textContent = `Its ${of} among those of ${images} in-distribution images` +
+  at("where-caption").textContent = `Its ${of} among those of ${images} calibration images` +
     (single ? " (dashed: the threshold)" : "");
-  chart.setAttribute("aria-label", `${of} ${value.toFixed(3)}; those of ${images} in-distribution images lie between ` +
+  chart.setAttribute("aria-label", `${of} ${value.toFixed(3)}; those of ${images} calibration images lie between ` +
     `${edges[0].toFixed(3)} and ${edges[edges.length - 1].toFixed(3)}`);
 }
 
