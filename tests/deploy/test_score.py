@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -28,6 +27,7 @@ from offaxis.deploy.scoring.rows import Journal
 from offaxis.deploy.scoring.run import write_strangest
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.models import World, write_images
+from tests.waiting import eventually
 
 run = CliRunner().invoke
 
@@ -152,7 +152,7 @@ def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Pat
         sys.executable,
         "-m",
         "offaxis",
-        "score_images",
+        "score",
         str(bundle),
         str(tmp_path / "many"),
         "--out",
@@ -162,9 +162,7 @@ def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Pat
     ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     journal = tmp_path / "out.jsonl.journal"
-    deadline = time.monotonic() + 60
-    while (not journal.exists() or journal.stat().st_size < 5000) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert eventually(lambda: journal.exists() and journal.stat().st_size >= 5000, 60)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not out.exists()
@@ -339,7 +337,7 @@ def test_ray_gives_the_same_rows(bundle: Path, mixed: Path, tmp_path: Path) -> N
         sys.executable,
         "-m",
         "offaxis",
-        "score_images",
+        "score",
         str(bundle),
         str(mixed),
         "--out",
