@@ -109,7 +109,9 @@ def test_three_formats_say_the_same(bundle: Path, mixed: Path, tmp_path: Path) -
     assert parquet.read_table(tmp_path / "a.parquet").to_pylist() == rows
 
 
-def test_a_run_that_stopped_goes_on(bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_that_stopped_goes_on(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, names = tmp_path / "out.jsonl", [str(path) for path in pictures]
     whole = scored(bundle, names, tmp_path / "whole.jsonl", batch=4)
     judged: list[int] = []
