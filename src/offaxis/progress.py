@@ -35,15 +35,15 @@ class Progress:
         self.lines = not quiet and not self.console.is_terminal
         self.started = self.printed = time.monotonic()
         if not quiet and self.console.is_terminal:
-            self.bar = RichProgress(
+            columns = (
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[note]}"),
                 TextColumn("left"),
                 TimeRemainingColumn(),
-                console=self.console,
             )
+            self.bar = RichProgress(*columns, console=self.console)
             self.task = self.bar.add_task(title, total=total, completed=done, note="")
 
     def __enter__(self) -> Self:
