@@ -24,7 +24,7 @@ $(VENV)/.installed-%: $(VENV)/.made $(MADE_FROM)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.installed-demo  ## train on embedded digits, score five OOD datasets, write one page
+demo: $(VENV)/.installed-demo  ## train on embedded digits, score five kinds of strangers, write one page
 	$(RUN)/offaxis demo
 
 test: $(VENV)/.installed-test  ## the fast tests, in two processes

@@ -11,7 +11,7 @@ holds over a stream of any length (Ville). A :math:`A_k` is what has been wagere
 a little goes into play at every step, so that a change after a long quiet time still finds money to bet with.
 
 A *fixed* calibration set is not valid for this: its own luck can be bet against for ever, and a martingale that learns how
-would alarm on nearly every long ID stream (benchmarks/drift_monitor.py). Nor is a stream with memory (the frames of a
+would alarm on nearly every long ID stream (benchmarks/stream_watch.py). Nor is a stream with memory (the frames of a
 video, one user's photographs): neighbours are not exchangeable.
 """
 
