@@ -19,8 +19,8 @@ from offaxis.calibration.conformal import threshold
 from offaxis.data import limit_images, load_images
 from offaxis.data.image_set import TensorSet
 from offaxis.data.transforms import Batches
-from offaxis.detectors import fit_all, score_all
-from offaxis.evaluation import make_detectors, open_network
+from offaxis.detectors import fit_all, make_detectors, score_all
+from offaxis.evaluation import open_network
 from offaxis.files import write_text
 from study.steps import FREE, KEPT, SEEDS, chain_for, main_runs
 
@@ -86,7 +86,8 @@ def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
     for run in main_runs(id_name, seed):
         subject = open_network(chain_for(id_name).runs / run.name)
         assert subject.normalise is not None
-        detectors = [d for d in make_detectors(FREE, subject) if "cosine" not in d.uses or run.head == "cosine"]
+        detectors = make_detectors(FREE, subject.network, subject.normalise.std)
+        detectors = [d for d in detectors if "cosine" not in d.uses or run.head == "cosine"]
         fit_all(
             subject.network,
             Batches(limit_images(load_images(id_name, "train"), FIT_IMAGES), subject.normalise, 256),

@@ -55,5 +55,5 @@ def ood(torchvision_operators: None) -> Any:
         try:
             importlib.import_module("pytorch_ood.detector")
         except ModuleNotFoundError:
-            pytest.skip("pytorch-ood is not installed (extra zoo)")
+            pytest.skip("pytorch-ood is not installed (extra pytorch-ood)")
         return importlib.import_module("pytorch_ood")

@@ -11,9 +11,9 @@ from PIL import Image
 from offaxis import Model, networks, train
 from offaxis.data import ImageSet, load_images
 from offaxis.deploy.open import together
-from offaxis.detectors import MarginEntropyLoss
 from offaxis.networks.ensemble import folds
 from offaxis.training import Loss, Trained, cross_entropy, laptop
+from offaxis.training.leave_out import MarginEntropyLoss
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from offaxis.deploy.open import open_network as open_network
     from offaxis.deploy.preprocessing import Preprocessing as Preprocessing
     from offaxis.detectors.base import Detector as Detector
+    from offaxis.detectors.registry import register_detector as register_detector
     from offaxis.errors import OffaxisError as OffaxisError
     from offaxis.heads.base import Outputs as Outputs
     from offaxis.heads.cosine import CosineHead as CosineHead
@@ -50,6 +51,7 @@ _HOMES = {
     "load": "offaxis.deploy.bundle",
     "load_images": "offaxis.data.load",
     "open_network": "offaxis.deploy.open",
+    "register_detector": "offaxis.detectors.registry",
     "train": "offaxis.training.loop",
 }
 

@@ -11,8 +11,9 @@ from typer.testing import CliRunner, Result
 from offaxis.cli import app
 from offaxis.data import load_images
 from offaxis.deploy.open import run_label
+from offaxis.detectors import make_detectors
 from offaxis.errors import ArgumentError, EvaluationError, OffaxisError
-from offaxis.evaluation import Store, make_detectors, open_network
+from offaxis.evaluation import Store, open_network
 from offaxis.networks import by_name
 from offaxis.training import Recipe, train
 
@@ -201,12 +202,12 @@ def test_labels_say_what_differs() -> None:
 
 def test_families_of_detectors(runs: Path) -> None:
     cosine, linear = open_network(runs / "cosine0"), open_network(runs / "linear0")
-    native = [d.name for d in make_detectors(["native"], cosine)]
+    native = [d.name for d in make_detectors(["native"], cosine.network)]
     assert "cosine" in native
     assert not {"isomax", "generalized-odin", "cosine-ensemble", "leave-out"} & set(native)
-    assert [d.name for d in make_detectors(["isomax", "cosine", "cosine"], cosine)] == ["isomax", "cosine"]
-    [odin] = make_detectors(["odin"], linear)
+    assert [d.name for d in make_detectors(["isomax", "cosine", "cosine"], cosine.network)] == ["isomax", "cosine"]
     assert linear.normalise is not None
+    [odin] = make_detectors(["odin"], linear.network, linear.normalise.std)
     assert odin.std == linear.normalise.std
 
 

@@ -17,10 +17,10 @@ from offaxis import Classifier, Model, Paired, Preprocessing, networks
 from offaxis.data import Normalise
 from offaxis.deploy import container
 from offaxis.deploy.open import together
-from offaxis.detectors import KNN, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble
+from offaxis.detectors import KNN, CosineEnsemble, LeaveOut
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
 from offaxis.heads import make_head
-from offaxis.networks.ensemble import SelectedEpoch
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch
 from offaxis.training import Trained
 from tests.deploy.damage import rewritten
 from tests.models import World

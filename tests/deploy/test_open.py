@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from offaxis.data.embedded import small_digits
-from offaxis.detectors import LeaveOutEnsemble, MarginEntropyLoss
 from offaxis.errors import ArgumentError, EvaluationError, RunError
 from offaxis.evaluation import leave_out_ensemble, open_network
 from offaxis.networks import wide_resnet
-from offaxis.networks.ensemble import folds
+from offaxis.networks.ensemble import LeaveOutEnsemble, folds
 from offaxis.training import Recipe, train
+from offaxis.training.leave_out import MarginEntropyLoss
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ from torch import Tensor
 from offaxis.data import TensorSet
 from offaxis.data.splits import limit_images, split_validation
 from offaxis.data.transforms import Batches
-from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
+from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax, compatible_detectors
 from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.evaluation import EvaluatedNetwork, Result, Store, evaluate
-from offaxis.evaluation.detector_runs import compatible_detectors
 from offaxis.evaluation.grid_scores import ScoreRequest
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics

@@ -31,13 +31,9 @@ from offaxis.calibration import conformal
 from offaxis.cli import app
 from offaxis.data import ImageSet, Normalise, TensorSet
 from offaxis.data.embedded import digits, letters, small_digits
-from offaxis.detectors import (
-    DETECTORS,
-    Detector,
-    Ensemble,
-    LeaveOutEnsemble,
-    MarginEntropyLoss,
-)
+from offaxis.detectors import DETECTORS, Detector
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
+from offaxis.training.leave_out import MarginEntropyLoss
 from offaxis.networks.ensemble import folds
 from offaxis.heads import HEADS, make_head
 from offaxis.networks import densenet_bc, wide_resnet

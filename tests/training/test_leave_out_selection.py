@@ -1,6 +1,5 @@
 """Which epoch the networks of the leave-out method keep, and that it is told which set decided."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +8,12 @@ from torch import Tensor
 
 from offaxis import train
 from offaxis.data import Normalise, TensorSet
-from offaxis.detectors import LeaveOut, Passes, State, load_detector, save_detector
+from offaxis.detectors import LeaveOut, State
 from offaxis.errors import DetectorError
 from offaxis.metrics import auroc
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import LeaveOutEnsemble, SelectedEpoch, folds, kept_classes
+from offaxis.networks.ensemble import SelectedEpoch, kept_classes
 from offaxis.training import AfterEpoch, Recipe
 from offaxis.training.leave_out import BestEpoch, MarginEntropyLoss, SelectOn, leave_out_score, train_leave_out
 
@@ -145,24 +144,3 @@ def test_a_training_that_never_asks_is_refused(select: SelectOn) -> None:
 
     with pytest.raises(DetectorError, match="after every epoch"):
         train_leave_out(4, make, forgetful, count=2, select=select)
-
-
-def test_the_detector_says_what_the_epochs_were_chosen_on(select: SelectOn, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    selected = [SelectedEpoch("iSUN", epoch, 0.9, 5) for epoch in (3, 5)]
-    ensemble = LeaveOutEnsemble([make(), make()], folds(4, 2), selected).eval()
-    images, noise = (PLAIN(each.batch(torch.arange(20))) for each in (select.id_images, select.ood_images))
-    detector = LeaveOut.for_ensemble(ensemble, std=(0.5,))
-    assert detector.passes == Passes(4, 2)
-    assert detector.state is State.TUNED
-    assert detector.tuned_on == "iSUN (epochs)"
-    assert detector.with_hyperparameters(eps=0.0).tuned_on == "iSUN (epochs)"
-    tuned = detector.tune(ensemble, [images], [noise])
-    assert tuned.tuned_on == "iSUN (epochs), OOD samples"
-    save_detector(tuned, tmp_path / "detector.safetensors")
-    loaded = load_detector(tmp_path / "detector.safetensors")
-    assert isinstance(loaded, LeaveOut)
-    assert (loaded.tuned_on, loaded.selected_on) == (tuned.tuned_on, "iSUN")
-    assert torch.equal(loaded.score_images(ensemble, images), tuned.score_images(ensemble, images))
-    with pytest.raises(DetectorError, match=r"chosen on .* with LeaveOut\."):
-        LeaveOut().score_images(ensemble, images)

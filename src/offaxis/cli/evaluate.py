@@ -14,6 +14,7 @@ from rich.table import Table
 from offaxis.cli.app import Device, app, example, usable
 from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.splits import VALIDATION_IMAGES
+from offaxis.detectors import make_detectors
 from offaxis.errors import ArgumentError
 from offaxis.evaluation import (
     POOLS,
@@ -23,7 +24,6 @@ from offaxis.evaluation import (
     ensemble,
     evaluate,
     leave_out_ensemble,
-    make_detectors,
     normalised,
     open_network,
     paired,
@@ -62,7 +62,7 @@ def evaluate_command(
     ood: Annotated[str, typer.Option(help=f"OOD sets with commas: names, folders, or {', '.join(POOLS)}.")] = "here",
     detectors: Annotated[
         str,
-        typer.Option(help="Detectors with commas: names, arguments as in knn:k=10, or native, zoo, all."),
+        typer.Option(help="Detectors with commas: names, arguments as in knn:k=10, or native, pytorch-ood, all."),
     ] = "native",
     protocol: Annotated[str, typer.Option(help=f"How detectors are tuned: {', '.join(PROTOCOLS)}.")] = "one-vs-one",
     tune: Annotated[
@@ -120,7 +120,7 @@ def evaluate_command(
             ready,
             tested(id_name, None),
             [tested(name, id_name) for name in names],
-            make_detectors(_words(detectors), ready),
+            make_detectors(_words(detectors), ready.network, None if ready.normalise is None else ready.normalise.std),
             store,
             training_images=training,
             fitted_on=f"{fit_images or 'all'} training images of {id_name}",

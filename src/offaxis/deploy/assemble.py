@@ -11,8 +11,8 @@ from offaxis.data.transforms import Batches, Shape
 from offaxis.deploy.model import Model
 from offaxis.deploy.open import Together, together
 from offaxis.deploy.preprocessing import Preprocessing
-from offaxis.detectors import DETECTORS, NATIVE, Detector
-from offaxis.detectors.registry import arguments_for, default_detector
+from offaxis.detectors import Detector, default_detector, make_detector
+from offaxis.detectors.registry import find_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
 from offaxis.training import load_run
 from offaxis.training.run import read_run
@@ -54,8 +54,8 @@ def assemble(wanted: Wanted) -> Model:
     Raises:
         RunError, DataError, CalibrationError, ArgumentError: what is asked for does not fit together.
     """
-    if wanted.detector is not None and wanted.detector not in DETECTORS:
-        raise ArgumentError(f"Expected a detector out of {', '.join(DETECTORS)} but got {wanted.detector!r}.")
+    if wanted.detector is not None:
+        find_detector(wanted.detector.partition(":")[0])
     team = together([load_run(run) for run in wanted.runs], wanted.kind)
     detector = _detector(wanted.detector, team)
     detector.check_network(team.network)
@@ -84,8 +84,7 @@ def _detector(name: str | None, team: Together) -> Detector:
     """The detector of that name, told what it has to know of the networks and of their images."""
     if name is None:
         return default_detector(team.network, team.normalise.std)
-    options = NATIVE[name].options if name in NATIVE else ()
-    return DETECTORS[name](**arguments_for(options, team.network, team.normalise.std))
+    return make_detector(name, team.network, team.normalise.std)
 
 
 def _check_same_images(runs: Sequence[Path]) -> None:

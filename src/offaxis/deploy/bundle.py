@@ -19,7 +19,6 @@ from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
 from offaxis.deploy.model import Model, Prediction
 from offaxis.deploy.preprocessing import Preprocessing
-from offaxis.detectors import DETECTORS
 from offaxis.detectors.registry import describe_detector as describe_detector
 from offaxis.detectors.registry import rebuild_detector as rebuild_detector
 from offaxis.errors import BundleError, CheckpointError, OffaxisError
@@ -77,7 +76,7 @@ def load(path: str | Path, network: nn.Module | None = None) -> Model:
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:
     detector, calibration = model.detector, model.calibration
     detector.check_fitted()
-    if not detector.savable or detector.name not in DETECTORS:
+    if not detector.savable:
         raise BundleError(f"The detector {detector.name} keeps its state where a bundle cannot: choose another.")
     tensors = {"scores": torch.from_numpy(calibration.scores), "predicted": torch.from_numpy(calibration.predicted)}
     if calibration.cosine is not None:
@@ -112,10 +111,10 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         tensors["predicted"].numpy(),
         len(classes),
         meta["calibration"]["alpha"],
-        meta["calibration"]["per_class"],
-        tensors["cosine"].numpy() if "cosine" in tensors else None,
+        per_class=meta["calibration"]["per_class"],
+        cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
-    detector = rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"]), DETECTORS)
+    detector = rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"]))
     used = load_tensors(files["used.safetensors"])["hashes"]
     preprocessing = Preprocessing.from_json(meta["preprocessing"])
     return Model(network, preprocessing, classes, detector.eval(), calibration, dict(meta["provenance"]), used)

@@ -15,12 +15,11 @@ from typing import Any
 from torch import nn
 
 from offaxis.data import PUBLISHED, ImageSet, Normalise
-from offaxis.detectors import Ensemble, LeaveOutEnsemble, MarginEntropyLoss
 from offaxis.errors import ArgumentError, BundleError, EvaluationError, OffaxisError
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.ensemble import AnyNetwork, folds
+from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble, folds
 from offaxis.training import Trained, load_run
-from offaxis.training.leave_out import check_folds
+from offaxis.training.leave_out import MarginEntropyLoss, check_folds
 
 
 @dataclass(frozen=True)

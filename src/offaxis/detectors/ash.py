@@ -8,7 +8,7 @@ where f' keeps the k largest of the d features of an image, k = d - round(d p), 
 - **b** (binarise): the kept ones all become :math:`s_1 / k`;
 - **p** (prune): the kept ones stay.
 
-Made for features after a ReLU; where nothing positive is kept, s_1 / s_2 counts as 0. For a cosine head f
+Meant for features after a ReLU; where nothing positive is kept, s_1 / s_2 counts as 0. For a cosine head f
 is the unit feature vector that the head sees (``HeadCopy``).
 """
 
@@ -23,19 +23,19 @@ VARIANTS = ("s", "b", "p")
 
 
 def kept_count(width: int, percentile: float) -> int:
-    """How many of ``width`` features survive: at least one."""
+    """Return how many of ``width`` features are kept: at least one."""
     return max(width - round(width * percentile), 1)
 
 
 def sum_ratio(features: Tensor, percentile: float) -> Tensor:
-    """The sum of all features over the sum of the kept ones: (N, d) -> (N, 1), at most d / k; 0 where that is no ratio."""
+    """Compute s_1 / s_2, all features over the kept ones: (N, d) -> (N, 1), at most d / k; 0 where s_2 is not positive."""
     kept = features.topk(kept_count(features.shape[1], percentile), 1).values.sum(1, keepdim=True)
     safe = torch.where(kept > 0, kept, torch.ones_like(kept))
     return torch.where(kept > 0, features.sum(1, keepdim=True) / safe, torch.zeros_like(kept))
 
 
 def shape_activations(features: Tensor, variant: str, percentile: float) -> Tensor:
-    """Features (N, d) -> (N, d), pruned and, but for variant p, changed."""
+    """Prune features (N, d) -> (N, d) and, but for variant p, rescale or binarise what is kept."""
     count = kept_count(features.shape[1], percentile)
     values, where = features.topk(count, 1)
     if variant == "b":
@@ -66,9 +66,9 @@ class ASH(ShapedEnergy):
 
     @property
     def grid(self) -> dict[str, tuple[float, ...]]:
-        """The usual fractions."""
+        """Return the fractions to try."""
         return {"percentile": (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)}
 
     def shape(self, inputs: Tensor) -> Tensor:
-        """Features (N, d), pruned and, but for variant p, changed."""
+        """Prune and reshape the inputs (N, d) -> (N, d)."""
         return shape_activations(inputs, self.variant, self.percentile)

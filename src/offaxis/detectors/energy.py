@@ -15,7 +15,7 @@ from offaxis.heads.base import at_least_float32
 
 
 def energy_score(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Logits (N, C) -> scores (N,), larger = more OOD."""
+    """Compute scores (N,) from logits (N, C): larger = more OOD."""
     return -temperature * torch.logsumexp(at_least_float32(logits) / temperature, 1)
 
 
@@ -35,5 +35,5 @@ class Energy(Detector):
         self.temperature = positive("temperature", temperature)
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         return energy_score(outputs.logits, self.temperature)

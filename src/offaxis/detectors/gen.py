@@ -15,7 +15,7 @@ from offaxis.networks.inference import widest
 
 
 def gen_score(logits: Tensor, gamma: float = 0.1, top: int | None = None) -> Tensor:
-    """Logits (N, C) -> scores (N,), not negative, larger = more OOD.
+    """Compute scores (N,) in [0, inf) from logits (N, C): larger = more OOD.
 
     Args:
         logits: (N, C).
@@ -47,9 +47,9 @@ class GEN(Detector):
 
     @property
     def grid(self) -> dict[str, tuple[float, ...]]:
-        """Exponents about the paper's."""
+        """Return exponents around the paper's."""
         return {"gamma": (0.01, 0.1, 0.5, 1.0)}
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         return gen_score(outputs.logits, self.gamma, self.top)

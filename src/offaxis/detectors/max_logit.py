@@ -10,7 +10,7 @@ from offaxis.heads import Outputs
 
 
 def max_logit_score(logits: Tensor) -> Tensor:
-    """Logits (N, C) -> scores (N,), larger = more OOD."""
+    """Compute scores (N,) from logits (N, C): larger = more OOD."""
     return -logits.amax(1)
 
 
@@ -21,5 +21,5 @@ class MaxLogit(Detector):
     paper = "https://arxiv.org/abs/1911.11132"
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         return max_logit_score(outputs.logits)

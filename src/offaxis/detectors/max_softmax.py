@@ -2,7 +2,7 @@ r"""The baseline: maximum softmax probability (Hendrycks, Gimpel 2017, https://a
 
 .. math:: S(x) = -\max_i p_i(x), \qquad p = \mathrm{softmax}(z)
 
-Taken in float64: in float32 every image whose largest logit leads by 17 has probability 1, and they all tie.
+Computed in float64: in float32 every image whose largest logit leads by 17 has probability 1, and they all tie.
 """
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from offaxis.networks.inference import Network, widest
 
 
 def max_softmax_score(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Logits (N, C) -> scores (N,) in [-1, -1/C], larger = more OOD."""
+    """Compute scores (N,) in [-1, -1/C] from logits (N, C): larger = more OOD."""
     return -(widest(logits) / temperature).softmax(1).amax(1)
 
 
@@ -24,8 +24,8 @@ class MaxSoftmax(Detector):
     paper = "https://arxiv.org/abs/1610.02136"
 
     def check_network(self, network: Network) -> None:
-        """Every network will do: the probabilities of an ensemble are the mean over its members."""
+        """Accept every network: the probabilities of an ensemble are the mean over its members."""
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         return max_softmax_score(outputs.logits)

@@ -2,9 +2,9 @@ r"""The cosine with the class means, for any network.
 
 .. math:: S(x) = -\max_i \cos(f(x), \mu_i), \qquad \mu_i = \text{the mean of the training features of class } i
 
-A class's weight says what tells it from the others; its mean says where its images lie. A long training makes the two
+A class's weight separates it from the others; its mean is where its training features lie. A long training makes the two
 parallel (neural collapse: Papyan, Han, Donoho 2020, https://arxiv.org/abs/2008.08186); until then what all classes have in
-common shows in the means alone, and an unfamiliar image may lack it.
+common is in the means alone, and an OOD image may lack it.
 """
 
 from torch import Tensor
@@ -32,7 +32,7 @@ class MeanCosine(Detector):
         self.expect("directions")
 
     def sizes(self) -> dict[str, int]:
-        """The width of the features."""
+        """Return the width of the features."""
         return {"features": self.directions.shape[1]}
 
     def begin(self, network: Network) -> None:
@@ -44,15 +44,15 @@ class MeanCosine(Detector):
         self._moments.add(outputs.features, labels)
 
     def finish(self) -> None:
-        """The directions of the class means, (C, d)."""
+        """Compute the directions of the class means, (C, d)."""
         self.directions = F.normalize(self._moments.means(), dim=1)
         del self._moments
 
     def cosines(self, features: Tensor) -> Tensor:
-        """Features (N, d) -> cosines with the class means, (N, C) in [-1, 1]."""
+        """Compute the cosines (N, C) in [-1, 1] of features (N, d) with the class means."""
         x = at_least_float32(features)
         return F.linear(F.normalize(x, dim=1), self.directions.to(x.dtype)).clamp(-1, 1)
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,) in [-1, 1]."""
+        """Compute scores (N,) in [-1, 1] from the Outputs of N images."""
         return -self.cosines(outputs.features).amax(1)

@@ -19,7 +19,7 @@ from offaxis.networks.inference import Network
 
 
 def rectify(features: Tensor, threshold: Tensor) -> Tensor:
-    """Features (N, d) clipped from above."""
+    """Clip features (N, d) from above."""
     return features.clamp(max=threshold.to(features.dtype))
 
 
@@ -44,7 +44,7 @@ class ReAct(ShapedEnergy):
 
     @property
     def grid(self) -> dict[str, tuple[float, ...]]:
-        """The usual quantiles."""
+        """Return the quantiles to try."""
         return {"percentile": (0.85, 0.9, 0.95, 0.99)}
 
     def begin(self, network: Network) -> None:
@@ -57,16 +57,16 @@ class ReAct(ShapedEnergy):
         self._sample.add(self.head.inputs(outputs.features))
 
     def finish(self) -> None:
-        """The thresholds at the present quantile and at those of the grid."""
+        """Compute the thresholds at the present quantile and at those of the grid."""
         activations = self._sample.rows()
         levels = sorted({self.percentile, *self.grid["percentile"]})
-        found = np.percentile(activations.cpu().numpy(), [100 * level for level in levels])
+        quantiles = np.percentile(activations.cpu().numpy(), [100 * level for level in levels])
         self.levels = torch.tensor(levels, dtype=torch.float64, device=activations.device)
-        self.thresholds = torch.tensor(found, dtype=activations.dtype, device=activations.device)
+        self.thresholds = torch.tensor(quantiles, dtype=activations.dtype, device=activations.device)
         del self._sample
 
     def shape(self, inputs: Tensor) -> Tensor:
-        """Features (N, d), clipped at the threshold of the present quantile."""
+        """Clip inputs (N, d) at the threshold of the present quantile."""
         chosen = self.thresholds.index_select(0, (self.levels - self.percentile).abs().argmin().view(1))
         return rectify(inputs, chosen)
 

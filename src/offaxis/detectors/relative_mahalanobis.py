@@ -17,7 +17,7 @@ from offaxis.networks.inference import Network
 
 
 def relative_mahalanobis_score(to_classes: Tensor, to_all: Tensor) -> Tensor:
-    """Squared distances to the classes (N, C) and to the common mean (N, 1) -> scores (N,), larger = more OOD."""
+    """Compute scores (N,) from squared distances to the classes (N, C) and to the common mean (N, 1): larger = more OOD."""
     return (to_classes - to_all).amin(1)
 
 
@@ -35,7 +35,7 @@ class RelativeMahalanobis(Detector):
         self.background = TiedGaussian()
 
     def sizes(self) -> dict[str, int]:
-        """The width of the features."""
+        """Return the width of the features."""
         return {"features": self.classes.size}
 
     def begin(self, network: Network) -> None:
@@ -47,11 +47,11 @@ class RelativeMahalanobis(Detector):
         self._moments.add(outputs.features, labels)
 
     def finish(self) -> None:
-        """Means and both covariances."""
+        """Compute the means and both covariances."""
         self.classes.set(self._moments.means(), self._moments.within())
         self.background.set(self._moments.mean().unsqueeze(0), self._moments.total())
         del self._moments
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         return relative_mahalanobis_score(self.classes(outputs.features), self.background(outputs.features))

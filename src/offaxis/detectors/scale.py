@@ -14,7 +14,7 @@ from offaxis.detectors.shaped_energy import ShapedEnergy
 
 
 def scale_activations(features: Tensor, percentile: float) -> Tensor:
-    """Features (N, d) -> (N, d), each row times exp(s_1 / s_2)."""
+    """Multiply each row of features (N, d) by exp(s_1 / s_2)."""
     return features * sum_ratio(features, percentile).exp()
 
 
@@ -35,9 +35,9 @@ class SCALE(ShapedEnergy):
 
     @property
     def grid(self) -> dict[str, tuple[float, ...]]:
-        """The usual fractions."""
+        """Return the fractions to try."""
         return {"percentile": (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)}
 
     def shape(self, inputs: Tensor) -> Tensor:
-        """Features (N, d), each row times one number."""
+        """Multiply each row of the inputs (N, d) by one number."""
         return scale_activations(inputs, self.percentile)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.detectors.base import Detector, Fitted
+from offaxis.detectors.base import Detector
 from offaxis.detectors.energy import energy_score
+from offaxis.detectors.statistics import Fitted
 from offaxis.errors import MissingOutputError
 from offaxis.heads import CosineHead, Head, LinearHead, Outputs
 from offaxis.heads.base import at_least_float32
@@ -58,16 +59,16 @@ class HeadCopy(Fitted):
         self.power = weight.new_tensor(float(isinstance(head, CosineHead)))
 
     def sizes(self) -> dict[str, int]:
-        """The width of the features."""
+        """Return the width of the features."""
         return {"features": self.weight.shape[1]}
 
     def inputs(self, features: Tensor) -> Tensor:
-        """What the linear map is applied to: features (N, d), of unit length where the head is a cosine's."""
+        """Return the inputs of the linear map: features (N, d), of unit length where the head is a cosine's."""
         x = at_least_float32(features)
         return x / self._length(x)
 
     def logits(self, inputs: Tensor, scale: Tensor | None) -> Tensor:
-        """The logits (N, C) of inputs (N, d), changed or not, with the image's own scale (N,)."""
+        """Compute logits (N, C) of inputs (N, d), changed or not, with the image's own scale (N,)."""
         logits = F.linear(inputs, self.weight.to(inputs.dtype), self.bias.to(inputs.dtype))
         return logits if scale is None else scale.to(inputs.dtype).unsqueeze(1) * logits
 
@@ -77,7 +78,7 @@ class HeadCopy(Fitted):
 
 
 class ShapedEnergy(Detector):
-    """The energy of the logits that the head gives for changed features; a subclass says how in ``shape``."""
+    """The energy of the logits that the head gives for changed features; a subclass defines the change in ``shape``."""
 
     uses = ("features",)
     needs_fit = True
@@ -88,10 +89,10 @@ class ShapedEnergy(Detector):
 
     @abstractmethod
     def shape(self, inputs: Tensor) -> Tensor:
-        """What the head's linear map is applied to (N, d) -> the same, changed (N, d)."""
+        """Change the inputs (N, d) of the head's linear map -> (N, d)."""
 
     def sizes(self) -> dict[str, int]:
-        """The width of the features."""
+        """Return the width of the features."""
         return self.head.sizes()
 
     def begin(self, network: Network) -> None:
@@ -99,5 +100,5 @@ class ShapedEnergy(Detector):
         self.head.set(network.head)
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         return energy_score(self.head.logits(self.shape(self.head.inputs(outputs.features)), outputs.scale))

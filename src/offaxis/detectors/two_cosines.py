@@ -1,9 +1,9 @@
-r"""Both cosines: with the class weights, which the network trained, and with the class means, where its images lie.
+r"""Two cosines: with the class weights of the head and with the class means of the training features.
 
 .. math:: S(x) = -\tfrac12 \left[\max_i \cos(f, w_i) + \max_i \cos(f, \mu_i)\right]
 
-The first is the cosine's own score, the second that of mean_cosine.py. There is nothing to tune and no OOD image is needed; the
-means take one pass over training images. docs/results.md has what it gains and loses.
+The first is the score of cosine.py, the second that of mean_cosine.py. There is nothing to tune and no OOD image is needed;
+the means take one pass over training images. docs/results.md compares it with both.
 """
 
 from torch import Tensor
@@ -21,6 +21,6 @@ class TwoCosines(MeanCosine):
     uses = ("features", "cosine")
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,) in [-1, 1]."""
+        """Compute scores (N,) in [-1, 1] from the Outputs of N images."""
         assert outputs.cosine is not None  # score() has checked it
         return (cosine_score(outputs.cosine) + super().forward(outputs)) / 2

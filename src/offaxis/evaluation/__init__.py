@@ -1,7 +1,6 @@
 """Detectors x networks x sets -> Results, honestly: tuning sees validation images alone, and all are tested on the same."""
 
 from offaxis.deploy.open import EvaluatedNetwork, ensemble, leave_out_ensemble, normalised, open_network, paired
-from offaxis.evaluation.detector_runs import make_detectors
 from offaxis.evaluation.evaluate import evaluate
 from offaxis.evaluation.protocols import POOLS, sets_for
 from offaxis.evaluation.results import NetworkRecord, Result
@@ -16,7 +15,6 @@ __all__ = [
     "ensemble",
     "evaluate",
     "leave_out_ensemble",
-    "make_detectors",
     "normalised",
     "open_network",
     "paired",

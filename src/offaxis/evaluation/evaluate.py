@@ -14,9 +14,9 @@ from offaxis.data import ImageSet, relation
 from offaxis.data.splits import VALIDATION_IMAGES, ValidationSplit, split_validation
 from offaxis.data.transforms import Batches
 from offaxis.deploy.open import EvaluatedNetwork
-from offaxis.detectors import Detector, fit_all
+from offaxis.detectors import Detector, compatible_detectors, fit_all
 from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
-from offaxis.evaluation.detector_runs import DetectorRun, compatible_detectors, detector_run
+from offaxis.evaluation.detector_runs import DetectorRun, detector_run
 from offaxis.evaluation.grid_scores import CONFIDENCE, ScoreRequest, gather, score_requests
 from offaxis.evaluation.protocols import PROTOCOLS, Protocol
 from offaxis.evaluation.results import NetworkRecord, Result, result_key

@@ -56,7 +56,7 @@ class Ensemble(nn.Module):
         """Compute concatenated features, log mean probability and mean cosine (None where a member has none); no scale."""
         if tuple(layers):
             raise DetectorError(
-                "Expected no layers for an ensemble, which has none of its own: score its members one by one."
+                "Expected no inner layers for an ensemble: score its members one by one."
             )
         each = [member.outputs(images) for member in self.networks]
         cosines = [out.cosine for out in each if out.cosine is not None]
@@ -161,7 +161,7 @@ class LeaveOutEnsemble(Ensemble):
         """Compute concatenated features and, as logits, the logarithm of the summed probabilities of each class."""
         if tuple(layers):
             raise DetectorError(
-                "Expected no layers for an ensemble, which has none of its own: score its members one by one."
+                "Expected no inner layers for an ensemble: score its members one by one."
             )
         each = [member.outputs(images) for member in self.networks]
         total = torch.zeros_like(each[0].logits)

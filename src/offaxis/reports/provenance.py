@@ -7,12 +7,13 @@ from typing import Any
 from offaxis.data import CATALOGUE
 from offaxis.data.splits import LARGEST_SHARE, VALIDATION_IMAGES
 from offaxis.deploy.open import short_name
-from offaxis.detectors import DETECTORS, MarginEntropyLoss
+from offaxis.detectors import DETECTORS
 from offaxis.errors import ArgumentError, OffaxisError
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
 from offaxis.networks.ensemble import folds
 from offaxis.training import RECIPES
+from offaxis.training.leave_out import MarginEntropyLoss
 from offaxis.training.step import describe_loss
 
 _OPTIONS = ("epochs", "batch_size", "learning_rate", "weight_decay", "clip", "crop", "flip", "decay_head")

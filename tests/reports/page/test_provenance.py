@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offaxis.detectors import MarginEntropyLoss
 from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.networks.ensemble import folds
 from offaxis.reports.provenance import commands, train_command
 from offaxis.training import RECIPES
+from offaxis.training.leave_out import MarginEntropyLoss
 from offaxis.training.step import describe_loss
 
 NETWORK: dict[str, Any] = {
