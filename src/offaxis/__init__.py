@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from offaxis.data.load import load_images as load_images
     from offaxis.deploy.bundle import load as load
     from offaxis.deploy.model import Model as Model
-    from offaxis.deploy.model import Prediction as Prediction
-    from offaxis.deploy.model import Verdict as Verdict
+    from offaxis.deploy.prediction import Prediction as Prediction
+    from offaxis.deploy.prediction import Verdict as Verdict
     from offaxis.deploy.open import open_network as open_network
     from offaxis.detectors.base import Detector as Detector
     from offaxis.detectors.registry import register_detector as register_detector
@@ -41,9 +41,9 @@ _HOMES = {
     "OffaxisError": "offaxis.errors",
     "Outputs": "offaxis.heads.base",
     "Paired": "offaxis.networks.classifier",
-    "Prediction": "offaxis.deploy.model",
+    "Prediction": "offaxis.deploy.prediction",
     "Recipe": "offaxis.training.recipe",
-    "Verdict": "offaxis.deploy.model",
+    "Verdict": "offaxis.deploy.prediction",
     "attach": "offaxis.networks.attach",
     "calibrate": "offaxis.calibration.calibrate",
     "load": "offaxis.deploy.bundle",
