@@ -1,4 +1,4 @@
-"""Records of an evaluation, with fields that JSON can hold: ``Result``, ``NetworkRecord``, and ``Results``, which has them all."""
+"""Records of an evaluation, with fields that JSON can hold: ``Result``, ``NetworkRecord``, and all of them as ``Results``."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields

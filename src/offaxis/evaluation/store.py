@@ -92,8 +92,7 @@ class Store:
         """Return all results in the order in which they were added, each once."""
         by_key: dict[str, Result] = {}
         for file in self._whole("results", "*.jsonl*"):
-            for values in _lines(file):
-                result = _parsed(Result.from_json, values, file)
+            for result in _results(file, file.stat().st_mtime_ns):
                 by_key.setdefault(result.key, result)
         return list(by_key.values())
 
@@ -208,6 +207,11 @@ def _parsed(make: Callable[[dict[str, Any]], Record], values: Any, file: Path) -
         return make(values)
     except (TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"{file} does not hold whole records ({error}): remove it and evaluate again.") from error
+
+
+@lru_cache(maxsize=64)  # a file of results never changes, and tables read a store again and again
+def _results(file: Path, _: int) -> tuple[Result, ...]:
+    return tuple(_parsed(Result.from_json, values, file) for values in _lines(file))
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

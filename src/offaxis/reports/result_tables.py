@@ -148,8 +148,8 @@ def pairs_table(
         title=f"{METRIC_TITLES[metric]} points, {reference.title} minus the other" if not every else "Pairs",
         columns=(*first, "difference", "low", "high", "wins", "pairs", "seeds", "sets"),
         rows=rows,
-        note="Differences of the same seed and set, in percentage points, with a 95 % bootstrap interval over seeds and sets; bold "
-        "where it leaves out zero. With fewer than about five sets the interval is too narrow.",
+        note="Differences of the same seed and set, in percentage points, with a 95 % bootstrap interval over seeds and sets; "
+        "bold where it leaves out zero. With fewer than about five sets the interval is too narrow.",
         heads=len(first),
     )
 
