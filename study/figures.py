@@ -10,7 +10,7 @@ from offaxis.evaluation.summary import summarise
 from offaxis.reports.figures import fixed_scale, ranking, save_figure
 from offaxis.reproduce import figures as drawings
 from offaxis.reproduce.items import sweep
-from study.found import of, there
+from study.query import is_evaluated, results_for
 from study.sets import REPORTED
 from study.steps import KEPT, SEEDS, WORK, chain_for, main_runs
 from study.tables import untuned
@@ -23,9 +23,9 @@ def scales(id_name: str) -> None:
     curves: dict[str, dict[float, float]] = {}
     predicted: dict[str, float] = {}
     for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items():
-        if not there(id_name, runs):
+        if not is_evaluated(id_name, runs):
             continue
-        found = [r for r in of(id_name, runs, REPORTED[id_name]) if r.detector == "cosine"]
+        found = [r for r in results_for(id_name, runs, REPORTED[id_name]) if r.detector == "cosine"]
         for group, spread in summarise(found)[0].groups.items():
             if scale is None:
                 predicted[group] = 100 * spread.mean
@@ -40,7 +40,7 @@ def ranks(id_name: str) -> None:
     for s in untuned(id_name, REPORTED[id_name]):
         whole = s.groups["all"]
         half = whole.seed_std or 0.0
-        head = "standard" if s.network.endswith("linear") else "cosine"
+        head = "standard" if s.fields.head["name"] == "linear" else "cosine"
         name = f"{s.method} ({head})"
         states[name] = f"{head} network"
         intervals[name] = (100 * whole.mean, 100 * (whole.mean - half), 100 * (whole.mean + half))

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.transforms import Batches
-from offaxis.deploy.open import EvaluatedNetwork
-from offaxis.evaluation import open_network
+from offaxis.deploy.open import EvaluatedNetwork, open_network
 from offaxis.metrics import auroc
 from study.sets import DEVELOPMENT, REPORTED
 from study.steps import SEEDS, chain_for, main_runs

@@ -19,8 +19,8 @@ from offaxis.calibration.conformal import threshold
 from offaxis.data import limit_images, load_images
 from offaxis.data.image_set import TensorSet
 from offaxis.data.transforms import Batches
+from offaxis.deploy.open import open_network
 from offaxis.detectors import fit_all, make_detectors, score_all
-from offaxis.evaluation import open_network
 from offaxis.files import write_text
 from study.steps import FREE, KEPT, SEEDS, chain_for, main_runs
 

@@ -187,7 +187,7 @@ def test_images_may_come_from_anywhere(network: Classifier, detector: Detector |
     images = _images(60, 0)
     expected = calibrate(network, images, HALF, detector)
     loader = DataLoader(TensorDataset(HALF(images.images), torch.zeros(60).long()), batch_size=25)
-    unlabelled = DataLoader(HALF(images.images), batch_size=25)  # type: ignore[arg-type]
+    unlabelled: DataLoader[Any] = DataLoader(HALF(images.images), batch_size=25)  # type: ignore[arg-type]
     given: list[tuple[Any, Normalise | None]] = [
         (Photographs(images), HALF),
         (images.images, HALF),

@@ -10,9 +10,10 @@ from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
 from offaxis.data import load_images
+from offaxis.deploy.open import open_network
 from offaxis.detectors import make_detectors
 from offaxis.errors import ArgumentError, OffaxisError
-from offaxis.evaluation import Store, open_network
+from offaxis.evaluation import Store
 from offaxis.networks import by_name
 from offaxis.training import Recipe, train
 
@@ -111,7 +112,7 @@ def test_ensembles_and_pairs(runs: Path, tmp_path: Path) -> None:
     }
     assert "cosine-ensemble" in labels["wrn-10-1-half cosine x2"]
     assert labels["wrn-10-1-half linear + wrn-10-1-half cosine"] == {"cosine", "max-softmax"}
-    assert {record.settings["together"] for record in Store(out).networks()} == {"ensemble", "paired"}
+    assert {record.kind for record in Store(out).networks()} == {"ensemble", "paired"}
 
 
 def test_a_network_of_ones_own(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
         (("--detectors", "knn:size=3"), "does not take"),
         (("--as", "paired"), "2 networks"),
         (("--ood", "svhn"), "svhn"),
-        (("--device", "abacus"), "can use here (cpu"),
+        (("--device", "abacus"), "can use here (auto, cpu"),
         (("--device", "meta"), "but got 'meta'"),
     ],
 )

@@ -27,17 +27,17 @@ def _framed(images: TensorSet, width: int) -> TensorSet:
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_a_frame_is_found_with_its_width(width: int) -> None:
     frame = inspect(_framed(_photographs(), width)).frame
-    assert frame.found
+    assert frame.is_frame
     assert frame.width == width
     assert frame.share == 1
 
 
 def test_pictures_digits_and_noise_have_no_frame() -> None:
-    assert not inspect(_photographs()).frame.found
+    assert not inspect(_photographs()).frame.is_frame
     assert inspect(_photographs()).frame.width == 0
     digits = inspect(load_images("digits")).frame
-    assert not digits.found
-    assert not inspect(load_images("gaussian-025", count=50)).frame.found
+    assert not digits.is_frame
+    assert not inspect(load_images("gaussian-025", count=50)).frame.is_frame
 
 
 def test_a_few_black_or_unframed_images_do_not_hide_a_frame() -> None:
@@ -45,7 +45,7 @@ def test_a_few_black_or_unframed_images_do_not_hide_a_frame() -> None:
     images.images[5] = 0
     images.images[17] = 90  # one without a frame
     frame = inspect(images).frame
-    assert frame.found
+    assert frame.is_frame
     assert (frame.width, round(frame.share * 299)) == (2, 298)
 
 

@@ -105,5 +105,5 @@ def test_mnist_and_its_cousin_are_whole(name: str, mean: float, split: Split) ->
 )
 def test_the_frame_is_found_where_it_is_and_nowhere_else(name: str, width: int) -> None:
     frame = inspect(_load(name, "test")).frame
-    assert frame.found == (width > 0)
+    assert frame.is_frame == (width > 0)
     assert frame.width == width

@@ -74,7 +74,8 @@ class MeanDistance(Detector):
         self.centre = torch.cat(self._features).mean(0)
 
     def forward(self, outputs: Outputs) -> Tensor:
-        return (outputs.features - self.centre).norm(dim=1) ** self.power
+        distances: Tensor = torch.linalg.vector_norm(outputs.features - self.centre, dim=1)
+        return distances.pow(self.power)
 
 
 @pytest.fixture(autouse=True)
@@ -196,9 +197,9 @@ def offer(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> list[st
     asked: list[str] = []
     points = [EntryPoint(name=name, value=value, group="offaxis.detectors") for name, value in entries]
 
-    def entry_points(**selected: str) -> EntryPoints:
-        asked.append(selected.get("name", "*"))
-        return EntryPoints(points).select(**selected)
+    def entry_points(group: str, name: str | None = None) -> EntryPoints:
+        asked.append(name or "*")
+        return EntryPoints(point for point in points if point.group == group and name in (None, point.name))
 
     monkeypatch.setattr(module, "entry_points", entry_points)
     return asked

@@ -7,6 +7,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from offaxis.cli.app import app, example
 from offaxis.errors import ArgumentError
@@ -29,16 +30,16 @@ def paper_command(
     network: Annotated[str | None, typer.Option(help="This network only: densenet-100-12 or wrn-28-10.")] = None,
     id: Annotated[str | None, typer.Option(help="This ID set only: cifar10 or cifar100.")] = None,
     metric: Annotated[str | None, typer.Option(help="This metric only: auroc, aupr_in, accuracy_at_tpr.")] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="One line a number, with every name as printed.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="One line per number, with every name as printed.")] = False,
 ) -> None:
-    """The paper's own numbers, as printed."""
-    console = Console()
+    """Print the paper's own numbers, as printed there."""
+    console = Console(emoji=False)
     if name is None:
         _list(console)
         return
     cells = paper_table(name)
-    for column, wanted in (("network", network), ("id", id), ("metric", metric)):
-        cells = _only(cells, column, wanted)
+    for column, value in (("network", network), ("id", id), ("metric", metric)):
+        cells = _only(cells, column, value)
     if csv:
         typer.echo(as_csv(cells), nl=False)
         return
@@ -64,11 +65,11 @@ def _list(console: Console) -> None:
     console.print(CITATION, style="dim", highlight=False)
 
 
-def _only(cells: list[PaperCell], column: str, wanted: str | None) -> list[PaperCell]:
-    """The cells with this value in a column, given in our words or in the paper's."""
-    if wanted is None:
+def _only(cells: list[PaperCell], column: str, value: str | None) -> list[PaperCell]:
+    """Return the cells with this value in a column, by offaxis's name or the paper's."""
+    if value is None:
         return cells
-    word = wanted.casefold()
+    word = value.casefold()
     kept = [
         cell
         for cell in cells
@@ -77,21 +78,21 @@ def _only(cells: list[PaperCell], column: str, wanted: str | None) -> list[Paper
     if not kept:
         known = ", ".join(filter(None, _values(cells, column)))
         raise ArgumentError(
-            f"Expected --{column} to be one of {known} but got {wanted!r}."
+            f"Expected --{column} to be one of {known} but got {value!r}."
             if known
-            else f"The table has no column {column}: leave out --{column} {wanted}."
+            else f"The table has no column {column}: leave out --{column} {value}."
         )
     return kept
 
 
 def _group(cell: PaperCell) -> tuple[str, ...]:
-    """The cells that are shown together: of one metric, network and ID set where lines are OOD sets."""
+    """Return what cells of one shown table share: metric, and network and ID set where lines are OOD sets."""
     together = (cell.network, cell.id) if cell.ood and cell.table != "ablation" else ()
     return _METRICS[cell.metric], *together
 
 
 def _drawn(cells: list[PaperCell], title: str) -> Table:
-    """A line for each OOD set, network or variant of the ablation; a column for each method, or ID set of the ablation."""
+    """Return a table: a line for each OOD set, network or variant, a column for each method, or ID set of the ablation."""
     first = cells[0]
     labels, across = ["ood"], "method"
     if first.table == "ablation":
@@ -106,13 +107,13 @@ def _drawn(cells: list[PaperCell], title: str) -> Table:
     columns = _values(cells, across)
     for column in columns:
         shown.add_column(column, justify="right", no_wrap=True)
-    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    lines: dict[tuple[str, ...], dict[str, Text]] = {}  # not str, which would be searched for markup
     for cell in cells:
-        value = "-" if cell.mean is None else cell.printed.replace("(", " (")
+        text = "-" if cell.mean is None else cell.printed.replace("(", " (")
         line = lines.setdefault(tuple(getattr(cell, label) for label in labels), {})
-        line[getattr(cell, across)] = f"[bold]{value}[/bold]" if cell.bold else value
+        line[getattr(cell, across)] = Text(text, "bold" if cell.bold else "")
     for names, values in lines.items():
-        shown.add_row(*names, *(values.get(column, "") for column in columns))
+        shown.add_row(*map(Text, names), *(values.get(column, Text()) for column in columns))
     return shown
 
 

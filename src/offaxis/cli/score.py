@@ -1,4 +1,4 @@
-"""``offaxis score``: a verdict for each of many images."""
+"""``offaxis score``: a prediction and a verdict for each of many images."""
 
 import io
 import sys
@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
-from offaxis.cli.app import app, example
+from offaxis.cli.app import Device, Network, Quiet, app, example, print_note
 from offaxis.errors import ArgumentError, DataError
-
-Network = Annotated[
-    str | None, typer.Option(help="file.py:function that makes the network, where the bundle holds only its weights.")
-]
 
 
 @app.command("score", epilog=example("offaxis score digits.oax photos/ more.zip --out scores.csv"))
@@ -35,15 +30,16 @@ def score_command(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads that decode, or workers of Ray.", show_default="by cores")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
-    top: Annotated[int, typer.Option(min=0, help="Images with the highest scores on the sheet.")] = 49,
+    top: Annotated[int, typer.Option(min=0, help="Images on the sheet of those with the highest scores.")] = 49,
     network: Network = None,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:
-    """Judge images: one row each with class, probability, cosine, score, p-value and verdict, or why there is none.
+    """Score images: one row each with class, probability, cosine, score, p-value and verdict, or the error.
 
-    Beside the rows a summary (.summary.json) and a sheet of the images with the highest scores (.top.png) are written.
+    A summary (.summary.json) and a sheet of the images with the highest scores (.top.png) are written beside the rows.
     """
     from offaxis.deploy.bundle import load
     from offaxis.deploy.scoring import ScoringOptions, score_images
@@ -51,7 +47,7 @@ def score_command(
 
     if engine == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")
-    model = load(bundle, network)
+    model = load(bundle, network).to(device)
     options = ScoringOptions(
         out=out,
         format=format,
@@ -64,11 +60,11 @@ def score_command(
         quiet=quiet,
     )
     summary = score_images(bundle, model, _paths(paths or ["-"]), options)
-    Console(stderr=True).print(sentences(summary), markup=False, highlight=False, soft_wrap=True)
+    print_note(sentences(summary))
 
 
 def _paths(given: list[str]) -> Iterator[str]:
-    """The paths as they were typed, with a list from standard input in place of a dash."""
+    """Return the paths, with a list from standard input in place of a dash."""
     absent = [path for path in given if path != "-" and not Path(path).exists()]
     if absent:
         raise DataError(

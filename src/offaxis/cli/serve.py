@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from offaxis.cli.app import app, example
-from offaxis.cli.score import Network
+from offaxis.cli.app import Device, Network, app, example, print_note
 from offaxis.errors import ArgumentError, MissingPackageError
 
 
@@ -22,15 +20,16 @@ def serve_command(
         Path | None, typer.Option(help="A file with the bearer token that requests must carry (else OFFAXIS_TOKEN).")
     ] = None,
     token: Annotated[str | None, typer.Option(envvar="OFFAXIS_TOKEN", hidden=True)] = None,
-    level: Annotated[float, typer.Option(help="Chance that the stream watch ever alarms without cause.")] = 0.01,
+    level: Annotated[float, typer.Option(help="Probability that the drift monitor ever raises a false alarm.")] = 0.01,
     max_body: Annotated[int, typer.Option(min=1, help="Megabytes of one request.")] = 16,
     max_images: Annotated[int, typer.Option(min=1, help="Images of one request.")] = 32,
     max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of one image.")] = 16_000_000,
-    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; beyond it the answer is 503.")] = 256,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered with 503.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Images that go through the network together.")] = 32,
     network: Network = None,
+    device: Device = "auto",
 ) -> None:
-    """Answer over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
+    """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
     from offaxis.deploy.bundle import load
 
     try:
@@ -48,15 +47,12 @@ def serve_command(
         queue=queue,
         batch=batch,
     )
-    model = load(bundle, network)
+    model = load(bundle, network).to(device)
     secret = _token(token_file, token)
-    server = make_server(model, host, port, secret, limits, level)
-    console = Console(stderr=True)
+    server = make_server(model, host=host, port=port, token=secret, limits=limits, level=level)
     if secret is None and not is_local(host):
-        console.print(
-            f"Anybody who reaches {host} can use this service: --token-file asks for a token.", style="yellow"
-        )
-    console.print(f"offaxis serves {bundle} at http://{host}:{port}  (Ctrl-C stops it)", markup=False, highlight=False)
+        print_note(f"Every client that reaches {host} can use this service: --token-file requires a token.", "yellow")
+    print_note(f"offaxis serves {bundle} at http://{host}:{port}  (Ctrl-C stops it)")
     serve(server)
 
 
@@ -64,9 +60,9 @@ def _token(file: Path | None, given: str | None) -> str | None:
     if file is None:
         return given or None
     try:
-        found = file.read_text(encoding="utf-8").strip()
+        text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"Expected a token in {file} but it cannot be read ({error}).") from error
-    if not found:
+    if not text:
         raise ArgumentError(f"Expected a token in {file} but it is empty.")
-    return found
+    return text

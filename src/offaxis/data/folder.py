@@ -174,7 +174,7 @@ class FolderSet(ImageSet):
         return self.reading.shape
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> uint8 (B, c, h, w)."""
+        """Decode the images at these indices: uint8 (B, c, h, w)."""
         return next(self.stream([indices]))
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:

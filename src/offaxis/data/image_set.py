@@ -211,7 +211,7 @@ class TensorSet(ImageSet):
         return channels, height, width
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> (B, c, h, w)."""
+        """Return the images at these indices: (B, c, h, w)."""
         return self.images[indices]
 
 
@@ -241,7 +241,7 @@ class ImageSubset(ImageSet):
         return self.whole.shape
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> (B, c, h, w)."""
+        """Return the images at these indices: (B, c, h, w)."""
         return self.whole.batch(self.indices[indices])
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -36,7 +36,7 @@ class Frame:
     sharp: float
 
     @property
-    def found(self) -> bool:
+    def is_frame(self) -> bool:
         """Whether this is a frame: a border of one width around nearly all images."""
         return self.width > 0 and self.sharp >= 0.9
 

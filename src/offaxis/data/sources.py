@@ -202,7 +202,7 @@ class DatasetImages(ImageSet):
         return self._labels
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> (B, c, h, w), uint8 or float32 in [0, 1]."""
+        """Read the images at these indices: (B, c, h, w), uint8 or float32 in [0, 1]."""
         numbers = torch.arange(len(self))[indices].tolist()
         return self._read(numbers)[0] if numbers else torch.empty(0, *self.shape, dtype=self._dtype)
 

@@ -142,7 +142,7 @@ class Matched(ImageSet):
         return self._shape
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> (B, c, h, w)."""
+        """Return the images at these indices: (B, c, h, w)."""
         return fit_batch(self.source.batch(indices), self._shape)
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:

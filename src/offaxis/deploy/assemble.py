@@ -30,6 +30,7 @@ def make_model(
     trained_on: str | None = None,
     unchecked: bool = False,
     size: int | None = None,
+    device: str = "auto",
     data: Path | None = None,
     command: Sequence[str] | None = None,
 ) -> Model:
@@ -47,6 +48,7 @@ def make_model(
         trained_on: the training images, where the networks do not name a set of the catalogue.
         unchecked: do not look for calibration images among the training images.
         size: height and width of the images, needed where ``unchecked``.
+        device: where networks run: ``auto``, ``cpu``, ``cuda``, ``mps``.
         data: where the catalogue's sets are kept.
         command: the command that makes the model, for the record.
 
@@ -55,7 +57,7 @@ def make_model(
     """
     if detector is not None:
         find_detector(detector.partition(":")[0])  # before anything is read
-    members = [open_network(network) for network in networks]
+    members = [open_network(network, device=device) for network in networks]
     network = combine(members, kind)
     _chosen(detector, network).check_network(network.network)
     _check_same_images(members)

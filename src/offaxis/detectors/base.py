@@ -34,10 +34,10 @@ TrainingImages = Any
 
 def training_batches(network: Network, images: TrainingImages, normalise: Normalise | None, batch_size: int) -> Batches:
     """Return training images as normalised batches of (images, labels); batches are returned unchanged."""
-    is_data = isinstance(images, (Dataset, DataLoader)) or hasattr(images, "column_names")
-    if normalise is None and not is_data:
-        return images
-    return as_batches(images, normalise, batch_size, labels=True, num_classes=network.num_classes)
+    batches: Batches = images
+    if normalise is not None or isinstance(images, (Dataset, DataLoader)) or hasattr(images, "column_names"):
+        batches = as_batches(images, normalise, batch_size, labels=True, num_classes=network.num_classes)
+    return batches
 
 
 def best_setting(id_scores: Tensor, ood_scores: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Paper Fig. 1: what the largest logit or cosine is, for ID images and for others."""
+"""Paper Fig. 1: histograms of the largest logit or cosine, for ID and OOD images."""
 
 import math
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Panel:
 
 @styled
 def histograms(panels: Sequence[Panel], columns: int = 2, bins: int = 50) -> Figure:
-    """Histograms of area 1 of ID and OOD values over each other, a panel for each pair.
+    """Draw overlaid histograms of area 1 of ID and OOD values, a panel for each pair.
 
     Args:
         panels: what to draw, row by row.
@@ -61,7 +61,7 @@ def histograms(panels: Sequence[Panel], columns: int = 2, bins: int = 50) -> Fig
 
 
 def overlaid(axes: Axes, known: Row, other: Row, edges: Row, names: Sequence[str]) -> None:
-    """Two histograms of area 1: ID in solid dark, OOD in light hatching, both seen through."""
+    """Draw two translucent histograms of area 1: ID in solid dark, OOD in light hatching."""
     for scores, mark, name in ((known, ID, names[0]), (other, OOD, names[1])):
         _area(axes, density(scores, edges), edges, mark, name)
     axes.set_xlim(edges[0], edges[-1])

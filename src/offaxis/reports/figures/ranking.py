@@ -1,4 +1,4 @@
-"""Who is best on average, and how sure that is."""
+"""Ranking of detectors by a mean, with intervals."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ def ranking(
     most: float | None = 100.0,
     higher_is_better: bool = True,
 ) -> Figure:
-    """A dot and an interval for each detector, the best on top.
+    """Draw a dot and an interval for each detector, the best on top.
 
     Args:
         means: detector -> (mean, low, high).

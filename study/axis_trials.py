@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.transforms import Batches
-from offaxis.deploy.open import EvaluatedNetwork
-from offaxis.evaluation import open_network
+from offaxis.deploy.open import EvaluatedNetwork, open_network
 from offaxis.heads import CosineHead, Outputs
 from offaxis.metrics import auroc
 from study.sets import DEVELOPMENT

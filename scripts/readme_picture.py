@@ -1,6 +1,6 @@
-"""The README's picture: the demo's histograms for two sets of strangers, first seed.
+"""Draw the README's picture: the demo's histograms for two OOD sets, first seed.
 
-python runs/readme_picture.py docs/images/demo
+python scripts/readme_picture.py docs/images/demo
 """
 
 import sys
@@ -11,7 +11,14 @@ from offaxis.reports.figures import Panel, histograms, save_figure
 demo = run_demo(seeds=1)
 label = {"standard": "largest logit, standard network", "cosine": "largest cosine, cosine network"}
 panels = [
-    Panel("", demo.largest[kind]["digits"], demo.largest[kind][name], "digits", name, label[kind])
+    Panel(
+        title="",
+        id_scores=demo.largest[kind]["digits"],
+        ood_scores=demo.largest[kind][name],
+        id_name="digits",
+        ood_name=name,
+        label=label[kind],
+    )
     for name in ("photographs", "Gaussian noise")
     for kind in ("standard", "cosine")
 ]

@@ -2,7 +2,7 @@
 
 The source is not part of the project: it comes with arXiv:1905.10628.
 
-    python runs/transcribe_paper.py PAPER.TEX
+    python scripts/transcribe_paper.py PAPER.TEX
 """
 
 import argparse

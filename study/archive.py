@@ -1,4 +1,4 @@
-"""Make the small copy of the results that is kept with the project: ``python -m study.keep``."""
+"""Make the small copy of the results that is kept with the project: ``python -m study.archive``."""
 
 import shutil
 
@@ -7,7 +7,7 @@ from offaxis.evaluation.store import archive_store
 from study.steps import KEPT, WORK
 
 IMAGES = 800
-"""Scores kept of each set: all that were tested."""
+"""Test images of each set whose scores are kept: all of them."""
 
 
 def main() -> None:
