@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from offaxis.data import ImageSet
     from offaxis.deploy.evaluated_network import EvaluatedNetwork
+    from offaxis.deploy.model import Model
     from offaxis.deploy.open import NetworkSource
     from offaxis.evaluation import Result
     from offaxis.heads import HeadLike
@@ -187,7 +188,7 @@ def train_run(
     fabric = _fabric(device, devices, nodes, run.precision)
     fabric.launch()
     torch.manual_seed(run.seed)
-    classifier = make_network(run, len(images.classes), images.shape[0])
+    classifier = _make_network(run, len(images.classes), images.shape[0])
     try:
         trained = train(
             classifier,
@@ -217,7 +218,7 @@ def train_run(
     return trained
 
 
-def make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Classifier":
+def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Classifier":
     """Make the network of a run with fresh weights, drawn from torch's global generator.
 
     A function of a Python file takes nothing and makes the whole network, with its head.
@@ -225,9 +226,7 @@ def make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Class
     Raises:
         ArgumentError: there is no such network or head, or it does not take what the run describes.
     """
-    from offaxis.deploy.open import open_network
     from offaxis.networks import by_name
-    from offaxis.networks.classifier import Classifier
 
     head = _head(run.head, run.scale, run.hidden)
     if not _is_elsewhere(run.architecture):
@@ -240,12 +239,8 @@ def make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Class
             raise ArgumentError(
                 f"Expected no --head, --scale and --hidden beside {run.architecture}, which has its own."
             )
-        network = open_network(run.architecture).network
-    else:
-        network = open_network(run.architecture, num_classes=num_classes, in_channels=in_channels, head=head).network
-    if not isinstance(network, Classifier):
-        raise ArgumentError(f"Expected one Classifier to train but {run.architecture} is a {type(network).__name__}.")
-    return network
+        return _open_classifier(run.architecture)
+    return _open_classifier(run.architecture, num_classes=num_classes, in_channels=in_channels, head=head)
 
 
 def _is_python(architecture: str) -> bool:
@@ -257,21 +252,36 @@ def _is_elsewhere(architecture: str) -> bool:
     return ":" in architecture or _is_python(architecture)
 
 
-def open_runs(paths: Sequence[str], network: str | None) -> "list[NetworkSource]":
-    """Return networks as ``open_network`` takes them; runs of an own network with their weights.
+def open_runs(paths: Sequence[str], network: str | None) -> "list[NetworkSource | Model]":
+    """Return networks as ``open_network`` takes them; runs and bundles of an own network with their weights.
 
     Args:
         paths: folders of training runs, bundles and so on.
         network: ``file.py:function`` that makes the network of the runs; None where they can be opened without.
+
+    Raises:
+        ArgumentError: the function does not make a Classifier.
     """
     if network is None:
         return list(paths)
-    from offaxis.deploy.open import open_network
-    from offaxis.networks.classifier import Classifier
+    from offaxis.deploy.bundle import load
     from offaxis.training import load_run
 
-    networks = [open_network(network).network for _ in paths]
-    return [load_run(path, into=n) for path, n in zip(paths, networks, strict=True) if isinstance(n, Classifier)]
+    return [
+        load_run(path, into=_open_classifier(network)) if (Path(path) / "run.json").exists() else load(path, network)
+        for path in paths
+    ]
+
+
+def _open_classifier(source: str, **options: Any) -> "Classifier":
+    """Open a network that must be a single Classifier."""
+    from offaxis.deploy.open import open_network
+    from offaxis.networks.classifier import Classifier
+
+    network = open_network(source, **options).network
+    if not isinstance(network, Classifier):
+        raise ArgumentError(f"Expected one Classifier but {source} is a {type(network).__name__}.")
+    return network
 
 
 def _head(name: str, scale: str | float | None, hidden: int | None) -> "HeadLike":

@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
 
+from offaxis.cli import app
 from offaxis.cli.app import HEAD_NAMES, METRIC_NAMES, POOL_NAMES, RECIPE_NAMES
 from offaxis.evaluation import POOLS
 from offaxis.heads import HEADS
@@ -56,3 +59,17 @@ def test_help_texts_name_what_there_is() -> None:
     assert tuple(RECIPES) == RECIPE_NAMES
     assert tuple(POOLS) == POOL_NAMES
     assert tuple(HIGHER_IS_BETTER) == METRIC_NAMES
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["train", "evaluate", "bundle", "calibrate", "score", "serve", "reproduce", "bench cost"],
+)
+def test_every_command_that_runs_a_network_takes_the_same_device(words: str) -> None:
+    command: Any = typer.main.get_command(app)
+    for word in words.split():
+        command = command.commands[word]
+    [device] = [parameter for parameter in command.params if parameter.name == "device"]
+    assert device.opts == ["--device"]
+    assert device.default == "auto"
+    assert device.help == "Where networks run: auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:1, ... or mps."
