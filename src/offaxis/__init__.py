@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from offaxis.data.load import load_images as load_images
     from offaxis.deploy.bundle import load as load
     from offaxis.deploy.model import Model as Model
+    from offaxis.deploy.open import open_network as open_network
     from offaxis.deploy.prediction import Prediction as Prediction
     from offaxis.deploy.prediction import Verdict as Verdict
-    from offaxis.deploy.open import open_network as open_network
     from offaxis.detectors.base import Detector as Detector
     from offaxis.detectors.registry import register_detector as register_detector
     from offaxis.errors import OffaxisError as OffaxisError
