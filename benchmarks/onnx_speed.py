@@ -1,6 +1,6 @@
 """onnxruntime against eager PyTorch on this CPU: images a second from uint8 pixels to p-values, one thread each.
 
-    python benchmarks/onnx_speed.py
+    python -m benchmarks.onnx_speed
 
 Both do the same work: normalise, network, cosine score, p-value. Median and spread of rounds; prints JSON.
 """
@@ -33,7 +33,7 @@ def main(seconds: float = 3.0) -> None:
     options.intra_op_num_threads = 1
     rows = []
     for name, shape in CASES:
-        model = made(name, shape)
+        model = random_model(name, shape)
         with tempfile.TemporaryDirectory() as room:
             difference = export_onnx(model, Path(room) / "x.onnx")
             session = onnxruntime.InferenceSession(
@@ -45,7 +45,7 @@ def main(seconds: float = 3.0) -> None:
             with torch.inference_mode():
                 eager = rounds(lambda pixels=pixels, graph=graph: graph(pixels), batch, seconds)  # type: ignore[misc]
             feed = {INPUT: pixels.numpy()}
-            runtime = rounds(lambda s=session, w=wanted, f=feed: s.run(w, f), batch, seconds)  # type: ignore[misc]
+            runtime = rounds(lambda s=session, o=wanted, f=feed: s.run(o, f), batch, seconds)  # type: ignore[misc]
             ratio = runtime["median"] / eager["median"]
             rows.append(
                 {"network": name, "batch": batch, "eager": eager, "onnxruntime": runtime, "ratio": round(ratio, 2)}
@@ -55,7 +55,7 @@ def main(seconds: float = 3.0) -> None:
     print(json.dumps({"images_a_second": rows, **versions}, indent=2))
 
 
-def made(name: str, shape: tuple[int, int, int]) -> Model:
+def random_model(name: str, shape: tuple[int, int, int]) -> Model:
     torch.manual_seed(0)
     network = networks.by_name(name)(num_classes=10, in_channels=shape[0]).eval()
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

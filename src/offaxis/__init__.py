@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from offaxis.detectors.base import Detector as Detector
     from offaxis.detectors.registry import register_detector as register_detector
     from offaxis.errors import OffaxisError as OffaxisError
+    from offaxis.evaluation.evaluate import evaluate as evaluate
+    from offaxis.evaluation.results import Results as Results
     from offaxis.heads.base import Outputs as Outputs
     from offaxis.heads.cosine import CosineHead as CosineHead
     from offaxis.heads.linear import LinearHead as LinearHead
@@ -43,9 +45,11 @@ _HOMES = {
     "Paired": "offaxis.networks.classifier",
     "Prediction": "offaxis.deploy.prediction",
     "Recipe": "offaxis.training.recipe",
+    "Results": "offaxis.evaluation.results",
     "Verdict": "offaxis.deploy.prediction",
     "attach": "offaxis.networks.attach",
     "calibrate": "offaxis.calibration.calibrate",
+    "evaluate": "offaxis.evaluation.evaluate",
     "load": "offaxis.deploy.bundle",
     "load_images": "offaxis.data.load",
     "open_network": "offaxis.deploy.open",

@@ -204,17 +204,15 @@ def test_a_model_is_moved_to_a_device(world: World, bundle: Path) -> None:
     assert loaded.to("auto").device.type in ("cpu", "cuda", "mps")
 
 
-def test_network_and_detector_move_together(world: World) -> None:
+def test_network_and_detector_move_together(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     detector = KNN(k=5).fit(world.trained.classifier, loader_of(world, "train"))
-    made = Model.calibrated(world.trained, world.calibration, detector=detector)
-    moved: list[Any] = []
-    made.network.to = moved.append  # type: ignore[method-assign, assignment]
-    made.detector.to = lambda *where: moved.append(where)  # type: ignore[method-assign, assignment, misc]
-    try:
-        made.to("cpu")
-    finally:
-        del made.network.to, made.detector.to
-    assert moved == [torch.device("cpu"), (torch.device("cpu"), None)]
+    Model.calibrated(world.trained, world.calibration, detector=detector).save(tmp_path / "x.oax")
+    loaded = offaxis.load(tmp_path / "x.oax")
+    monkeypatch.setattr("offaxis.deploy.model.resolve_device", torch.device)
+    loaded.to("meta")  # which every machine has
+    parts = [*loaded.network.state_dict().values(), *loaded.detector.state_dict().values()]
+    assert {tensor.device.type for tensor in parts} == {"meta"}
+    assert loaded.device.type == "meta"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -28,6 +27,7 @@ from offaxis.deploy.scoring.rows import Journal
 from offaxis.deploy.scoring.run import write_top_sheet
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.models import World, write_images
+from tests.waiting import eventually
 
 run = CliRunner().invoke
 
@@ -109,7 +109,9 @@ def test_three_formats_say_the_same(bundle: Path, mixed: Path, tmp_path: Path) -
     assert parquet.read_table(tmp_path / "a.parquet").to_pylist() == rows
 
 
-def test_a_run_that_stopped_goes_on(bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_that_stopped_goes_on(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, names = tmp_path / "out.jsonl", [str(path) for path in pictures]
     whole = scored(bundle, names, tmp_path / "whole.jsonl", batch=4)
     judged: list[int] = []
@@ -162,9 +164,7 @@ def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Pat
     ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     journal = tmp_path / "out.jsonl.journal"
-    deadline = time.monotonic() + 60
-    while (not journal.exists() or journal.stat().st_size < 5000) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert eventually(lambda: journal.exists() and journal.stat().st_size >= 5000, 60)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not out.exists()

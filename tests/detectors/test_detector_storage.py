@@ -51,10 +51,15 @@ def test_foreign_files(saved: Path, tmp_path: Path) -> None:
         save_file({}, other, {"format": "offaxis-detector", "version": "2", "description": description})
         with pytest.raises(DetectorFileError):
             load_detector(other)
-    wrong = '{"detector": "knn", "class": null, "arguments": {"k": -1}, "tuned_on": null}'
-    save_file({}, other, {"format": "offaxis-detector", "version": "2", "description": wrong})
-    with pytest.raises(DetectorFileError, match="whole detector"):
-        load_detector(other)
+    for wrong in (
+        '{"detector": "knn", "class": null, "arguments": {"k": -1}, "tuned_on": null}',
+        '{"detector": "knn", "class": 3, "arguments": {"k": 1}, "tuned_on": null}',
+        '{"detector": ["knn"], "class": null, "arguments": {}, "tuned_on": null}',
+        '["knn"]',
+    ):
+        save_file({}, other, {"format": "offaxis-detector", "version": "2", "description": wrong})
+        with pytest.raises(DetectorFileError, match="whole detector"):
+            load_detector(other)
 
 
 def test_layers_with_dots_in_their_names(toy: Toy, network_of: NetworkOf, tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 import importlib.util
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "practitioner.py"
 
 
-def test_the_whole_way(tmp_path: Path, capsys: Any) -> None:
+def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mlxtend")
     pytest.importorskip("uvicorn")
     spec = importlib.util.spec_from_file_location("practitioner", EXAMPLE)

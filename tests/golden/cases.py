@@ -253,7 +253,9 @@ ZOO_ARGUMENTS: dict[str, dict[str, Any]] = {
     "pytorch-ood-mahalanobisodin": {"eps": 0.001},
 }
 ZOO_CASES: dict[str, tuple[str, dict[str, Any], str]] = {
-    name: (name, {"keywords": ZOO_ARGUMENTS.get(name)}, "linear") for name in DETECTORS if name.startswith("pytorch-ood-")
+    name: (name, {"keywords": ZOO_ARGUMENTS.get(name)}, "linear")
+    for name in DETECTORS
+    if name.startswith("pytorch-ood-")
 } | {
     f"{name}, cosine head": (name, {"keywords": ZOO_ARGUMENTS.get(name)}, "cosine")
     for name in ("pytorch-ood-dice", "pytorch-ood-nnguide", "pytorch-ood-react", "pytorch-ood-vim", "pytorch-ood-fdbd")
@@ -272,7 +274,15 @@ DIGITS_CASES |= {
     "cosine-ensemble on digits-ensemble": ("cosine-ensemble", {}, "digits-ensemble"),
 }
 DETECTOR_CASES = NATIVE_CASES | ZOO_CASES | DIGITS_CASES
-PERTURBING = ("odin", "mahalanobis", "leave-out", "pytorch-ood-mcd", "pytorch-ood-grad", "pytorch-ood-nacue", "pytorch-ood-vim")
+PERTURBING = (
+    "odin",
+    "mahalanobis",
+    "leave-out",
+    "pytorch-ood-mcd",
+    "pytorch-ood-grad",
+    "pytorch-ood-nacue",
+    "pytorch-ood-vim",
+)
 """Detectors whose scores hang on the sign of gradients near zero, on random masks or on a near-singular matrix: on another
 machine most images agree."""
 

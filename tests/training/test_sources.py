@@ -26,7 +26,7 @@ def normalised(count: int = 200) -> TensorDataset:
     return TensorDataset((images.images.float() / 255 - 0.3) / 0.35, images.labels)
 
 
-def loader(count: int = 200, shuffle: bool = True) -> "DataLoader[tuple[Tensor, Tensor]]":
+def loader(count: int = 200, shuffle: bool = True) -> "DataLoader[tuple[Tensor, ...]]":
     return DataLoader(normalised(count), batch_size=50, shuffle=shuffle)
 
 

@@ -113,6 +113,7 @@ class Model:
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
         detector = _with_contiguous_buffers(detector or default_detector(opened.network, std))
+        _move(detector, _device_of(opened.network))
         used_sets = [as_image_set(other) for other in used]
         hashes = [h for other in used_sets for h in image_hashes(match(other, preprocessing.shape))]
         calibration, calibration_set = _calibrate(
@@ -159,8 +160,7 @@ class Model:
     @property
     def device(self) -> torch.device:
         """The device of the network."""
-        parameter = next(self.network.parameters(), None)
-        return torch.device("cpu") if parameter is None else parameter.device
+        return _device_of(self.network)
 
     def to(self, device: str | torch.device) -> Self:
         """Move network and detector to a device (``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``), in place.
@@ -170,7 +170,7 @@ class Model:
         """
         target = resolve_device(device)
         self.network.to(target)
-        self.detector.to(target, torch.float32 if target.type == "mps" else None)  # which has no float64
+        _move(self.detector, target)
         return self
 
     def predict(self, images: "ImageLike | Sequence[ImageLike] | Dataset[Any] | DataLoader[Any]") -> list[Prediction]:
@@ -300,6 +300,15 @@ def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict
         "members": list(opened.members),
         "training_command": opened.command,
     }
+
+
+def _device_of(network: AnyNetwork) -> torch.device:
+    parameter = next(network.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _move(detector: Detector, device: torch.device) -> None:
+    detector.to(device, torch.float32 if device.type == "mps" else None)  # which has no float64
 
 
 def _is_dataset(images: Any) -> bool:

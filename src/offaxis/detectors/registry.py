@@ -275,7 +275,7 @@ def rebuild_detector(description: Mapping[str, Any], tensors: Mapping[str, Tenso
     Raises:
         DetectorFileError: its class is not known here; the message says how to make it known.
     """
-    name, path = description["detector"], description["class"]
+    name, path = description["detector"], description.get("class")
     if not _is_known(name):
         if path is None:
             raise DetectorFileError(f"Expected one of the detectors {', '.join(DETECTORS)} but got {name!r}.")
@@ -338,5 +338,5 @@ def load_detector(path: Path) -> Detector:
         return rebuild_detector(json.loads(header["description"]), tensors)
     except DetectorError:
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError, OffaxisError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OffaxisError) as error:
         raise DetectorFileError(f"{path} does not hold a whole detector ({error}).") from None

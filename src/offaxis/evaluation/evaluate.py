@@ -15,7 +15,7 @@ from torch import Tensor
 
 from offaxis import __version__
 from offaxis.data import PUBLISHED, ImageSet, Normalise, relation
-from offaxis.data.sources import as_batches
+from offaxis.data.sources import as_batches, is_loader
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.deploy.open import EvaluatedNetwork, checksum, open_network
 from offaxis.detectors import Detector, compatible_detectors, fit_all, make_detectors
@@ -33,15 +33,7 @@ from offaxis.evaluation.grid_scores import (
 )
 from offaxis.evaluation.protocols import PROTOCOLS, Protocol
 from offaxis.evaluation.results import NetworkRecord, Result, Results, result_key
-from offaxis.evaluation.sets import (
-    EvaluationSet,
-    check_labels,
-    from_images,
-    from_loader,
-    is_loader,
-    named_sets,
-    open_images,
-)
+from offaxis.evaluation.sets import EvaluationSet, from_images, from_loader, named_sets, open_images
 from offaxis.evaluation.store import Store
 from offaxis.metrics import all_metrics, area_under_risk_coverage, expected_calibration_error
 from offaxis.networks.inference import resolve_device
@@ -175,22 +167,23 @@ class _Evaluation:
             normalise = Normalise.from_images(self.training_images)
         self.subject = replace(self.subject, normalise=normalise)
 
-        def opened(data: Any, name: str, like: tuple[int, int, int] | None) -> EvaluationSet:
+        def opened(
+            data: Any, name: str, *, like: tuple[int, int, int] | None = None, num_classes: int | None = None
+        ) -> EvaluationSet:
             if is_loader(data):
-                return from_loader(data, name, validation=validation, batch_size=batch_size)
+                return from_loader(data, name, validation=validation, num_classes=num_classes)
             images = open_images(data, name, like=like)
             if normalise is None:
                 raise ArgumentError(
                     f"Expected to know how images are normalised for {self.subject.label}: pass normalise=Normalise(mean, "
                     "std), the training images, or DataLoaders of normalised images."
                 )
-            return from_images(images, normalise, validation=validation, batch_size=batch_size)
+            return from_images(images, normalise, validation=validation, batch_size=batch_size, num_classes=num_classes)
 
-        if id_images is not None:
-            check_labels(id_images)
-        self.id = opened(id if id_images is None else id_images, id_name, None)
+        classes = self.subject.network.num_classes
+        self.id = opened(id if id_images is None else id_images, id_name, num_classes=classes)
         for name, data in named_sets(ood, self.id.name).items():
-            self.sets[name] = replace(opened(data, name, self.id.shape), name=name)
+            self.sets[name] = replace(opened(data, name, like=self.id.shape), name=name)
         if self.store is not None:
             _check_label(self.subject, self.id.name, self.store)
         self.scores = ScoreCache(self.subject.key, self.store)
@@ -206,7 +199,7 @@ class _Evaluation:
         usable = []
         for detector in made:
             if self.train is None and detector.needs_fit and not detector.fitted:
-                reason = "it must be fitted: pass the training images, train=..."
+                reason = "it must be fitted: pass the training images as `train`"
                 if detector.name in named:
                     raise ArgumentError(f"Expected training images for {detector.name}: {reason}.")
                 self.note(f"{detector.name} is left out: {reason}.")

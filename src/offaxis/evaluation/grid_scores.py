@@ -212,9 +212,10 @@ def _shared_pass(
             for one, values in zip(score, parts, strict=True):
                 values.append(_array(one(outputs)))
             if keep_confidence is not None:
+                assert labels is not None
                 best = widest(outputs.logits).softmax(1).max(1)
                 probabilities.append(_array(best.values))
-                correct.append(_array(best.indices == labels))
+                correct.append(_array(best.indices.eq(labels)))
     if keep_confidence is not None:
         keep_confidence(Confidence(np.concatenate(probabilities), np.concatenate(correct)))
     for request, values in zip(requests, parts, strict=True):

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import RandomSampler
 
 from offaxis.data import ImageSet, Normalise, load_images
-from offaxis.data.sources import LoaderBatches, as_batches, as_image_set
+from offaxis.data.sources import as_batches, as_image_set
 from offaxis.data.splits import LARGEST_SHARE, split_validation
 from offaxis.data.transforms import match
-from offaxis.errors import ArgumentError, DataError, EvaluationError
+from offaxis.errors import DataError, EvaluationError
 from offaxis.evaluation.protocols import sets_for
 from offaxis.evaluation.results import SetRecord
 from offaxis.files import digest
@@ -58,24 +58,40 @@ class EvaluationSet:
         return SetRecord(self.about, self.validation.numpy(), self.test.numpy())
 
 
-def from_images(images: ImageSet, normalise: Normalise, *, validation: int, batch_size: int) -> EvaluationSet:
-    """Split off the validation images of an ImageSet."""
+def from_images(
+    images: ImageSet, normalise: Normalise, *, validation: int, batch_size: int, num_classes: int | None = None
+) -> EvaluationSet:
+    """Split off the validation images of an ImageSet.
+
+    Args:
+        images: the set.
+        normalise: what the network's images go through.
+        validation: at most so many images are split off.
+        batch_size: images at a time.
+        num_classes: of the network, for ID images, which must have labels; None for OOD images.
+    """
     split = split_validation(images, validation)
     return EvaluationSet(
         name=images.name,
         shape=images.shape,
-        batches=as_batches(images, normalise, batch_size),
+        batches=as_batches(images, normalise, batch_size, labels=num_classes is not None, num_classes=num_classes),
         validation=split.validation,
         test=split.test,
         about=split.about(),
     )
 
 
-def from_loader(loader: Any, name: str, *, validation: int, batch_size: int) -> EvaluationSet:
+def from_loader(loader: Any, name: str, *, validation: int, num_classes: int | None = None) -> EvaluationSet:
     """Split off the first images of a DataLoader; its batches are used unchanged.
 
     The loader is iterated once to count and to fingerprint its images, so that a loader whose images or order change is
     recognised.
+
+    Args:
+        loader: a DataLoader of (normalised images, labels), or anything else that can be iterated again.
+        name: what tables call the set.
+        validation: at most so many images are split off.
+        num_classes: of the network, for ID images, which must have labels; None for OOD images.
 
     Raises:
         DataError: it shuffles, or gives no images.
@@ -85,7 +101,8 @@ def from_loader(loader: Any, name: str, *, validation: int, batch_size: int) -> 
             f"Expected a DataLoader that gives the same images in the same order each time but that of {name} shuffles: "
             "make it with shuffle=False."
         )
-    batches = _Fingerprinted(as_batches(loader, None, batch_size), name)
+    checked = as_batches(loader, None, 1, labels=num_classes is not None, num_classes=num_classes)
+    batches = _Fingerprinted(checked, name)
     for _ in batches:
         pass
     if batches.shape is None:
@@ -131,11 +148,6 @@ class _Fingerprinted:
                 "not: use shuffle=False and no random transforms."
             )
         self.fingerprint, self.count = checksum.hexdigest(), count
-
-
-def is_loader(data: object) -> bool:
-    """Return whether this gives batches that are used unchanged, rather than images."""
-    return isinstance(data, (DataLoader, LoaderBatches))
 
 
 def open_images(data: Any, name: str, *, like: tuple[int, int, int] | None = None, split: str = "test") -> ImageSet:
@@ -184,9 +196,3 @@ def _is_pair(data: Sequence[Any]) -> bool:
     return (
         isinstance(data, tuple) and len(data) == 2 and not any(isinstance(part, (str, Path, ImageSet)) for part in data)
     )
-
-
-def check_labels(images: ImageSet) -> None:
-    """Raise ArgumentError where ID test images have no labels."""
-    if images.labels is None:
-        raise ArgumentError(f"Expected ID test images with labels but {images.name} has none.")

@@ -10,7 +10,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise
-from offaxis.errors import ArgumentError, DataError
+from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
+from offaxis.errors import DataError
 from offaxis.networks.classifier import Classifier
 from offaxis.training.plan import ImagePlan, LoaderPlan, Plan
 from offaxis.training.recipe import Recipe
@@ -104,9 +105,10 @@ class DataLoaderBatches(TrainingBatches):
     whole_epochs = True
     normalise = None
 
-    def __init__(self, loader: Iterable[tuple[Tensor, Tensor]], plan: LoaderPlan, dataset: Any) -> None:
-        self.loader, self.plan, self.dataset = loader, plan, dataset
-        self.classes = tuple(map(str, getattr(dataset, "classes", None) or ()))
+    def __init__(self, loader: LoaderBatches, plan: LoaderPlan) -> None:
+        self.loader, self.plan = loader, plan
+        self.dataset = getattr(loader.loader, "dataset", loader.loader)
+        self.classes = tuple(map(str, getattr(self.dataset, "classes", None) or ()))
 
     def read(self, first: int, last: int) -> Iterator[Share]:
         """Iterate over the batches of the steps from ``first``, which begins an epoch, to before ``last``."""
@@ -132,9 +134,8 @@ class DataLoaderBatches(TrainingBatches):
 
     def describe(self) -> dict[str, Any]:
         """Describe the loader by its dataset; it is not read for a checksum, as it may give other images each time."""
-        name = getattr(self.dataset, "name", None) or type(self.dataset).__name__
         images = len(self.dataset) if isinstance(self.dataset, Sized) else None
-        return {"name": name, "images": images, "fingerprint": None}
+        return {"name": self.loader.name, "images": images, "fingerprint": None}
 
 
 def training_batches(
@@ -154,23 +155,19 @@ def training_batches(
         DataError: there are no images, no labels, or labels outside 0..C-1.
         ArgumentError: ``normalise`` was given for a DataLoader.
     """
-    from offaxis.data.sources import as_batches, as_image_set, is_loader
-
     share = {"seed": seed, "processes": fabric.world_size, "rank": fabric.global_rank}
     if not is_loader(data):
         images = as_image_set(data)
         _check_range(labels_of(images, "train on"), classifier.num_classes, images.name)
         plan = ImagePlan(images=len(images), recipe=recipe, **share)
         return ImageSetBatches(images, plan, normalise or Normalise.from_images(images))
-    if normalise is not None:
-        raise ArgumentError(
-            "Expected normalise=None for a DataLoader, whose batches are used unchanged, but got one: normalise in the "
-            "loader's dataset, or pass the dataset itself."
-        )
-    loader: Any = fabric.setup_dataloaders(data, move_to_device=False) if fabric.world_size > 1 else data
-    own = recipe.replace(batch_size=getattr(data, "batch_size", None), crop=0, flip=False)
-    batches: Any = as_batches(loader, None, own.batch_size, labels=True, num_classes=classifier.num_classes)
-    return DataLoaderBatches(batches, LoaderPlan(per_epoch=len(batches), recipe=own, **share), _dataset(data))
+    loader = data.loader if isinstance(data, LoaderBatches) else data
+    own = recipe.replace(batch_size=getattr(loader, "batch_size", None), crop=0, flip=False)
+    if fabric.world_size > 1:
+        loader = fabric.setup_dataloaders(loader, move_to_device=False)  # each process gets its own share
+    batches = as_batches(loader, normalise, own.batch_size, labels=True, num_classes=classifier.num_classes)
+    assert isinstance(batches, LoaderBatches)
+    return DataLoaderBatches(batches, LoaderPlan(per_epoch=len(batches), recipe=own, **share))
 
 
 def validation_batches(
@@ -181,8 +178,6 @@ def validation_batches(
     Raises:
         DataError: there are no images, no labels, or labels of other classes than those that are trained.
     """
-    from offaxis.data.sources import as_batches, as_image_set, is_loader
-
     if is_loader(validation):
         return as_batches(validation, None, 512, labels=True, num_classes=classifier.num_classes)
     images = as_image_set(validation)
@@ -198,11 +193,6 @@ def validation_batches(
             "images are normalised is not known."
         )
     return as_batches(images, training.normalise, 512)
-
-
-def _dataset(loader: Any) -> Any:
-    """Return the dataset of a DataLoader, or the loader itself where it has none."""
-    return getattr(loader, "dataset", loader)
 
 
 def labels_of(data: ImageSet, purpose: str) -> Tensor:

@@ -55,7 +55,7 @@ def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, st
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:  # it hides the operating system's error number in its message
-        raise OSError(_errno(str(error)), str(error)) from error
+        raise OSError(_errno(str(error)), str(error), str(path)) from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

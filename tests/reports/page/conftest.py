@@ -1,6 +1,7 @@
 """A results store with random scores: two networks, two seeds, four methods, three sets, both protocols."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
         store.add_set(part.key, SetRecord(part.about(), part.validation.numpy(), part.test.numpy()))
     results = []
     for head in ("cosine", "linear"):
-        label, fields = f"wrn-10-1 {head}", {"architecture": "wrn-10-1", "head": {"name": head, "scale": None}}
+        label = f"wrn-10-1 {head}"
+        fields: dict[str, Any] = {"architecture": "wrn-10-1", "head": {"name": head, "scale": None}}
         for seed in (0, 1):
             weights = f"{label[-6:]}{seed}".encode().hex().ljust(64, "0")
             id_data = parts["small-digits"].key

@@ -208,8 +208,9 @@ def test_variants_of_a_network_are_not_set_beside_the_paper(made_up: Store) -> N
     }
     variants = [replace(r, network=label, **change) for r in results for label, change in changes.items()]
     assert paper_rows(summarise([*results, *variants])) == plain
-    usual = {"head": {"name": "cosine", "scale": "predicted", "hidden": None}, "settings": {"loss": "cross_entropy"}}
-    same = [replace(r, **(usual if r.head["name"] == "cosine" else {})) for r in results]
+    head = {"name": "cosine", "scale": "predicted", "hidden": None}
+    default: dict[str, Any] = {"head": head, "settings": {"loss": "cross_entropy"}}
+    same = [replace(r, **(default if r.head["name"] == "cosine" else {})) for r in results]
     assert [s.title for s in paper_rows(summarise(same))] == [s.title for s in plain]
     assert len(paper_numbers(plain, "auroc")) == sum(len(s.rows) for s in plain)
 

@@ -1,7 +1,7 @@
-"""How often the stream watch alarms without cause, and how soon it does with cause.
+"""False alarms of the drift monitor on ID streams, and its delay after a change.
 
-    python benchmarks/stream_watch.py            200 streams of 20,000 images
-    python benchmarks/stream_watch.py 40 5000    a shorter look
+    python -m benchmarks.drift_monitor            # 200 streams of 20,000 images
+    python -m benchmarks.drift_monitor 40 5000    # fewer and shorter streams
 
 Scores are drawn: ID from N(0, 1), OOD from N(3, 1), which a detector with an AUROC of 0.983 gives. Prints JSON.
 """
@@ -23,7 +23,10 @@ SHOWN = 50
 
 
 def adaptive_bettor_alarms(ps: NDArray[np.float64], bins: int = 10) -> bool:
-    """Another martingale: bets on the histogram of the p-values so far. It finds any departure, but later than ours."""
+    """Return whether another martingale alarms, which bets on the histogram of the p-values so far.
+
+    It detects any departure from uniform p-values, but later than ours.
+    """
     counts, wealth = [1.0] * bins, 0.0
     for number, p in enumerate(ps.tolist()):
         place = min(int(p * bins), bins - 1)
@@ -43,21 +46,21 @@ def main(streams: int = 200, length: int = 20_000) -> None:
         random = np.random.default_rng(seed)
         calibration = random.standard_normal(CALIBRATION)
         quiet = random.standard_normal(length)
-        watch = DriftMonitor(calibration, LEVEL, seed)
+        monitor = DriftMonitor(calibration, LEVEL, seed)
         start = time.perf_counter()
-        online = np.array([watch.add(score) for score in quiet.tolist()])
+        online = np.array([monitor.add(score) for score in quiet.tolist()])
         seconds += time.perf_counter() - start
-        alarms += watch.state().alarm
+        alarms += monitor.state().alarm
         if seed < SHOWN:
             shown["online p-values"] += adaptive_bettor_alarms(online)
             shown["p-values from a fixed calibration set"] += adaptive_bettor_alarms(
                 p_values(quiet, np.sort(calibration))
             )
-        for before, found in delays.items():
-            watch = DriftMonitor(calibration, LEVEL, seed)
+        for before, values in delays.items():
+            monitor = DriftMonitor(calibration, LEVEL, seed)
             for score in quiet[:before].tolist():
-                watch.add(score)
-            found.append(delay(watch, random, 5000))
+                monitor.add(score)
+            values.append(delay(monitor, random, 5000))
     result = {
         "level": LEVEL,
         "streams": streams,
@@ -72,22 +75,22 @@ def main(streams: int = 200, length: int = 20_000) -> None:
     print(json.dumps(result, indent=2))
 
 
-def delay(watch: DriftMonitor, random: np.random.Generator, most: int) -> int | None:
-    """Images from the change to the alarm; None where there was none, or one before."""
-    if watch.state().alarm:
+def delay(monitor: DriftMonitor, random: np.random.Generator, most: int) -> int | None:
+    """Return the images from the change to the alarm; None without an alarm, or with one before the change."""
+    if monitor.state().alarm:
         return None
-    strange = random.random(most) < 0.1
-    for number, score in enumerate((random.standard_normal(most) + 3 * strange).tolist()):
-        watch.add(score)
-        if watch.state().alarm:
+    is_ood = random.random(most) < 0.1
+    for number, score in enumerate((random.standard_normal(most) + 3 * is_ood).tolist()):
+        monitor.add(score)
+        if monitor.state().alarm:
             return number + 1
     return None
 
 
-def summary(found: list[int | None]) -> dict[str, float]:
-    seen = np.array([d for d in found if d is not None])
-    quantiles = {f"p{q}": float(np.percentile(seen, q)) for q in (10, 50, 90, 99)} if len(seen) else {}
-    return {"streams": len(found), "without_an_alarm": sum(d is None for d in found), **quantiles}
+def summary(delays: list[int | None]) -> dict[str, float]:
+    alarmed = np.array([d for d in delays if d is not None])
+    quantiles = {f"p{q}": float(np.percentile(alarmed, q)) for q in (10, 50, 90, 99)} if len(alarmed) else {}
+    return {"streams": len(delays), "without_an_alarm": sum(d is None for d in delays), **quantiles}
 
 
 if __name__ == "__main__":
