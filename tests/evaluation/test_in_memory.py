@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import offaxis
 from offaxis.data import Normalise, TensorSet
-from offaxis.deploy.open import EvaluatedNetwork
+from offaxis.deploy.open import EvaluatedNetwork, combine
 from offaxis.detectors import KNN, ODIN, Cosine, Detector
 from offaxis.errors import ArgumentError, DataError, EvaluationError, MissingPackageError
 from offaxis.evaluation import Result, Results, Store
@@ -351,6 +352,10 @@ def test_records_hold_fields(network: Classifier, world: World) -> None:
     assert record.commands == (("offaxis", "train", "--seed", "4"),)
     assert result.command == ("offaxis", "evaluate", "run")
     assert Result.from_json(result.to_json()) == result
+    pair = combine([member, replace(member, origin="other", seed=5)], "ensemble")
+    [record] = offaxis.evaluate(pair, world["id"], world["ood"][:1], "cosine-ensemble").networks
+    assert (record.kind, record.members, record.origins) == ("ensemble", ("run", "other"), ("run", "other"))
+    assert record.commands == (("offaxis", "train", "--seed", "4"),) * 2
     assert result.to_row()["recipe"] == "short"
 
 

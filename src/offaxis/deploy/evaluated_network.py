@@ -38,6 +38,7 @@ class EvaluatedNetwork:
         kind: ``"single"``, ``"ensemble"``, ``"paired"`` or ``"leave-out"``, by the type of the network.
         members: the origins of the members of a combined network.
         command: the command that trained it, word by word; None where it is not known.
+        member_commands: the commands that trained the members of a combined network, as far as they are known.
     """
 
     network: AnyNetwork
@@ -55,6 +56,7 @@ class EvaluatedNetwork:
     kind: Kind = "single"
     members: tuple[str, ...] = ()
     command: list[str] | None = None
+    member_commands: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         part = _representative(self.network)

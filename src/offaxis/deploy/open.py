@@ -140,6 +140,7 @@ def combine(
         origin=", ".join(m.origin for m in opened),
         members=tuple(m.origin for m in opened),
         command=None,
+        member_commands=tuple(tuple(m.command) for m in opened if m.command),
     )
 
 

@@ -189,7 +189,7 @@ class Evaluation:
             ece=expected_calibration_error(probability, correct),
             aurc=area_under_risk_coverage(probability, correct),
             origin=self.subject.origin,
-            commands=(tuple(self.subject.command),) if self.subject.command else (),
+            commands=(tuple(self.subject.command),) if self.subject.command else self.subject.member_commands,
             **self._network_fields,
         )
         if self.store is not None:
