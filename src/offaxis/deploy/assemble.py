@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_model(
-    networks: "Sequence[NetworkSource]",
+    networks: "Sequence[NetworkSource | Model]",
     calibrate: str,
     *,
     kind: str = "single",
