@@ -55,9 +55,7 @@ class Ensemble(nn.Module):
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
         """Compute concatenated features, log mean probability and mean cosine (None where a member has none); no scale."""
         if tuple(layers):
-            raise DetectorError(
-                "Expected no layers for an ensemble, which has none of its own: score its members one by one."
-            )
+            raise DetectorError("Expected no inner layers for an ensemble: score its members one by one.")
         each = [member.outputs(images) for member in self.networks]
         cosines = [out.cosine for out in each if out.cosine is not None]
         cosine = torch.stack(cosines).mean(0) if len(cosines) == len(each) else None
@@ -160,9 +158,7 @@ class LeaveOutEnsemble(Ensemble):
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
         """Compute concatenated features and, as logits, the logarithm of the summed probabilities of each class."""
         if tuple(layers):
-            raise DetectorError(
-                "Expected no layers for an ensemble, which has none of its own: score its members one by one."
-            )
+            raise DetectorError("Expected no inner layers for an ensemble: score its members one by one.")
         each = [member.outputs(images) for member in self.networks]
         total = torch.zeros_like(each[0].logits)
         for out, kept in zip(each, self.kept, strict=True):
