@@ -308,7 +308,8 @@ def _device_of(network: AnyNetwork) -> torch.device:
 
 
 def _move(detector: Detector, device: torch.device) -> None:
-    detector.to(device, torch.float32 if device.type == "mps" else None)  # which has no float64
+    if any(tensor.device != device for tensor in detector.state_dict().values()):
+        detector.to(device, torch.float32 if device.type == "mps" else None)  # which has no float64
 
 
 def _is_dataset(images: Any) -> bool:

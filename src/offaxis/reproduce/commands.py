@@ -1,7 +1,7 @@
 """The trainings and evaluations of a reproduction: what each computes, whether it is done, and the command that does it."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from offaxis.jobs import (
     Kind,
     Note,
     ProtocolName,
-    RecipeOverrides,
     TrainingRun,
     evaluate_run,
-    scale_text,
+    evaluation_words,
     train_run,
+    training_words,
 )
 from offaxis.reproduce.settings import Settings
 from offaxis.training import read_run
@@ -238,7 +238,7 @@ class Reproduction:
         images = float(CATALOGUE[run.id].counts["train"] * epochs) if run.id in CATALOGUE else 0.0
         folder = self.runs / run.name
         return TrainCommand(
-            words=("train", *_training_words(run), "--resume", "--out", str(folder)),
+            words=("train", *training_words(run), "--resume", "--out", str(folder)),
             out=folder,
             cost=CommandCost(run.architecture, run.id, images, images),
             device=self.device,
@@ -276,13 +276,13 @@ class Reproduction:
         )
         sets = ",".join(_sets_here(first.id, ood, self.data))
         return EvaluateCommand(
-            words=("evaluate", *_evaluation_words(evaluation, ",".join(ood)), "--out", str(self.store)),
+            words=("evaluate", *evaluation_words(evaluation, ",".join(ood)), "--out", str(self.store)),
             out=self.store,
             cost=self._evaluation_cost(evaluation, first),
             device=self.device,
             data=self.data,
             evaluation=evaluation,
-            key=("evaluate", *_evaluation_words(evaluation, sets), "--out", str(self.store)),
+            key=("evaluate", *evaluation_words(evaluation, sets), "--out", str(self.store)),
             records=self.out / "done",
             needs=(self.store / "store.json", *(self.runs / run.name / "model.safetensors" for run in runs)),
         )
@@ -295,51 +295,6 @@ class Reproduction:
         forward, backward = 1 + sum(f for f, _ in costs), sum(b for _, b in costs)
         count = len(evaluation.networks)
         return CommandCost(first.architecture, first.id, count * images * forward, count * images * backward)
-
-
-def _training_words(run: TrainingRun) -> Iterator[str]:
-    """Yield the options of ``offaxis train`` that describe a run."""
-    yield from ("--id", run.id, "--network", run.architecture, "--head", run.head)
-    if run.scale is not None:
-        yield from ("--scale", scale_text(run.scale))
-    if run.hidden is not None:
-        yield from ("--hidden", str(run.hidden))
-    if run.decay_head:
-        yield "--decay-head"
-    if run.leave_out is not None:
-        yield from ("--leave-out", "{}/{}".format(*run.leave_out))
-    yield from ("--recipe", run.recipe)
-    if run.precision != "32-true":
-        yield from ("--precision", run.precision)
-    yield from _override_words(run.overrides)
-    if run.dropout:
-        yield from ("--dropout", str(run.dropout))
-    yield from ("--seed", str(run.seed))
-
-
-def _override_words(overrides: RecipeOverrides) -> Iterator[str]:
-    for name, value in overrides.given().items():
-        option = "lr" if name == "learning_rate" else name.replace("_", "-")
-        if isinstance(value, bool):
-            yield f"--{option}" if value else f"--no-{option}"
-        else:
-            yield from (f"--{option}", str(value))
-
-
-def _evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
-    """Yield the arguments and options of ``offaxis evaluate`` that describe an evaluation on some OOD sets."""
-    yield from evaluation.networks
-    if evaluation.id is not None:
-        yield from ("--id", evaluation.id)
-    yield from ("--ood", ood, "--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
-    if not evaluation.tune:
-        yield "--no-tune"
-    if evaluation.kind != "single":
-        yield from ("--as", evaluation.kind)
-    for name in ("images", "fit_images", "batch_size", "label"):
-        value = getattr(evaluation, name)
-        if value is not None:
-            yield from (f"--{name.replace('_', '-')}", str(value))
 
 
 def _sets_here(id_name: str, ood: Sequence[str], data: Path | None) -> Sequence[str]:

@@ -138,7 +138,7 @@ class DataLoaderBatches(TrainingBatches):
         return {"name": self.loader.name, "images": images, "fingerprint": None}
 
 
-def training_batches(
+def make_training_batches(
     classifier: Classifier, data: Any, recipe: Recipe, *, seed: int, normalise: Normalise | None, fabric: "Fabric"
 ) -> TrainingBatches:
     """Make the batches of a training from an ImageSet, a Dataset, a pair of tensors or a DataLoader.
@@ -170,7 +170,7 @@ def training_batches(
     return DataLoaderBatches(batches, LoaderPlan(per_epoch=len(batches), recipe=own, **share))
 
 
-def validation_batches(
+def make_validation_batches(
     classifier: Classifier, validation: Any, training: TrainingBatches
 ) -> Iterable[tuple[Tensor, Tensor]]:
     """Make the batches that accuracy is measured on, normalised like the training images.

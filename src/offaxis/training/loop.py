@@ -16,7 +16,7 @@ from offaxis.networks.classifier import Classifier
 from offaxis.networks.inference import resolve_device, run
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
-from offaxis.training.batches import TrainingBatches, training_batches, validation_batches
+from offaxis.training.batches import TrainingBatches, make_training_batches, make_validation_batches
 from offaxis.training.checkpoint import Checkpoint
 from offaxis.training.guard import CollapseGuard, StopRequest
 from offaxis.training.recipe import Recipe, laptop
@@ -90,8 +90,8 @@ def train(
     fabric.launch()
     if sync_bn:
         synchronise(classifier)
-    batches = training_batches(classifier, data, recipe or laptop(), seed=seed, normalise=normalise, fabric=fabric)
-    to_validate = None if validation is None else validation_batches(classifier, validation, batches)
+    batches = make_training_batches(classifier, data, recipe or laptop(), seed=seed, normalise=normalise, fabric=fabric)
+    to_validate = None if validation is None else make_validation_batches(classifier, validation, batches)
     record = run_record(classifier, batches, loss=loss, fabric=fabric, sync_bn=sync_bn, command=command)
     folder = None if out is None else RunFolder(Path(out))
     checkpoint = open_run(fabric, folder, record, resume)
