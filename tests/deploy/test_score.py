@@ -22,9 +22,8 @@ import offaxis
 from offaxis import Model
 from offaxis.cli import app
 from offaxis.deploy import container
-from offaxis.deploy.scoring import ScoringOptions, score_images
+from offaxis.deploy.scoring import ScoringOptions, score_images, write_top_sheet
 from offaxis.deploy.scoring.rows import Journal
-from offaxis.deploy.scoring.run import write_top_sheet
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.models import World, write_images
 from tests.waiting import eventually

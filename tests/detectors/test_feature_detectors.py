@@ -27,13 +27,9 @@ from offaxis.detectors import (
     TwoCosines,
     ViM,
 )
-from offaxis.detectors.ash import shape_activations, sum_ratio
+from offaxis.detectors.activation_shaping import HeadCopy, scale_activations, shape_activations, sum_ratio
 from offaxis.detectors.base import best_setting
-from offaxis.detectors.energy import energy_score
-from offaxis.detectors.gen import gen_score
-from offaxis.detectors.max_softmax import max_softmax_score
-from offaxis.detectors.scale import scale_activations
-from offaxis.detectors.shaped_energy import HeadCopy
+from offaxis.detectors.logit_scores import energy_score, gen_score, max_softmax_score
 from offaxis.detectors.statistics import ClassMoments, Reservoir
 from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError
 from offaxis.heads import Outputs

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from offaxis.errors import DataError
 from offaxis.training import Recipe
-from offaxis.training.plan import ImagePlan
+from offaxis.training.recipe import ImagePlan
 
 
 def plan(images: int, batch: int, processes: int = 1, rank: int = 0, epochs: int = 2, seed: int = 0) -> ImagePlan:

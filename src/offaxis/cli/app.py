@@ -1,4 +1,4 @@
-"""The program ``offaxis``: one thin command a file, errors without tracebacks.
+"""The program ``offaxis``: thin commands, errors without tracebacks.
 
 Modules of this folder import nothing heavy at their top, so that the program starts at once: torch, NumPy, and every
 room that needs them are imported inside the commands.

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from offaxis.data.catalogue import check_pair as check_pair
     from offaxis.data.catalogue import relation as relation
     from offaxis.data.download import get_images as get_images
+    from offaxis.data.embedded import GaussianNoise as GaussianNoise
+    from offaxis.data.embedded import UniformNoise as UniformNoise
     from offaxis.data.image_set import ImageSet as ImageSet
     from offaxis.data.image_set import Skipped as Skipped
     from offaxis.data.image_set import TensorSet as TensorSet
     from offaxis.data.image_set import image_hashes as image_hashes
     from offaxis.data.load import load_images as load_images
-    from offaxis.data.noise import GaussianNoise as GaussianNoise
-    from offaxis.data.noise import UniformNoise as UniformNoise
     from offaxis.data.sources import as_batches as as_batches
     from offaxis.data.sources import as_image_set as as_image_set
     from offaxis.data.sources import is_loader as is_loader

@@ -22,6 +22,7 @@ from offaxis.data.binary_formats import (
 )
 from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_pair, data_root, known
 from offaxis.data.decode import size_of
+from offaxis.data.embedded import GaussianNoise, UniformNoise
 from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, ignored
 from offaxis.data.image_lists import (
     read_food101,
@@ -31,7 +32,6 @@ from offaxis.data.image_lists import (
     read_parent_folder,
 )
 from offaxis.data.image_set import ImageSet, TensorSet
-from offaxis.data.noise import GaussianNoise, UniformNoise
 from offaxis.data.splits import hold_out
 from offaxis.data.transforms import Shape, fit_batch
 from offaxis.errors import ArgumentError, DataError

@@ -3,23 +3,18 @@
 Larger scores = more out-of-distribution. ``DETECTORS`` holds every detector by name; ``register_detector`` adds one.
 """
 
-from offaxis.detectors.ash import ASH
+from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
 from offaxis.detectors.base import Detector, Passes, Reads, State
 from offaxis.detectors.cosine import Cosine, CosineEnsemble
-from offaxis.detectors.energy import Energy
-from offaxis.detectors.gen import GEN
 from offaxis.detectors.generalized_odin import GeneralizedODIN
 from offaxis.detectors.isomax import IsoMaxPlus
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.leave_out import LeaveOut
+from offaxis.detectors.logit_scores import GEN, Energy, MaxLogit, MaxSoftmax
 from offaxis.detectors.mahalanobis import Mahalanobis
-from offaxis.detectors.max_logit import MaxLogit
-from offaxis.detectors.max_softmax import MaxSoftmax
-from offaxis.detectors.mean_cosine import MeanCosine
 from offaxis.detectors.odin import ODIN
 from offaxis.detectors.passes import compatible_detectors, fit_all, make_detectors, score_all
 from offaxis.detectors.pytorch_ood import PyTorchOOD
-from offaxis.detectors.react import ReAct
 from offaxis.detectors.registry import (
     DETECTORS,
     NATIVE,
@@ -30,8 +25,7 @@ from offaxis.detectors.registry import (
     save_detector,
 )
 from offaxis.detectors.relative_mahalanobis import RelativeMahalanobis
-from offaxis.detectors.scale import SCALE
-from offaxis.detectors.two_cosines import TwoCosines
+from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
 from offaxis.detectors.vim import ViM
 
 __all__ = [

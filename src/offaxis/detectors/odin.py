@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.checks import channel_std, not_negative, positive
-from offaxis.detectors.max_softmax import max_softmax_score
+from offaxis.detectors.logit_scores import max_softmax_score
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Network, eval_mode, to_network

@@ -14,26 +14,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from offaxis.detectors.ash import ASH
+from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
 from offaxis.detectors.base import Detector
 from offaxis.detectors.cosine import Cosine, CosineEnsemble
-from offaxis.detectors.energy import Energy
-from offaxis.detectors.gen import GEN
 from offaxis.detectors.generalized_odin import GeneralizedODIN
 from offaxis.detectors.isomax import IsoMaxPlus
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.leave_out import LeaveOut
+from offaxis.detectors.logit_scores import GEN, Energy, MaxLogit, MaxSoftmax
 from offaxis.detectors.mahalanobis import Mahalanobis
-from offaxis.detectors.max_logit import MaxLogit
-from offaxis.detectors.max_softmax import MaxSoftmax
-from offaxis.detectors.mean_cosine import MeanCosine
 from offaxis.detectors.odin import ODIN
 from offaxis.detectors.pytorch_ood import PyTorchOOD
 from offaxis.detectors.pytorch_ood_table import TABLE
-from offaxis.detectors.react import ReAct
 from offaxis.detectors.relative_mahalanobis import RelativeMahalanobis
-from offaxis.detectors.scale import SCALE
-from offaxis.detectors.two_cosines import TwoCosines
+from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
 from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import replacing

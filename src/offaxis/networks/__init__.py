@@ -8,10 +8,9 @@ from typing import Any
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, describe_head
 from offaxis.networks.attach import attach
+from offaxis.networks.cifar import densenet_bc, wide_resnet
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.densenet import densenet_bc
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble
-from offaxis.networks.wide_resnet import wide_resnet
 
 NETWORKS: dict[str, Callable[..., Classifier]] = {"wide_resnet": wide_resnet, "densenet_bc": densenet_bc}
 

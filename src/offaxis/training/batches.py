@@ -13,8 +13,7 @@ from offaxis.data import ImageSet, Normalise
 from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.errors import DataError
 from offaxis.networks.classifier import Classifier
-from offaxis.training.plan import ImagePlan, LoaderPlan, Plan
-from offaxis.training.recipe import Recipe
+from offaxis.training.recipe import ImagePlan, LoaderPlan, Plan, Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
