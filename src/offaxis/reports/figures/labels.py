@@ -24,18 +24,13 @@ def plain(name: str) -> str:
     return " " + text if text.startswith("_") else text
 
 
-def shorten(name: str, limit: int = 28) -> str:
-    """Leave out the middle of a name that is longer than ``limit``: names often differ at their ends.
+def distinct(names: Sequence[str], limit: int = 28) -> list[str]:
+    """Shorten names to at most ``limit`` characters so that all stay different, numbered where that cannot be.
 
     Example:
-        >>> shorten("runs/wide-resnet-28-10-cosine-seed-3", 20)
-        'runs/wide-…ne-seed-3'
+        >>> distinct(["runs/wide-resnet-28-10-cosine-seed-3"], 20)
+        ['runs/wide-…ne-seed-3']
     """
-    return plain(_without_middle(name, limit))
-
-
-def distinct(names: Sequence[str], limit: int = 28) -> list[str]:
-    """Shorten names to at most ``limit`` characters so that all stay different, numbered where that cannot be."""
     return [plain(name) for name in _cut(names, limit)]
 
 
