@@ -215,36 +215,45 @@ def _difference(mine: dict[int, float], other: dict[int, float]) -> str:
     """Format the mean paired difference with its 95 % interval (Student's t over seeds)."""
     gaps = [mine[seed] - other[seed] for seed in mine if seed in other]
     if len(gaps) < 2:
-        return f"{gaps[0]:+.1f}" if gaps else "-"
+        return f"{gaps[0]:+.1f}" if gaps else ""
     mean = statistics.fmean(gaps)
     half = student.ppf(0.975, len(gaps) - 1) * statistics.stdev(gaps) / math.sqrt(len(gaps))
     return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
 
 
 def report(options: argparse.Namespace) -> None:
-    rows = [row for row in _read(options.rows) if row["rate"] == ("constant" if options.constant else "falling")]
-    for task in [t for t in TASKS if any(row["task"] == t for row in rows)]:
-        print(f"\n### {task}\n\n| optimiser | head | accuracy | less linear's | cosine | two cosines | log s |")
-        print("|---|---|---|---|---|---|---|")
-        for optimiser, head in itertools.product(OPTIMISERS, options.head or HEADS):
-            some = [r for r in rows if (r["task"], r["optimiser"], r["head"]) == (task, optimiser, head)]
-            if not some:
-                continue
-            linear = {
-                r["seed"]: r["accuracy"]
-                for r in rows
-                if (r["task"], r["optimiser"], r["head"]) == (task, optimiser, "linear")
-            }
-            mine = {r["seed"]: r["accuracy"] for r in some}
-            cells = [optimiser, head, f"{statistics.fmean(mine.values()):.1f}"]
-            cells.append("" if head == "linear" else _difference(mine, linear))
-            for score in ("cosine", "two"):
-                values = [v for r in some for k, v in r.items() if k.startswith(f"{score}/")]
+    """Print tables: accuracy less the linear head's for each task, then the AUROC on development OOD sets."""
+    rate = "constant" if options.constant else "falling"
+    rows = [r for r in _read(options.rows) if r["rate"] == rate and r["seed"] in options.seeds]
+    tasks = [t for t in options.task or TASKS if any(r["task"] == t for r in rows)]
+    heads = [h for h in options.head or HEADS if any(r["head"] == h for r in rows)]
+    optimisers = [o for o in options.optimiser or OPTIMISERS if any(r["optimiser"] == o for r in rows)]
+
+    def some(task: str, optimiser: str, head: str) -> list[dict[str, Any]]:
+        return [r for r in rows if (r["task"], r["optimiser"], r["head"]) == (task, optimiser, head)]
+
+    for task in tasks:
+        print(f"\n| {task} | {' | '.join(optimisers)} |\n|{'---|' * (len(optimisers) + 1)}")
+        for head in heads:
+            cells = []
+            for optimiser in optimisers:
+                linear, mine = ({r["seed"]: r["accuracy"] for r in some(task, optimiser, h)} for h in ("linear", head))
+                plain = f"{statistics.fmean(mine.values()):.1f}" if mine else ""
+                cells.append(plain if head == "linear" else _difference(mine, linear))
+            if any(cells):
+                print(f"| {head} | {' | '.join(cells)} |")
+    for score in ("cosine", "two"):
+        print(
+            f"\n| {score} | {' | '.join(f'{t}: SGD | {t}: others' for t in tasks)} |\n|{'---|' * (2 * len(tasks) + 1)}"
+        )
+        for head in heads:
+            cells = []
+            for task, sgd in itertools.product(tasks, (True, False)):
+                of = [r for o in optimisers if o.startswith("sgd") == sgd for r in some(task, o, head)]
+                values = [v for r in of for k, v in r.items() if k.startswith(f"{score}/")]
                 cells.append(f"{statistics.fmean(values):.1f}" if values else "")
-            logs = [(r["log_s"], r["log_s_std"]) for r in some if "log_s" in r]
-            mean = [statistics.fmean(column) for column in zip(*logs, strict=True)]
-            cells.append(f"{mean[0]:.1f} ± {mean[1]:.1f}" if mean else "")
-            print(f"| {' | '.join(cells)} |")
+            if any(cells):
+                print(f"| {head} | {' | '.join(cells)} |")
 
 
 def main() -> None:

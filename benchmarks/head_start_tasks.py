@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from offaxis.datasets import load
 from offaxis.datasets.embedded import digits, letters, photographs, small_digits
+from offaxis.networks import wide_resnet
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ def small_cnn(channels: int, width: int = 64, norm: bool = True, stride: int = 1
         layers += [nn.BatchNorm2d(after)] if norm else []
         layers += [nn.ReLU(), nn.MaxPool2d(2)] if i < 2 else [nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def wide_resnet_backbone() -> nn.Module:
+    """Make a WRN-10-2 with halved maps, without its head."""
+    return wide_resnet(depth=10, width=2, stem_stride=2).backbone
 
 
 class _Block(nn.Module):
@@ -105,7 +111,8 @@ def _pixels(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (scaled - mean) / std
 
 
-def _digits(small: bool) -> Task:
+def _digits(small: bool, width: int = 64) -> Task:
+    """Load digits: the small ones for a network without normalisation, the others for one with it."""
     kind = small_digits if small else digits
     (x, y), (tx, ty) = ((s.images, s.labels) for s in (kind("train"), kind("test")))
     assert y is not None
@@ -116,8 +123,8 @@ def _digits(small: bool) -> Task:
     ood = {name: _pixels(o.images, mean, std) for name, o in others.items()}
     train, test = (_pixels(x, mean, std), y), (_pixels(tx, mean, std), ty)
     if small:
-        return Task(train, test, ood, lambda: small_cnn(1, norm=False), 64, epochs=10, batch=32)
-    return Task(train, test, ood, lambda: small_cnn(1, stride=2), 64, epochs=6)
+        return Task(train, test, ood, lambda: small_cnn(1, width, norm=False), width, epochs=10, batch=32)
+    return Task(train, test, ood, lambda: small_cnn(1, width, stride=2), width, epochs=6)
 
 
 @cache
@@ -166,7 +173,18 @@ def _photos(name: str, features: Path) -> Task:
     return Task((x, y), (tx, ty), {"packages": ood}, nn.Identity, x.shape[1], epochs=20)
 
 
-TASKS = ("small-digits", "digits", "cifar10", "fruit", "clothing", "finetune", "finetune-100")
+TASKS = (
+    "small-digits",
+    "digits",
+    "cifar10",
+    "cifar10-wrn",
+    "fruit",
+    "clothing",
+    "finetune",
+    "finetune-100",
+    "small-digits-wide",
+    "digits-wide",
+)
 
 
 def load_task(name: str, data: Path, features: Path, weights: Path) -> Task:
@@ -180,12 +198,16 @@ def load_task(name: str, data: Path, features: Path, weights: Path) -> Task:
     """
     if name in ("small-digits", "digits"):
         return _digits(name == "small-digits")
+    if name in ("small-digits-wide", "digits-wide"):
+        return _digits(name == "small-digits-wide", 256)
     if name in ("fruit", "clothing"):
         return _photos(name, features)
     if name == "finetune":
         return _cifar_task(
-            "cifar10", str(data), lambda: published_resnet20(weights), 64, 2, (1000, 1500), published=True
+            "cifar10", str(data), lambda: published_resnet20(weights), 64, 2, (800, 1000), published=True
         )
+    if name == "cifar10-wrn":
+        return _cifar_task("cifar10", str(data), wide_resnet_backbone, 128, 10, (10000, 4000))
     if name == "cifar10":
         return _cifar_task("cifar10", str(data), lambda: small_cnn(3, 128, stride=2), 128, 5, (4000, 4000))
     kept = features / "pretrained.pt"
