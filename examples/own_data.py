@@ -34,7 +34,7 @@ def collate(batch: list[tuple[Image.Image, int]]) -> tuple[torch.Tensor, torch.T
     return (torch.from_numpy(pixels).float() / 255 - 0.3) / 0.38, torch.tensor([label for _, label in batch])
 
 
-def main(folder: str = "digits") -> None:
+def main(folder: str = "my-digits") -> None:
     torch.manual_seed(0)
     training, unseen = Digits(slice(1400)), Digits(slice(1400, None))
     recipe = offaxis.Recipe(epochs=3, batch_size=32, crop=0, flip=False)

@@ -104,11 +104,11 @@ from offaxis.training import checkpoint
 from offaxis.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path = Path(sys.argv[1])
-small = checkpoint.Checkpoint(1, {}, {}, {"w": torch.zeros(10)}, {})
+small = checkpoint.Checkpoint(step=1, settings={}, progress={}, weights={"w": torch.zeros(10)}, momentum={})
 checkpoint.save_checkpoint(path, small)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    checkpoint.save_checkpoint(path, checkpoint.Checkpoint(2, {}, {}, {"w": torch.zeros(100_000)}, {}))
+    checkpoint.save_checkpoint(path, checkpoint.Checkpoint(step=2, settings={}, progress={}, weights={"w": torch.zeros(100_000)}, momentum={}))
 except StorageError as error:
     print("refused:", error)
 print("step", checkpoint.load_checkpoint(path).step, sorted(p.name for p in path.parent.iterdir()))
