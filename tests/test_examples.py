@@ -99,3 +99,17 @@ def test_imports_point_up_the_tree() -> None:
             named = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
             if named and named.startswith("offaxis."):
                 assert order.index(named.split(".")[1]) <= order.index(part), f"{file} imports {named}"
+
+
+@pytest.mark.parametrize(
+    ("way", "most"),
+    [("`offaxis train`", 14), ("`offaxis evaluate` to `offaxis report`", 20), ("`offaxis serve`, one request", 18)],
+)
+def test_the_way_of_an_image_is_as_the_docs_show_it(way: str, most: int) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.split(f"### {way}\n", 1)[1].split("\n### ", 1)[0]
+    hops = re.findall(r"^\| \d+ \| `([\w/.]+)` \| `(\w+)` \|$", section, flags=re.MULTILINE)
+    assert 8 < len(hops) <= most
+    for file, function in hops:
+        names = {getattr(node, "name", None) for node in ast.walk(ast.parse((PACKAGE / file).read_text()))}
+        assert function in names, f"{file} has no {function}"
