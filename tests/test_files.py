@@ -108,7 +108,8 @@ small = checkpoint.Checkpoint(step=1, settings={}, progress={}, weights={"w": to
 checkpoint.save_checkpoint(path, small)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    checkpoint.save_checkpoint(path, checkpoint.Checkpoint(step=2, settings={}, progress={}, weights={"w": torch.zeros(100_000)}, momentum={}))
+    large = {"w": torch.zeros(100_000)}
+    checkpoint.save_checkpoint(path, checkpoint.Checkpoint(step=2, settings={}, progress={}, weights=large, momentum={}))
 except StorageError as error:
     print("refused:", error)
 print("step", checkpoint.load_checkpoint(path).step, sorted(p.name for p in path.parent.iterdir()))

@@ -81,21 +81,8 @@ def wide_resnet(
         dropout: between the two convolutions of a block.
         stem_stride: 2 for maps of half the size: small versions that train on a laptop, about four times faster.
     """
-    check_sizes(depth, dropout, width=width, in_channels=in_channels, stem_stride=stem_stride)
-    arguments: dict[str, Any] = {
-        "depth": depth,
-        "width": width,
-        "in_channels": in_channels,
-        "dropout": dropout,
-        "stem_stride": stem_stride,
-    }
-    backbone = WideResNetBackbone(**arguments)
-    return Classifier(
-        backbone,
-        make_head(head, backbone.num_features, num_classes),
-        backbone.layer_names,
-        origin={"name": "wide_resnet", **arguments},
-    )
+    sizes = {"width": width, "in_channels": in_channels, "stem_stride": stem_stride}
+    return _with_head("wide_resnet", WideResNetBackbone, head, num_classes, depth=depth, dropout=dropout, **sizes)
 
 
 def initialise(network: nn.Module) -> None:
@@ -107,6 +94,24 @@ def initialise(network: nn.Module) -> None:
         elif isinstance(module, nn.BatchNorm2d):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
+
+
+def _with_head(
+    name: str,
+    kind: "type[WideResNetBackbone | DenseNetBackbone]",
+    head: HeadLike,
+    num_classes: int,
+    *,
+    depth: int,
+    dropout: float,
+    **sizes: int,
+) -> Classifier:
+    """Make a backbone of these sizes with a head, and record how it was made."""
+    check_sizes(depth, dropout, **sizes)
+    arguments: dict[str, Any] = {"depth": depth, "dropout": dropout, **sizes}
+    backbone = kind(**arguments)
+    made = make_head(head, backbone.num_features, num_classes)
+    return Classifier(backbone, made, backbone.layer_names, origin={"name": name, **arguments})
 
 
 def check_sizes(depth: int, dropout: float, **at_least_one: int) -> None:
@@ -209,18 +214,5 @@ def densenet_bc(
         dropout: after each convolution.
         stem_stride: 2 for maps of half the size: small versions that train on a laptop.
     """
-    check_sizes(depth, dropout, growth=growth, in_channels=in_channels, stem_stride=stem_stride)
-    arguments: dict[str, Any] = {
-        "depth": depth,
-        "growth": growth,
-        "in_channels": in_channels,
-        "dropout": dropout,
-        "stem_stride": stem_stride,
-    }
-    backbone = DenseNetBackbone(**arguments)
-    return Classifier(
-        backbone,
-        make_head(head, backbone.num_features, num_classes),
-        backbone.layer_names,
-        origin={"name": "densenet_bc", **arguments},
-    )
+    sizes = {"growth": growth, "in_channels": in_channels, "stem_stride": stem_stride}
+    return _with_head("densenet_bc", DenseNetBackbone, head, num_classes, depth=depth, dropout=dropout, **sizes)

@@ -221,12 +221,6 @@ def check_labels(labels: Tensor, count: int, num_classes: int) -> None:
         )
 
 
-def images_of(batches: ImageBatches) -> Iterator[Tensor]:
-    """Iterate over the images of every batch, with labels beside them or without."""
-    for batch in batches:
-        yield batch if isinstance(batch, Tensor) else batch[0]
-
-
 def check_finite(what: str, tensor: Tensor) -> None:
     """Raise BadOutputsError where a tensor, called ``what`` in the message, holds NaN or infinity."""
     if not torch.isfinite(tensor).all():
