@@ -1,4 +1,6 @@
-"""Load the tasks of benchmarks/head_start.py: images or features in memory, and the network that learns them.
+"""Load the tasks of ``python -m benchmarks.head_start``: images or features in memory, and the network that learns them.
+
+Run by itself (``python -m benchmarks.head_start_tasks``) it does nothing.
 
 OOD sets here are development sets alone: textures, glyphs and noise for CIFAR (study/sets.py), letters and photographs
 for digits, packages for photographs of fruit and clothing.

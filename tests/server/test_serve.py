@@ -279,17 +279,19 @@ def test_a_scale_that_overflows_leaves_the_class_to_the_cosine(model: Model, wor
 
 
 def test_an_image_without_finite_outputs_does_not_affect_the_others(model: Model, world: World) -> None:
-    """A detector that reads the logits, and one image among others for which they are infinite."""
+    """A detector that reads the logits, and one image among others for which they are not finite."""
     white = torch.full((1, *world.test.shape), 255, dtype=torch.uint8)
     by_energy = Model.calibrated(
         model.network, world.calibration, detector=Energy(), preprocessing=model.preprocessing, classes=model.classes
     )
 
-    infinite = replace(by_energy, network=overflowing(by_energy.network))
+    broken = deepcopy(by_energy.network)
+    next(broken.parameters()).data.fill_(torch.nan)
+    not_finite = replace(by_energy, network=broken)
 
     def sometimes(pixels: Tensor) -> list[Prediction]:
         has_white = bool((pixels == white).flatten(1).all(1).any())
-        return (infinite if has_white else by_energy).predict(pixels)
+        return (not_finite if has_white else by_energy).predict(pixels)
 
     files = [("f", (f"{i}.png", png(world.test, i))) for i in range(4)]
     files.insert(2, ("f", ("white.png", png(TensorSet("white", white), 0))))

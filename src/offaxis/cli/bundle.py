@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offaxis.cli.app import Data, Device, Network, app, example, print_note
+from offaxis.cli.app import Data, Device, Network, app, command_words, example, print_note
 from offaxis.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     ),
 )
 def bundle_command(
+    context: typer.Context,
     networks: Annotated[
         list[str],
         typer.Argument(
@@ -82,6 +83,7 @@ def bundle_command(
         size=size,
         device=device,
         data=data,
+        command=command_words(context),
     )
     model.save(out, folder=folder)
     _report(model, out)

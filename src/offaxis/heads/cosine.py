@@ -81,6 +81,7 @@ class CosineHead(Head):
                 f = f.clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
                 f = F.linear(f, self.hidden.weight.to(f.dtype), self.hidden.bias.to(f.dtype))
             axes = F.normalize(self.weight.to(f.dtype), dim=1, eps=EPS)
-            cosine = F.linear(unit_length(f), axes).clamp(-1, 1)
+            unit = F.normalize(f, dim=1, eps=EPS) if self.training else unit_length(f)
+            cosine = F.linear(unit, axes).clamp(-1, 1)
             scale: Tensor = self.scale(f)
             return Outputs(f, scale.unsqueeze(1) * cosine, cosine, scale)

@@ -42,8 +42,8 @@ class PredictedScale(nn.Module):
         self.register_buffer("start", None if start is None else torch.tensor(float(start)))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Compute the scales (N,), positive and finite, of features (N, d) of at least float32."""
-        f = features.clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
+        """Compute the scales (N,) of features (N, d) of at least float32: positive, and finite in eval mode."""
+        f = features if self.training else features.clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
         raw = F.linear(f, self.linear.weight.to(f.dtype), self.linear.bias.to(f.dtype))
         normalised: Tensor = self.norm(raw)
         z = normalised.squeeze(1)
