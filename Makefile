@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 FAST   := not realdata and not thirdparty and not browser and not scale and not slow
 MADE_FROM := pyproject.toml constraints.txt
 
-.PHONY: demo test check format lint types test-slow test-realdata test-thirdparty test-browser test-scale test-all clean help
+.PHONY: demo test coverage check format lint types test-slow test-realdata test-thirdparty test-browser test-scale test-all clean help
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -24,11 +24,17 @@ $(VENV)/.installed-%: $(VENV)/.made $(MADE_FROM)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.installed-demo  ## train on embedded digits, score five kinds of strangers, write one page
+demo: $(VENV)/.installed-demo  ## train on embedded digits, score six OOD sets, write one page
 	$(RUN)/offaxis demo
 
 test: $(VENV)/.installed-test  ## the fast tests, in two processes
 	$(PYTEST) -n 2 -q -m "$(FAST)"
+
+coverage: $(VENV)/.installed-test  ## line coverage of src by the fast tests, at least 90 %
+	rm -f .coverage .coverage.*
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 -q -m "$(FAST)"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 check: format lint types test  ## what CI runs: format, lint, types, then exactly `make test`
 
@@ -47,7 +53,7 @@ test-slow: $(VENV)/.installed-test  ## tests that take minutes
 test-realdata: $(VENV)/.installed-test  ## tests on real image sets; set OFFAXIS_DATA
 	$(PYTEST) -q -m realdata
 
-test-thirdparty: $(VENV)/.installed-test $(VENV)/.installed-thirdparty  ## attach() on timm, torchvision and transformers networks
+test-thirdparty: $(VENV)/.installed-test $(VENV)/.installed-thirdparty  ## networks of timm, torchvision and transformers, Hugging Face datasets
 	$(PYTEST) -q -m thirdparty tests
 
 test-scale: $(VENV)/.installed-test $(VENV)/.installed-scale  ## batch scoring on a local Ray
@@ -59,5 +65,5 @@ test-browser: $(VENV)/.installed-test $(VENV)/.installed-browser  ## pages in a 
 test-all: test test-slow test-realdata test-thirdparty test-browser test-scale  ## every tier
 
 clean:  ## remove the environment and everything that was made
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

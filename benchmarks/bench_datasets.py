@@ -1,9 +1,9 @@
-"""How fast sets load and how much memory they take.
+"""How fast datasets load and how much memory they take.
 
-    python benchmarks/bench_datasets.py [--data ROOT] [--repeats 5]
+    python -m benchmarks.bench_datasets [--data ROOT] [--repeats 5]
 
-Prints JSON: for every set that is on this machine, the seconds of each load (a process of its own, so that nothing is
-left over from the last) and the memory that the process gained, against the raw bytes of the pixels.
+Prints JSON: for every dataset on this machine, the seconds of each load (in a process of its own) and the memory that the
+process gained, against the raw bytes of the pixels.
 """
 
 import argparse
@@ -20,18 +20,18 @@ import PIL
 import torch
 
 from offaxis.data import CATALOGUE
-from offaxis.data.root import data_root
+from offaxis.data.catalogue import data_root
 
 _ONE = """
 import json, resource, sys, time
-from offaxis.data import load
+from offaxis.data import load_images
 import scipy.io, sklearn.datasets  # so that neither their time nor their memory counts
 name, split, root = sys.argv[1:]
 def resident():
     with open('/proc/self/statm') as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 before, start = resident(), time.perf_counter()
-images = load(name, split, root=root)
+images = load_images(name, split, root=root)
 seconds, gained = time.perf_counter() - start, resident() - before
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
 channels, height, width = images.shape
@@ -67,7 +67,7 @@ def main() -> None:
         f"{name} {split}": measure(name, split, root, arguments.repeats)
         for name, entry in CATALOGUE.items()
         if entry.kind != "noise" and (arguments.only is None or name in arguments.only)
-        for split in entry.here(root)
+        for split in entry.available(root)
     }
     versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
     versions |= {"pillow": PIL.__version__, "machine": platform.machine()}

@@ -1,4 +1,4 @@
-"""What detectors cost, side by side in one run.
+"""The cost of detectors, side by side in one run.
 
     python -m benchmarks.bench_detectors                  # all, about half an hour on two cores
     python -m benchmarks.bench_detectors cosine odin      # some
@@ -57,7 +57,7 @@ def noise(count: int, seed: int = 0) -> Tensor:
 
 
 def laid_out(count: int) -> Tensor:
-    """Noise as detectors lay it out for our networks on the CPU, where both sides are ours: the layout is no advantage."""
+    """Noise in channels-last layout, which detectors use for our networks on the CPU: both sides get the same layout."""
     return noise(count).contiguous(memory_format=torch.channels_last)
 
 

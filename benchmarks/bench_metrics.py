@@ -20,15 +20,15 @@ def main() -> None:
     parser.add_argument("--scores", type=int, default=10_000_000, help="of each kind")
     given = parser.parse_args()
     draw = np.random.default_rng(0)
-    known = draw.standard_normal(given.scores, np.float32)
-    unknown = draw.standard_normal(given.scores, np.float32) + np.float32(1)
+    id_scores = draw.standard_normal(given.scores, np.float32)
+    ood_scores = draw.standard_normal(given.scores, np.float32) + np.float32(1)
     labels = np.concatenate([np.zeros(given.scores, np.int8), np.ones(given.scores, np.int8)])
-    scores = np.concatenate([known, unknown])
-    assert abs(auroc(known, unknown) - roc_auc_score(labels, scores)) < 1e-12
-    ratio = paired(lambda: roc_auc_score(labels, scores), lambda: auroc(known, unknown), given.rounds, 0)
+    scores = np.concatenate([id_scores, ood_scores])
+    assert abs(auroc(id_scores, ood_scores) - roc_auc_score(labels, scores)) < 1e-12
+    ratio = paired(lambda: roc_auc_score(labels, scores), lambda: auroc(id_scores, ood_scores), given.rounds, 0)
     publish("AUROC, scikit-learn's time over ours", ratio, ">= 3", ratio.median >= 3, scores=given.scores)
     few = max(given.scores // 20, 1)
-    both = [known[:few], unknown[:few]]
+    both = [id_scores[:few], ood_scores[:few]]
     labels_few, scores_few = labels[[*range(few), *range(-few, 0)]], np.concatenate(both)
 
     def theirs() -> None:

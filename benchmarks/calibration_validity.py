@@ -41,7 +41,7 @@ class Line:
         mean: share of new ID images that was flagged, over all calibration sets.
         expected: what the law says of it, k / (n + 1).
         error: the standard error of the mean.
-        observed, law: between which shares nine of ten calibration sets lie, found and by the law.
+        observed, law: between which shares nine of ten calibration sets lie, observed and by the law.
         p_value: of the chi-square test against the law.
     """
 
@@ -55,7 +55,7 @@ class Line:
 
     def __str__(self) -> str:
         low, high = (
-            f"{100 * found:4.1f} ({100 * law:4.1f})" for found, law in zip(self.observed, self.law, strict=True)
+            f"{100 * share:4.1f} ({100 * law:4.1f})" for share, law in zip(self.observed, self.law, strict=True)
         )
         return (
             f"{100 * self.alpha:5g} %   {100 * self.mean:6.3f} ± {100 * self.error:.3f}   {100 * self.expected:6.3f}   "
@@ -109,7 +109,8 @@ def unseen_scores(seed: int = 0) -> tuple[Floats, float]:
     model = offaxis.Model.calibrated(trained, unseen, used=[training])
     assert unseen.labels is not None
     right = [
-        said.class_index == label for said, label in zip(model.predict(unseen), unseen.labels.tolist(), strict=True)
+        prediction.class_index == label
+        for prediction, label in zip(model.predict(unseen), unseen.labels.tolist(), strict=True)
     ]
     return model.calibration.scores, float(np.mean(right))
 

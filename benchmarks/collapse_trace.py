@@ -35,24 +35,24 @@ def trace(seed: int, clip: float | None) -> Trace:
     torch.manual_seed(seed)
     network = wide_resnet(depth=10, width=1, in_channels=1)
     norm: Any = network.head.get_submodule("scale.norm")
-    found = Trace()
+    values = Trace()
 
     def loss(out: Outputs, labels: torch.Tensor) -> torch.Tensor:
         value = cross_entropy(out, labels)
         assert out.scale is not None
-        found.loss.append(value.item())
-        found.scale.append(out.scale.mean().item())
-        found.shift.append(norm.bias.item())
+        values.loss.append(value.item())
+        values.scale.append(out.scale.mean().item())
+        values.shift.append(norm.bias.item())
         gradient = torch.autograd.grad(value, list(network.parameters()), retain_graph=True)
-        found.gradient.append(float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradient]))))
+        values.gradient.append(float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradient]))))
         return value
 
     recipe = Recipe(epochs=6, batch_size=64, learning_rate=0.3, crop=0, flip=False, clip=clip)
     try:
         train(network, small_digits("train"), recipe, seed=seed, loss=loss, quiet=True)
     except ScaleCollapseError:
-        found.collapsed = True
-    return found
+        values.collapsed = True
+    return values
 
 
 def draw(without: Trace, clipped: Trace, steps: int) -> Figure:

@@ -1,12 +1,12 @@
-"""How fast and how steady the service is, on this machine alone.
+"""Throughput, latency and robustness of the service on this machine.
 
-    python benchmarks/load_test.py               about two minutes
-    python benchmarks/load_test.py 10            64 clients for 10 seconds instead of a minute
+    python -m benchmarks.load_test               # about two minutes
+    python -m benchmarks.load_test 10            # 64 clients for 10 seconds instead of a minute
 
 1. Images a second: raw onnxruntime and eager PyTorch on pixels in memory, against the service, which also reads HTTP and
    decodes PNG files; the same batch size, one thread for the network each.
 2. 64 clients at once, half of them sending broken, huge or slow requests: statuses, latency, memory, and whether every
-   good request got the answer that it should.
+   good request got the right prediction.
 
 Prints JSON.
 """
@@ -34,7 +34,7 @@ from PIL import Image
 import offaxis
 from offaxis import Model, networks
 from offaxis.data import TensorSet, load_images
-from offaxis.deploy.onnx import export, names
+from offaxis.deploy.onnx import export_onnx, output_names
 from offaxis.training import laptop
 
 BATCH = 32
@@ -69,7 +69,7 @@ def prepare(folder: Path) -> tuple[Model, list[bytes]]:
     trained = offaxis.train(network, training, laptop().replace(epochs=1, crop=2, flip=False), quiet=True)
     model = Model.calibrated(trained, unseen.subset(torch.arange(500)), used=[training])
     model.save(folder / "x.oax")
-    export(model, folder / "x.onnx")
+    export_onnx(model, folder / "x.onnx")
     return model, [png(unseen, number) for number in range(500, 700)]
 
 
@@ -87,10 +87,10 @@ def raw(model: Model, graph: Path) -> dict[str, float]:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
     pixels = TensorSet("x", torch.randint(0, 256, (BATCH, *model.preprocessing.shape), dtype=torch.uint8)).images
-    wanted = names(model)
+    wanted = output_names(model)
     return {
         "onnxruntime_images_a_second": rate(lambda: session.run(wanted, {"pixels": pixels.numpy()})),
-        "pytorch_images_a_second": rate(lambda: model.judge(pixels)),
+        "pytorch_images_a_second": rate(lambda: model.predict_batch(pixels)),
     }
 
 
@@ -148,7 +148,7 @@ def throughput(port: int, pictures: list[bytes], seconds: float = 8.0) -> dict[s
             times.append(time.perf_counter() - began)
             served["images"] += BATCH
 
-    together(client, 3)
+    run_threads(client, 3)
     return {
         "served_images_a_second": served["images"] / seconds,
         "request_of_a_batch_p50_ms": 1e3 * float(np.median(times)),
@@ -170,23 +170,23 @@ def storm(port: int, pid: int, pictures: list[bytes], classes: list[str], second
     until = time.monotonic() + seconds
     lock = threading.Lock()
 
-    def asks(seed: int) -> None:
+    def good_client(seed: int) -> None:
         nonlocal wrong
         chance = random.Random(seed)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         while time.monotonic() < until:
             number = chance.randrange(len(pictures))
             began = time.perf_counter()
-            status, said = post(connection, pictures[number], {"Content-Type": "image/png"})
+            status, body = post(connection, pictures[number], {"Content-Type": "image/png"})
             with lock:
                 good[status] += 1
                 times.append(1e3 * (time.perf_counter() - began))
-                wrong += status == 200 and said["predictions"][0]["class"] != classes[number]
+                wrong += status == 200 and body["predictions"][0]["class"] != classes[number]
             if status == 503:
                 connection.close()
                 time.sleep(0.2)
 
-    def misbehaves(seed: int) -> None:
+    def bad_client(seed: int) -> None:
         chance = random.Random(seed)
         while time.monotonic() < until:
             how = (broken, huge, slow)[seed % 3]
@@ -197,14 +197,14 @@ def storm(port: int, pid: int, pictures: list[bytes], classes: list[str], second
             with lock:
                 bad[f"{how.__name__}: {outcome}"] += 1
 
-    def watches() -> None:
+    def sample_memory() -> None:
         while time.monotonic() < until:
             memory.append(resident(pid))
             time.sleep(1)
 
-    threads = [threading.Thread(target=asks, args=(i,)) for i in range(CLIENTS // 2)]
-    threads += [threading.Thread(target=misbehaves, args=(i,)) for i in range(CLIENTS // 2)]
-    threads.append(threading.Thread(target=watches))
+    threads = [threading.Thread(target=good_client, args=(i,)) for i in range(CLIENTS // 2)]
+    threads += [threading.Thread(target=bad_client, args=(i,)) for i in range(CLIENTS // 2)]
+    threads.append(threading.Thread(target=sample_memory))
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -280,7 +280,7 @@ def resident(pid: int) -> int:
     return 0
 
 
-def together(work: Any, count: int) -> None:
+def run_threads(work: Any, count: int) -> None:
     threads = [threading.Thread(target=work) for _ in range(count)]
     for thread in threads:
         thread.start()

@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="wrn-10-1-half")
     parser.add_argument("--images", type=int, nargs=2, default=(5_000, 50_000))
-    parser.add_argument("--measure", type=int, help="one fit in this process, as JSON; what the others are made of")
+    parser.add_argument("--measure", type=int, help="one fit in this process, printed as JSON (used by the comparison)")
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure(options.network, options.measure)))
@@ -84,7 +84,7 @@ def main() -> None:
     flat = grown < kept / 4
     print(f"one pass: {'yes' if one_pass else 'NO'}")
     print(
-        f"the peak grew by {grown:.1f} MB; keeping the features alone would have taken {kept:.1f} MB; wanted at most a "
+        f"the peak grew by {grown:.1f} MB; keeping the features alone would have taken {kept:.1f} MB; expected at most a "
         f"quarter of that: {'yes' if flat else 'NO'}"
     )
 

@@ -1,6 +1,6 @@
 """onnxruntime against eager PyTorch on this CPU: images a second from uint8 pixels to p-values, one thread each.
 
-    python benchmarks/onnx_speed.py
+    python -m benchmarks.onnx_speed
 
 Both do the same work: normalise, network, cosine score, p-value. Median and spread of rounds; prints JSON.
 """
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from offaxis import Model, Preprocessing, networks
+from offaxis import Model, networks
 from offaxis.data import Normalise, TensorSet
-from offaxis.deploy.onnx import INPUT, Graph, export, names
+from offaxis.deploy import Preprocessing
+from offaxis.deploy.onnx import INPUT, Graph, export_onnx, output_names
 
 CASES = (("wrn-10-2-half", (1, 28, 28)), ("wrn-16-4", (3, 32, 32)), ("densenet-22-12", (3, 32, 32)))
 BATCHES = (1, 32)
@@ -32,19 +33,19 @@ def main(seconds: float = 3.0) -> None:
     options.intra_op_num_threads = 1
     rows = []
     for name, shape in CASES:
-        model = made(name, shape)
+        model = random_model(name, shape)
         with tempfile.TemporaryDirectory() as room:
-            difference = export(model, Path(room) / "x.onnx")
+            difference = export_onnx(model, Path(room) / "x.onnx")
             session = onnxruntime.InferenceSession(
                 str(Path(room) / "x.onnx"), options, providers=["CPUExecutionProvider"]
             )
-        graph, wanted = Graph(model).eval(), names(model)
+        graph, wanted = Graph(model).eval(), output_names(model)
         for batch in BATCHES:
             pixels = torch.randint(0, 256, (batch, *shape), dtype=torch.uint8)
             with torch.inference_mode():
                 eager = rounds(lambda pixels=pixels, graph=graph: graph(pixels), batch, seconds)  # type: ignore[misc]
             feed = {INPUT: pixels.numpy()}
-            runtime = rounds(lambda s=session, w=wanted, f=feed: s.run(w, f), batch, seconds)  # type: ignore[misc]
+            runtime = rounds(lambda s=session, o=wanted, f=feed: s.run(o, f), batch, seconds)  # type: ignore[misc]
             ratio = runtime["median"] / eager["median"]
             rows.append(
                 {"network": name, "batch": batch, "eager": eager, "onnxruntime": runtime, "ratio": round(ratio, 2)}
@@ -54,7 +55,7 @@ def main(seconds: float = 3.0) -> None:
     print(json.dumps({"images_a_second": rows, **versions}, indent=2))
 
 
-def made(name: str, shape: tuple[int, int, int]) -> Model:
+def random_model(name: str, shape: tuple[int, int, int]) -> Model:
     torch.manual_seed(0)
     network = networks.by_name(name)(num_classes=10, in_channels=shape[0]).eval()
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

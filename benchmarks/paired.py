@@ -1,8 +1,8 @@
-"""How much longer one thing takes than another, side by side: the only kind of figure that we publish.
+"""The ratio of two times, measured side by side: the only kind of timing that is published.
 
     from benchmarks.paired import paired
 
-Both are run in turn, many times, so that whatever else the machine does hits them alike; each round gives one ratio.
+Both are run in turn, many times, so that other load of the machine affects both alike; each round gives one ratio.
 """
 
 import json
@@ -18,10 +18,10 @@ import torch
 
 
 class Ratio(NamedTuple):
-    """Time of a over time of b: the median over rounds, with an interval that holds the true median in 95 of 100 runs.
+    """Time of a over time of b: the median over rounds, with a 95 % confidence interval of the median.
 
-    The interval is made of order statistics of the ratios (the sign test turned round), so it assumes nothing about how
-    times are distributed.
+    The interval consists of order statistics of the ratios (the inverted sign test), so it assumes nothing about the
+    distribution of times.
     """
 
     median: float
@@ -38,26 +38,49 @@ class Ratio(NamedTuple):
         )
 
 
-def paired(a: Callable[[], object], b: Callable[[], object], rounds: int = 30, warm_up: int = 2) -> Ratio:
-    """The ratio time(a) / time(b) over alternating runs; which goes first alternates too."""
+def paired(
+    a: Callable[[], object],
+    b: Callable[[], object],
+    rounds: int = 30,
+    warm_up: int = 2,
+    *,
+    measure: Callable[[Callable[[], object]], float] | None = None,
+) -> Ratio:
+    """Measure the ratio time(a) / time(b) over alternating runs; which goes first alternates too.
+
+    Args:
+        a: the numerator.
+        b: the denominator.
+        rounds: number of ratios.
+        warm_up: runs of both beforehand that are not counted.
+        measure: how long one run takes; by default ``seconds``, the elapsed time.
+    """
+    measure = measure or seconds
     for _ in range(warm_up):
         a()
         b()
     times_a, times_b = [], []
     for i in range(rounds):
         if i % 2:
-            times_b.append(seconds(b))
-            times_a.append(seconds(a))
+            times_b.append(measure(b))
+            times_a.append(measure(a))
         else:
-            times_a.append(seconds(a))
-            times_b.append(seconds(b))
+            times_a.append(measure(a))
+            times_b.append(measure(b))
     ratios = sorted(x / y for x, y in zip(times_a, times_b, strict=True))
     low, high = interval(ratios)
-    return Ratio(statistics.median(ratios), low, high, statistics.median(times_a), statistics.median(times_b), rounds)
+    return Ratio(
+        median=statistics.median(ratios),
+        low=low,
+        high=high,
+        seconds_a=statistics.median(times_a),
+        seconds_b=statistics.median(times_b),
+        rounds=rounds,
+    )
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """How long one run takes, with the GPU's work done."""
+    """Return the seconds of one run, with the GPU's work done."""
     start = time.perf_counter()
     run()
     if torch.cuda.is_available():
@@ -66,7 +89,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def interval(ordered: list[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The order statistics between which the true median lies with at least this confidence."""
+    """Return the order statistics between which the true median lies with at least this confidence."""
     count = len(ordered)
     below, place = 0.0, 0
     while place < count // 2:
@@ -80,7 +103,7 @@ def interval(ordered: list[float], confidence: float = 0.95) -> tuple[float, flo
 
 def publish(name: str, ratio: Ratio, bound: str, holds: bool, **facts: Any) -> None:
     """Print a result for people, and as a line of JSON with commit and versions."""
-    print(f"{name}: {ratio}; wanted {bound}: {'yes' if holds else 'NO'}")
+    print(f"{name}: {ratio}; expected {bound}: {'yes' if holds else 'NO'}")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     record = {
         "name": name,

@@ -3,7 +3,7 @@
     python -m benchmarks.training_throughput
 
 The bare loop has its images in memory, normalised beforehand, and does nothing but forward, backward and step. Ours starts
-from bytes, crops, normalises, clips the gradient, watches the loss and the scale, and writes a log.
+from bytes, crops, normalises, clips the gradient, checks the loss and the scale, and writes a log.
 """
 
 import argparse

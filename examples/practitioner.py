@@ -71,9 +71,9 @@ def main(out: Path, epochs: int = 8, port: int = 8137) -> None:
 
     write_pictures(rest, out / "pictures", 40)
     write_pictures(load_images("letters"), out / "pictures", 10)
-    options = ScoringOptions(str(out / "scores.csv"), overwrite=True, quiet=True)
+    options = ScoringOptions(out=str(out / "scores.csv"), overwrite=True, quiet=True)
     summary = score_images(out / "digits.oax", model, [str(out / "pictures")], options)
-    print(f"scored {summary['images']} files: {out / 'scores.csv'}, strangest {summary['strangest'][0]['path']}")
+    print(f"scored {summary['images']} files: {out / 'scores.csv'}, highest score {summary['top'][0]['path']}")
 
     server = make_server(model, port=port)
     thread = threading.Thread(target=server.run)

@@ -10,7 +10,7 @@ from offaxis.evaluation.summary import summarise
 from offaxis.reports.figures import fixed_scale, ranking, save_figure
 from offaxis.reproduce import figures as drawings
 from offaxis.reproduce.items import sweep
-from study.found import of, there
+from study.query import is_evaluated, results_for
 from study.sets import REPORTED
 from study.steps import KEPT, SEEDS, WORK, chain_for, main_runs
 from study.tables import untuned
@@ -19,14 +19,14 @@ OUT = Path("docs/images")
 
 
 def scales(id_name: str) -> None:
-    """Mean AUROC over the fixed scale, by group of sets."""
+    """Draw the mean AUROC over the fixed scale, by group of sets."""
     curves: dict[str, dict[float, float]] = {}
     predicted: dict[str, float] = {}
     for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items():
-        if not there(id_name, runs):
+        if not is_evaluated(id_name, runs):
             continue
-        found = [r for r in of(id_name, runs, REPORTED[id_name]) if r.detector == "cosine"]
-        for group, spread in summarise(found)[0].groups.items():
+        cosine = [r for r in results_for(id_name, runs, REPORTED[id_name]) if r.detector == "cosine"]
+        for group, spread in summarise(cosine)[0].groups.items():
             if scale is None:
                 predicted[group] = 100 * spread.mean
             else:
@@ -35,12 +35,12 @@ def scales(id_name: str) -> None:
 
 
 def ranks(id_name: str) -> None:
-    """Mean AUROC of every score on both networks, with the deviation over seeds."""
+    """Draw the mean AUROC of every score on both networks, with the deviation over seeds."""
     intervals, states = {}, {}
     for s in untuned(id_name, REPORTED[id_name]):
         whole = s.groups["all"]
         half = whole.seed_std or 0.0
-        head = "standard" if s.network.endswith("linear") else "cosine"
+        head = "standard" if s.fields.head["name"] == "linear" else "cosine"
         name = f"{s.method} ({head})"
         states[name] = f"{head} network"
         intervals[name] = (100 * whole.mean, 100 * (whole.mean - half), 100 * (whole.mean + half))
@@ -49,7 +49,7 @@ def ranks(id_name: str) -> None:
 
 
 def main() -> None:
-    """Every figure that there are results for."""
+    """Draw every figure that there are results for."""
     cifar, fashion = "cifar10", "fashion-mnist"
     if "tsne" in sys.argv:
         drawings.spaces(chain_for(cifar, WORK), *main_runs(cifar, 0), OUT)

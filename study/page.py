@@ -15,8 +15,8 @@ BLOCK = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 
 def filled(text: str) -> str:
-    """The page with its tables made anew."""
-    return BLOCK.sub(lambda found: f"{found[1]}{_table(found[2], found[3])}{found[4]}", text)
+    """Return the page with its tables made anew."""
+    return BLOCK.sub(lambda match: f"{match[1]}{_table(match[2], match[3])}{match[4]}", text)
 
 
 def _table(name: str, id_name: str) -> str:
@@ -24,7 +24,7 @@ def _table(name: str, id_name: str) -> str:
 
 
 def main() -> None:
-    """Write both."""
+    """Write both pages."""
     for page in PAGES:
         write_text(page, filled(page.read_text(encoding="utf-8")))
 

@@ -19,7 +19,7 @@ WHOLE = ("epochs", "batch_size", "crop")
 
 
 def main() -> None:
-    """One trial."""
+    """Run one trial."""
     id_name, network, head, *changes = sys.argv[1:]
     numbers = dict(change.split("=") for change in changes)
     recipe = RECIPES["short"]().replace(**{k: int(v) if k in WHOLE else float(v) for k, v in numbers.items()})
@@ -37,8 +37,8 @@ def main() -> None:
         quiet=True,
         fabric=Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"),
     )
-    found = ", ".join(f"{100 * epoch['validation_accuracy']:.2f}" for epoch in trained.history)
-    print(f"{' '.join(sys.argv[1:])}: {found} % after each epoch, {time.monotonic() - begun:.0f} s")
+    accuracies = ", ".join(f"{100 * epoch['validation_accuracy']:.2f}" for epoch in trained.history)
+    print(f"{' '.join(sys.argv[1:])}: {accuracies} % after each epoch, {time.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Do the study's steps, several at a time, each in a process of its own: ``python -m study.run [--workers 2]``.
+"""Run the study's commands, several at a time, each in a process of its own: ``python -m study.run [--workers 2]``.
 
-Stop it when you like; it goes on where it stopped. What a step prints is in runs/study/log.
+It can be stopped at any time and resumes where it stopped. What a command prints is in runs/study/log.
 """
 
 import argparse
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 from offaxis.reproduce.commands import Command
 from study.steps import WORK, all_steps
@@ -19,18 +18,18 @@ LOG = WORK / "log"
 
 
 class Steps:
-    """What is to be done, shared by all workers."""
+    """The commands that are left, shared by all workers."""
 
     def __init__(self) -> None:
         unique = {step.words: (step, needs) for step, needs in all_steps()}
         self.todo = [pair for pair in unique.values() if not pair[0].done]
-        self.lock = threading.Lock()
+        self.changed = threading.Condition()
         self.failed: list[Command] = []
 
     def take(self) -> Command | None:
-        """The first step whose networks are trained; waits while others train them; None when there is none."""
-        while True:
-            with self.lock:
+        """Return the first command whose networks are trained; wait while others train them; None when none is left."""
+        with self.changed:
+            while True:
                 broken = {step.words for step in self.failed}
                 self.todo = [(s, needs) for s, needs in self.todo if not broken & {need.words for need in needs}]
                 for place, (step, needs) in enumerate(self.todo):
@@ -39,31 +38,38 @@ class Steps:
                         return step
                 if not self.todo:
                     return None
-            time.sleep(1)
+                self.changed.wait()
+
+    def finish(self, step: Command, failed: bool) -> None:
+        """Record how a command ended, and wake the workers that wait for it."""
+        with self.changed:
+            if failed:
+                self.failed.append(step)
+            else:
+                step.mark()
+            self.changed.notify_all()
 
 
 def work(steps: Steps) -> None:
-    """Take steps until none is left."""
+    """Take commands until none is left."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     while step := steps.take():
-        begun = time.monotonic()
-        name = Path(step.words[-1]).name if step.words[0] == "train" else step._mark.name
+        start = time.monotonic()
         print(f"{time.strftime('%H:%M:%S')} begin {step.command}", flush=True)
-        with (LOG / f"{name}.txt").open("a") as log:
+        with (LOG / f"{step.name}.txt").open("a") as log:
             done = subprocess.run(
                 [sys.executable, "-m", "offaxis", *step.words], stdout=log, stderr=log, env=environment, check=False
             )
+        steps.finish(step, failed=done.returncode != 0)
         if done.returncode:
-            steps.failed.append(step)
             print(f"FAILED, see {log.name}: {step.command}", flush=True)
         else:
-            step.mark()
-            _remember(name, time.monotonic() - begun)
-            print(f"{time.strftime('%H:%M:%S')} {time.monotonic() - begun:6.0f} s  {name}", flush=True)
+            _remember(step.name, time.monotonic() - start)
+            print(f"{time.strftime('%H:%M:%S')} {time.monotonic() - start:6.0f} s  {step.name}", flush=True)
 
 
 def _remember(name: str, seconds: float) -> None:
-    """Keep how long it took."""
+    """Append how long a command took."""
     with (WORK / "times.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"name": name, "seconds": round(seconds)}) + "\n")
 

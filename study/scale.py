@@ -1,6 +1,6 @@
-"""What the predicted scale of a cosine network knows by itself: ``python -m study.scale``.
+"""How well the predicted scale of a cosine network detects OOD images by itself: ``python -m study.scale``.
 
-Prints, for each reported set, the mean AUROC over seeds of the cosine, of the scale alone (small = strange), and of their
+Prints, for each reported set, the mean AUROC over seeds of the cosine, of the scale alone (small = OOD), and of their
 product, the largest logit; and the length of the features alone.
 """
 
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.transforms import Batches
-from offaxis.deploy.open import EvaluatedNetwork
-from offaxis.evaluation import open_network
+from offaxis.deploy.open import EvaluatedNetwork, open_network
 from offaxis.metrics import auroc
 from study.sets import DEVELOPMENT, REPORTED
 from study.steps import SEEDS, chain_for, main_runs
@@ -21,7 +20,7 @@ IMAGES = 1000
 
 @torch.no_grad()
 def scores(subject: EvaluatedNetwork, images: ImageSet) -> NDArray[np.float64]:
-    """(N, 4): minus the largest cosine, the scale, the largest logit, the length of the features."""
+    """Compute (N, 4): minus the largest cosine, the scale, the largest logit and the length of the features."""
     parts = []
     assert subject.normalise is not None
     for batch, _ in Batches(images, subject.normalise, 256):
@@ -35,16 +34,16 @@ def scores(subject: EvaluatedNetwork, images: ImageSet) -> NDArray[np.float64]:
 
 
 def main() -> None:
-    """Both ID sets."""
+    """Print the table for both ID sets."""
     for id_name in ("cifar10", "fashion-mnist"):
         subjects = [open_network(chain_for(id_name).runs / main_runs(id_name, seed)[1].name) for seed in SEEDS]
         test = limit_images(load_images(id_name, "test"), IMAGES)
-        known = [scores(subject, test) for subject in subjects]
+        id_scores = [scores(subject, test) for subject in subjects]
         print(f"| {id_name} | cosine | scale | cosine x scale | length of features |\n|---|---:|---:|---:|---:|")
         for name in (*DEVELOPMENT, *REPORTED[id_name]):
             images = limit_images(load_images(name, "test", like=test), IMAGES)
-            found = [scores(subject, images) for subject in subjects]
-            values = [[auroc(a[:, k], b[:, k]) for k in range(4)] for a, b in zip(known, found, strict=True)]
+            ood_scores = [scores(subject, images) for subject in subjects]
+            values = [[auroc(a[:, k], b[:, k]) for k in range(4)] for a, b in zip(id_scores, ood_scores, strict=True)]
             print(f"| {name} | " + " | ".join(f"{100 * v:.1f}" for v in np.mean(values, 0)) + " |", flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Changes to ID images that nobody calls out-of-distribution: how often does each detector cry wolf at them?
+"""False alarms under harmless corruptions: how often does each detector flag ID images after changes that keep the class?
 
 ``python -m study.shift cifar10 fashion-mnist`` calibrates every detector on 2,000 ID test images to flag 5 % of such
-images, and counts what it flags of 2,000 others as they are, and after each change. No OOD image is used.
+images, and counts what it flags of 2,000 others unchanged, and after each change. No OOD image is used.
 """
 
 import io
@@ -19,8 +19,8 @@ from offaxis.calibration.conformal import threshold
 from offaxis.data import limit_images, load_images
 from offaxis.data.image_set import TensorSet
 from offaxis.data.transforms import Batches
-from offaxis.detectors import fit_all, score_all
-from offaxis.evaluation import make_detectors, open_network
+from offaxis.deploy.open import open_network
+from offaxis.detectors import fit_all, make_detectors, score_all
 from offaxis.files import write_text
 from study.steps import FREE, KEPT, SEEDS, chain_for, main_runs
 
@@ -31,7 +31,7 @@ OUT = KEPT / "shift.json"
 
 
 def jpeg(images: Tensor) -> Tensor:
-    """Written as JPEG of quality 50 and read again."""
+    """Write images as JPEG of quality 50 and read them again."""
     return torch.stack([_through_jpeg(image) for image in images])
 
 
@@ -44,7 +44,7 @@ def _through_jpeg(image: Tensor) -> Tensor:
 
 
 def blur(images: Tensor) -> Tensor:
-    """Each pixel mixed with its neighbours: (1, 2, 1)/4 both ways."""
+    """Mix each pixel with its neighbours: (1, 2, 1)/4 both ways."""
     kernel = torch.tensor([1.0, 2.0, 1.0]) / 4
     channels = images.shape[1]
     weight = (kernel[:, None] * kernel).expand(channels, 1, 3, 3)
@@ -53,17 +53,17 @@ def blur(images: Tensor) -> Tensor:
 
 
 def brighter(images: Tensor) -> Tensor:
-    """Every value times 1.3, cut off at white."""
+    """Multiply every value by 1.3, cut off at white."""
     return (images.float() * 1.3).clamp(max=255).round().to(torch.uint8)
 
 
 def darker(images: Tensor) -> Tensor:
-    """Every value times 0.7."""
+    """Multiply every value by 0.7."""
     return (images.float() * 0.7).round().to(torch.uint8)
 
 
 def moved(images: Tensor) -> Tensor:
-    """One pixel to the right and down; the edge is repeated."""
+    """Move images by one pixel to the right and down; the edge is repeated."""
     return F.pad(images.float(), (1, 0, 1, 0), "replicate")[..., :-1, :-1].to(torch.uint8)
 
 
@@ -78,7 +78,7 @@ SHIFTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
-    """A record for each detector on both networks of a seed: the share flagged after each change."""
+    """Return a record for each detector on both networks of a seed: the share flagged after each change."""
     test = load_images(id_name, "test")
     calibration = test.subset(torch.arange(IMAGES))
     others = test.batch(torch.arange(IMAGES, 2 * IMAGES))
@@ -86,14 +86,15 @@ def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
     for run in main_runs(id_name, seed):
         subject = open_network(chain_for(id_name).runs / run.name)
         assert subject.normalise is not None
-        detectors = [d for d in make_detectors(FREE, subject) if "cosine" not in d.uses or run.head == "cosine"]
+        detectors = make_detectors(FREE, subject.network, subject.normalise.std)
+        detectors = [d for d in detectors if "cosine" not in d.uses or run.head == "cosine"]
         fit_all(
             subject.network,
             Batches(limit_images(load_images(id_name, "train"), FIT_IMAGES), subject.normalise, 256),
             detectors,
         )
-        known = score_all(subject.network, Batches(calibration, subject.normalise, 256), detectors)
-        limits = [threshold(np.sort(scores.double().numpy()), ALPHA) for scores in known]
+        id_scores = score_all(subject.network, Batches(calibration, subject.normalise, 256), detectors)
+        limits = [threshold(np.sort(scores.double().numpy()), ALPHA) for scores in id_scores]
         shares: list[dict[str, float]] = [{} for _ in detectors]
         for name, change in SHIFTS.items():
             changed = TensorSet(name, change(others))
@@ -112,13 +113,13 @@ def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """For each ID set that is named."""
-    found = json.loads(OUT.read_text()) if OUT.exists() else []
+    """Write the records of each ID set that is named."""
+    records = json.loads(OUT.read_text()) if OUT.exists() else []
     for id_name in sys.argv[1:]:
-        found = [record for record in found if record["id"] != id_name]
+        records = [record for record in records if record["id"] != id_name]
         for seed in SEEDS:
-            found += flagged(id_name, seed)
-            write_text(OUT, json.dumps(found, indent=0) + "\n")
+            records += flagged(id_name, seed)
+            write_text(OUT, json.dumps(records, indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,15 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from offaxis.reproduce.commands import Command, Reproduction, TrainingRun
+from offaxis.jobs import Kind, RecipeOverrides, TrainingRun
+from offaxis.reproduce.commands import Command, Reproduction
 from offaxis.reproduce.items import ablation_rows, sweep
-from offaxis.reproduce.settings import NetworkRecipe, laptop_settings
+from offaxis.reproduce.settings import EvaluationSettings, NetworkRecipe, laptop_settings
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
 
-QUICK = ("--precision", "bf16-mixed")
-COLOUR = NetworkRecipe("wrn-10-4-half", "short", QUICK)
-GREY = NetworkRecipe("wrn-10-2-half", "short", (*QUICK, "--epochs", "6"))
-DENSE = NetworkRecipe("densenet-22-12-half", "short", QUICK)
+COLOUR = NetworkRecipe(architecture="wrn-10-4-half", recipe="short", precision="bf16-mixed")
+GREY = NetworkRecipe(
+    architecture="wrn-10-2-half", recipe="short", overrides=RecipeOverrides(epochs=6), precision="bf16-mixed"
+)
+DENSE = NetworkRecipe(architecture="densenet-22-12-half", recipe="short", precision="bf16-mixed")
 NETWORKS = {"cifar10": COLOUR, "cifar100": COLOUR, "fashion-mnist": GREY}
 SEEDS = (0, 1, 2)
 
@@ -31,7 +33,7 @@ FREE = (
     "two-cosines",
     "mean-cosine",
 )
-"""What needs no OOD image; what a network cannot feed is left out."""
+"""Detectors that need no OOD image; those that a network cannot feed are left out."""
 TUNED = ("odin", "mahalanobis")
 RIVALS = {
     "deconf-c": "generalized-odin",
@@ -40,18 +42,18 @@ RIVALS = {
     "isomax": "isomax",
 }
 FOLDS = 5
-FIXED = ("--scale", "32", "--decay-head")
+FIXED_SCALE = 32.0
 """The fixed scale that does best on the development sets beside Fashion-MNIST."""
-LONGER = ("--epochs", "30")
-"""What it takes to come to 90 % on CIFAR-10: does more training change who is ahead?"""
+LONGER_EPOCHS = 30
+"""Enough for 90 % accuracy on CIFAR-10: does more training change the ranking?"""
 
 
 WORK, KEPT = Path("runs/study"), Path("study")
-"""Where networks, grid_scores and whole results lie while the study runs, and the small copy of the results that stays."""
+"""Where networks and whole results are while the study runs, and where the small copy of the results is kept."""
 
 
 def chain_for(id_name: str, out: Path = WORK) -> Reproduction:
-    """Where the study's networks and results are."""
+    """Return the settings of the study for an ID set, and where its networks and results are."""
     scale = laptop_settings().replace(
         name="study",
         networks=(NETWORKS[id_name],),
@@ -62,30 +64,43 @@ def chain_for(id_name: str, out: Path = WORK) -> Reproduction:
         frame_free=sets_of(id_name),
         shown=("tin-resize", "svhn"),
         scales=(4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
-        evaluation=("--images", "1000", "--fit-images", "10000"),
+        evaluation=EvaluationSettings(images=1000, fit_images=10000),
     )
     return Reproduction(scale, out, WORK / "networks")
 
 
 def sets_of(id_name: str) -> tuple[str, ...]:
-    """All OOD sets beside an ID set, without the controls."""
+    """Return all OOD sets of an ID set, without the controls."""
     return (*DEVELOPMENT, *REPORTED[id_name])
 
 
 def main_runs(id_name: str, seed: int) -> tuple[TrainingRun, TrainingRun]:
-    """The standard and the cosine network of a seed."""
-    standard, cosine = (TrainingRun(NETWORKS[id_name], id_name, seed, head) for head in ("linear", "cosine"))
-    return standard, cosine
+    """Return the standard and the cosine network of a seed."""
+    return NETWORKS[id_name].training(id_name, seed, "linear"), NETWORKS[id_name].training(id_name, seed, "cosine")
+
+
+def fixed_scale_run(id_name: str) -> TrainingRun:
+    """Return the network with the fixed scale."""
+    return NETWORKS[id_name].training(id_name, 0, "cosine", scale=FIXED_SCALE, decay_head=True)
+
+
+def leave_out_runs(id_name: str) -> list[TrainingRun]:
+    """Return the networks of the leave-out ensemble."""
+    return [NETWORKS[id_name].training(id_name, k, "linear", leave_out=(k, FOLDS)) for k in range(FOLDS)]
 
 
 def longer_runs() -> tuple[TrainingRun, TrainingRun]:
-    """The same pair with more than twice the training, one seed."""
-    standard, cosine = (TrainingRun(COLOUR, "cifar10", 0, head, LONGER) for head in ("linear", "cosine"))
+    """Return the same pair with more than twice the training, one seed."""
+    longer = RecipeOverrides(epochs=LONGER_EPOCHS)
+    standard, cosine = (
+        COLOUR.training("cifar10", 0, head, overrides=longer, suffix=f"epochs {LONGER_EPOCHS}")
+        for head in ("linear", "cosine")
+    )
     return standard, cosine
 
 
 def all_steps() -> Iterator[tuple[Command, Sequence[Command]]]:
-    """(a step, the trainings that it needs)."""
+    """Yield (a command, the trainings that it needs)."""
     yield from _pair("cifar10", 0)
     for seed in SEEDS:
         yield from _pair("fashion-mnist", seed)
@@ -95,24 +110,24 @@ def all_steps() -> Iterator[tuple[Command, Sequence[Command]]]:
         yield from _tuned("fashion-mnist", seed)
     yield from _tuned("cifar10", 0)
     for id_name in ("fashion-mnist", "cifar10"):
-        yield from _together(id_name)
+        yield from _combined(id_name)
         yield from _untuned(id_name)
     yield from _variants("fashion-mnist")
     yield from _rivals("fashion-mnist")
     yield from _longer()
     yield from _leave_out("fashion-mnist")
-    yield from _evaluated([TrainingRun(COLOUR, "cifar10", 0, "cosine", FIXED)], FREE)
+    yield from _evaluated([fixed_scale_run("cifar10")], FREE)
     for seed in SEEDS[1:]:
         yield from _tuned("cifar10", seed)
     yield from _pair("cifar100", 0)
-    yield from _evaluated([TrainingRun(DENSE, "cifar10", 0, head) for head in ("linear", "cosine")], FREE)
+    yield from _evaluated([DENSE.training("cifar10", 0, head) for head in ("linear", "cosine")], FREE)
     for id_name in ("fashion-mnist", "cifar10"):
         yield from _tuned(id_name, 0, "cosine")
     yield from _rivals("cifar10")
 
 
 def _evaluated(runs: Sequence[TrainingRun], detectors: Sequence[str]) -> Iterator[tuple[Command, Sequence[Command]]]:
-    """Train some networks; give each the scores that need no OOD image; measure its accuracy on all test images."""
+    """Train some networks, evaluate each with some detectors, and measure its accuracy on all test images."""
     for run in runs:
         chain = chain_for(run.id)
         train = chain.train(run)
@@ -122,15 +137,15 @@ def _evaluated(runs: Sequence[TrainingRun], detectors: Sequence[str]) -> Iterato
 
 
 def _longer() -> Iterator[tuple[Command, Sequence[Command]]]:
-    """The same for the pair that trained longer, whose label has to say so: its settings are those of the usual pair."""
-    usual = chain_for("cifar10")
+    """Do the same for the pair that trained longer, whose label has to say so."""
+    shared = chain_for("cifar10")
     for run in longer_runs():
-        label = ("--label", f"{run.trained.network} {run.head} {LONGER[1]} epochs")
+        label = f"{run.architecture} {run.head} {LONGER_EPOCHS} epochs"
         chain, whole = (
-            replace(usual, scale=usual.scale.replace(evaluation=(*words, *label)))
-            for words in (usual.scale.evaluation, ())
+            replace(shared, scale=shared.scale.replace(evaluation=replace(evaluation, label=label)))
+            for evaluation in (shared.scale.evaluation, EvaluationSettings())
         )
-        train = usual.train(run)
+        train = shared.train(run)
         yield train, ()
         yield chain.evaluate([run], sets_of(run.id), (*FREE, "mahalanobis"), tune=False), (train,)
         yield whole.evaluate([run], ("letters",), ("max-softmax",), tune=False), (train,)
@@ -141,44 +156,44 @@ def _pair(id_name: str, seed: int) -> Iterator[tuple[Command, Sequence[Command]]
 
 
 def _tuned(id_name: str, seed: int, head: str = "linear") -> Iterator[tuple[Command, Sequence[Command]]]:
-    """What is tuned on OOD images, by both protocols."""
+    """Evaluate the detectors that are tuned on OOD images, by both protocols."""
     chain = chain_for(id_name)
-    run = TrainingRun(NETWORKS[id_name], id_name, seed, head)
+    run = NETWORKS[id_name].training(id_name, seed, head)
     yield chain.evaluate([run], sets_of(id_name), TUNED, "both"), (chain.train(run),)
 
 
 def _untuned(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
-    """Mahalanobis as it comes: no perturbation, all layers alike."""
+    """Evaluate untuned Mahalanobis: no perturbation, all layers alike."""
     chain = chain_for(id_name)
     for run in (run for seed in SEEDS for run in main_runs(id_name, seed)):
         yield chain.evaluate([run], sets_of(id_name), ("mahalanobis",), tune=False), (chain.train(run),)
 
 
-def _accuracy(runs: Sequence[TrainingRun], together: str = "single") -> tuple[Command, Sequence[Command]]:
-    """A network on all ID test images; an OOD set has to be named, and letters are in no table."""
+def _accuracy(runs: Sequence[TrainingRun], kind: Kind = "single") -> tuple[Command, Sequence[Command]]:
+    """Evaluate a network on all ID test images; an OOD set has to be named, and letters are in no table."""
     chain = chain_for(runs[0].id)
-    whole = replace(chain, scale=chain.scale.replace(evaluation=()))
-    detector = {"ensemble": "cosine-ensemble", "leave-out": "leave-out"}.get(together, "max-softmax")
+    whole = replace(chain, scale=chain.scale.replace(evaluation=EvaluationSettings()))
+    detector = {"ensemble": "cosine-ensemble", "leave-out": "leave-out"}.get(kind, "max-softmax")
     needs = [chain.train(run) for run in runs]
-    return whole.evaluate(runs, ("letters",), (detector,), tune=False, together=together), needs
+    return whole.evaluate(runs, ("letters",), (detector,), tune=False, kind=kind), needs
 
 
-def _together(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
-    """An ensemble of the three cosine networks; a standard network's classes with a cosine network's score."""
+def _combined(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
+    """Evaluate an ensemble of the three cosine networks, and a standard network's classes with a cosine network's score."""
     chain = chain_for(id_name)
     cosine = [main_runs(id_name, seed)[1] for seed in SEEDS]
     needs = [chain.train(run) for run in cosine]
-    yield chain.evaluate(cosine, sets_of(id_name), ("cosine-ensemble",), tune=False, together="ensemble"), needs
+    yield chain.evaluate(cosine, sets_of(id_name), ("cosine-ensemble",), tune=False, kind="ensemble"), needs
     yield _accuracy(cosine, "ensemble")
     for seed in SEEDS:
         pair = main_runs(id_name, seed)
         needs = [chain.train(run) for run in pair]
-        yield chain.evaluate(pair, sets_of(id_name), ("cosine",), tune=False, together="paired"), needs
+        yield chain.evaluate(pair, sets_of(id_name), ("cosine",), tune=False, kind="paired"), needs
         yield _accuracy(pair, "paired")
 
 
 def _variants(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
-    """The ten rows of the ablation and the fixed scales."""
+    """Train and evaluate the ten rows of the ablation and the fixed scales."""
     chain = chain_for(id_name)
     rows = ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values()
     scales = [run for runs in sweep(chain).values() for run in runs]
@@ -187,17 +202,17 @@ def _variants(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
 
 
 def _rivals(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
-    """Other heads that need no OOD image, by the same recipe."""
+    """Train and evaluate other heads that need no OOD image, by the same recipe."""
     for head, detector in RIVALS.items():
-        yield from _evaluated([TrainingRun(NETWORKS[id_name], id_name, 0, head)], (detector, "max-softmax"))
+        yield from _evaluated([NETWORKS[id_name].training(id_name, 0, head)], (detector, "max-softmax"))
 
 
 def _leave_out(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
-    """Networks to each of which some of the classes are foreign."""
+    """Train and evaluate the leave-out ensemble, each of whose networks does not learn some of the classes."""
     chain = chain_for(id_name)
-    runs = [TrainingRun(NETWORKS[id_name], id_name, k, "linear", ("--leave-out", f"{k}/{FOLDS}")) for k in range(FOLDS)]
+    runs = leave_out_runs(id_name)
     needs = [chain.train(run) for run in runs]
     for train in needs:
         yield train, ()
-    yield chain.evaluate(runs, sets_of(id_name), ("leave-out",), tune=False, together="leave-out"), needs
+    yield chain.evaluate(runs, sets_of(id_name), ("leave-out",), tune=False, kind="leave-out"), needs
     yield _accuracy(runs, "leave-out")

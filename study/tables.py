@@ -5,106 +5,106 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from offaxis.evaluation import Store
 from offaxis.evaluation.summary import Summary, View, summarise
+from offaxis.jobs import TrainingRun
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, percent
-from offaxis.reproduce.commands import TrainingRun
 from offaxis.reproduce.tables import paper_rows
 from offaxis.training import RECIPES
-from study.found import GROUPS, mains, of, there
+from study.query import GROUPS, is_evaluated, main_networks, records_of, results_for
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
-from study.steps import DENSE, KEPT, LONGER, NETWORKS, SEEDS, chain_for, longer_runs, main_runs
+from study.steps import DENSE, KEPT, LONGER_EPOCHS, NETWORKS, SEEDS, longer_runs, main_runs
 from study.variants import ablation, axes, fixed, leave_out, rivals, scales, together
 
 SHIFT = KEPT / "shift.json"
 
 
 def accuracy(id_name: str) -> Table:
-    """Accuracy, calibration and risk of both networks."""
-    return _networks(id_name, mains(id_name))
+    """Make the table of accuracy, calibration and risk of both networks."""
+    return _networks(id_name, main_networks(id_name))
 
 
 def _networks(id_name: str, runs: Sequence[TrainingRun]) -> Table:
-    names = {run.name for run in runs}
-    found = [r for r in Store.existing(chain_for(id_name, KEPT).store).networks() if r.origin in names]
-    return networks_table(found, id_name)
+    return networks_table(records_of(id_name, runs), id_name)
 
 
 def untuned(id_name: str, ood: Sequence[str]) -> list[Summary]:
-    """Both networks with every score that needs no OOD image, best first."""
-    return summarise([r for r in of(id_name, mains(id_name), ood) if r.state != "tuned" and r.detector != "odin"])
+    """Summarise both networks with every score that needs no OOD image, best first."""
+    return summarise(
+        [r for r in results_for(id_name, main_networks(id_name), ood) if r.state != "tuned" and r.detector != "odin"]
+    )
 
 
 def ranking(id_name: str) -> Table:
-    """Means over the reported sets."""
+    """Rank the means over the reported sets."""
     return ranking_table(untuned(id_name, REPORTED[id_name]), "one-vs-one")
 
 
 def development(id_name: str) -> Table:
-    """The same over the development sets."""
+    """Rank the means over the development sets."""
     return ranking_table(untuned(id_name, DEVELOPMENT), "one-vs-one")
 
 
 def differences(id_name: str) -> Table:
-    """The cosine minus every other."""
+    """Make the differences of the cosine to every other score."""
     return pairs_table(untuned(id_name, REPORTED[id_name]), "one-vs-one")
 
 
 def differences_two(id_name: str) -> Table:
-    """The two cosines minus every other."""
-    found = untuned(id_name, REPORTED[id_name])
-    two = next(s for s in found if s.detector == "two-cosines")
-    return pairs_table(found, "one-vs-one", reference=two)
+    """Make the differences of the two cosines to every other score."""
+    summaries = untuned(id_name, REPORTED[id_name])
+    two = next(s for s in summaries if s.detector == "two-cosines")
+    return pairs_table(summaries, "one-vs-one", reference=two)
 
 
 def by_set(id_name: str) -> Table:
-    """Every reported set by itself."""
+    """Make the table by reported set."""
     return sets_table(untuned(id_name, REPORTED[id_name]), "one-vs-one")
 
 
 def papers_methods(id_name: str, view: View) -> Table:
-    """The paper's four methods under one of its protocols."""
-    found = summarise(of(id_name, mains(id_name), REPORTED[id_name]), view)
-    return sets_table(paper_rows(found), view)
+    """Make the table of the paper's four methods under one of its protocols."""
+    summaries = summarise(results_for(id_name, main_networks(id_name), REPORTED[id_name]), view)
+    return sets_table(paper_rows(summaries), view)
 
 
 def tuned(id_name: str) -> Table:
-    """ODIN and Mahalanobis, tuned on the tested set or on another, on both networks of the first seed."""
-    runs = [run for run in main_runs(id_name, 0) if there(id_name, [run])]
-    found = [r for r in of(id_name, runs, REPORTED[id_name]) if r.state == "tuned"]
+    """Compare ODIN and Mahalanobis, tuned on the tested set or on another, on both networks of the first seed."""
+    runs = [run for run in main_runs(id_name, 0) if is_evaluated(id_name, [run])]
+    results = [r for r in results_for(id_name, runs, REPORTED[id_name]) if r.state == "tuned"]
     views: tuple[View, View] = ("one-vs-one", "less-biased by tested set")
-    means = [{(s.detector, s.network): s.groups["all"].mean for s in summarise(found, view)} for view in views]
+    means = [{(s.detector, s.network): s.groups["all"].mean for s in summarise(results, view)} for view in views]
     rows: list[list[Entry]] = [
         [*key, *(Value(mean.get(key), percent(mean.get(key))) for mean in means)] for key in sorted(means[0])
     ]
     columns = ("detector", "network", "tuned on the tested set", "tuned on another set")
     note = "Mean AUROC over the reported sets, first seed."
-    return Table(f"tuned-{id_name}", f"Tuned on either network, {set_title(id_name)}", columns, rows, note, 2)
+    title = f"Tuned on either network, {set_title(id_name)}"
+    return Table(name=f"tuned-{id_name}", title=title, columns=columns, rows=rows, note=note, heads=2)
 
 
 def control(id_name: str) -> Table:
-    """The same images cropped, cropped inside a black frame, and resized."""
+    """Compare the same images cropped, cropped inside a black frame, and resized."""
     names = ("tin-crop-free", *CONTROLS, "tin-resize")
     return sets_table(untuned(id_name, names), "one-vs-one")
 
 
 def one_seed(id_name: str) -> Table:
-    """Both networks of one seed with every score that needs no OOD image."""
-    return ranking_table(summarise(of(id_name, main_runs(id_name, 0), REPORTED[id_name])), "one-vs-one")
+    """Rank the scores that need no OOD image on both networks of one seed."""
+    return ranking_table(summarise(results_for(id_name, main_runs(id_name, 0), REPORTED[id_name])), "one-vs-one")
 
 
 def one_seed_accuracy(id_name: str) -> Table:
-    """Accuracy, calibration and risk of both networks of one seed."""
+    """Make the table of accuracy, calibration and risk of both networks of one seed."""
     return _networks(id_name, main_runs(id_name, 0))
 
 
 def longer(id_name: str) -> Table:
-    """Mean AUROC of every score on both networks of the first seed, after the usual training and after a longer one."""
+    """Compare the mean AUROC of every score on both networks of the first seed after the default and a longer training."""
     short, long = (
         {
-            (s.method, " ".join(s.network.split()[:2])): s.groups["all"].mean
-            for s in summarise(of(id_name, runs, REPORTED[id_name]))
+            (s.method, f"{s.fields.architecture} {s.fields.head['name']}"): s.groups["all"].mean
+            for s in summarise(results_for(id_name, runs, REPORTED[id_name]))
             if s.state != "tuned"
         }
         for runs in (main_runs(id_name, 0), longer_runs())
@@ -120,31 +120,32 @@ def longer(id_name: str) -> Table:
         if (method, network) in short
     ]
     epochs = RECIPES[NETWORKS[id_name].recipe]().epochs
-    columns = ("detector", "network", f"{epochs} epochs", f"{LONGER[1]} epochs", "change")
-    return Table(f"longer-{id_name}", "More training, one seed", columns, rows, "Mean AUROC over the reported sets.", 2)
+    columns = ("detector", "network", f"{epochs} epochs", f"{LONGER_EPOCHS} epochs", "change")
+    title, note = "More training, one seed", "Mean AUROC over the reported sets."
+    return Table(name=f"longer-{id_name}", title=title, columns=columns, rows=rows, note=note, heads=2)
 
 
 def longer_accuracy(id_name: str) -> Table:
-    """Accuracy, calibration and risk of the pair that trained longer."""
+    """Make the table of accuracy, calibration and risk of the networks that were trained longer."""
     return _networks(id_name, longer_runs())
 
 
 def dense(id_name: str) -> Table:
-    """Every score on both small DenseNet-BCs."""
-    return ranking_table(summarise(of(id_name, _dense_runs(id_name), REPORTED[id_name])), "one-vs-one")
+    """Rank every score on both small DenseNet-BCs."""
+    return ranking_table(summarise(results_for(id_name, _dense_runs(id_name), REPORTED[id_name])), "one-vs-one")
 
 
 def dense_accuracy(id_name: str) -> Table:
-    """Accuracy, calibration and risk of both."""
+    """Make the table of accuracy, calibration and risk of both DenseNet-BCs."""
     return _networks(id_name, _dense_runs(id_name))
 
 
 def _dense_runs(id_name: str) -> list[TrainingRun]:
-    return [TrainingRun(DENSE, id_name, 0, head) for head in ("linear", "cosine")]
+    return [DENSE.training(id_name, 0, head) for head in ("linear", "cosine")]
 
 
 def shift(id_name: str) -> Table:
-    """How often changed ID images are flagged at 5 %, mean over seeds."""
+    """Make the table of false alarms at 5 % under harmless corruptions, mean over seeds."""
     records = [r for r in json.loads(SHIFT.read_text()) if r["id"] == id_name]
     kinds = list(records[0]["flagged"])
     groups: dict[tuple[str, str], list[list[float]]] = {}
@@ -157,7 +158,8 @@ def shift(id_name: str) -> Table:
     ]
     title = f"ID images of {set_title(id_name)} flagged at 5 %, after changes that keep the class"
     note = f"Percent, mean over {len(SEEDS)} seeds, the calmest first."
-    return Table(f"shift-{id_name}", title, ("detector", "network", *kinds), rows, note, 2)
+    columns = ("detector", "network", *kinds)
+    return Table(name=f"shift-{id_name}", title=title, columns=columns, rows=rows, note=note, heads=2)
 
 
 SHOWN = (
@@ -171,17 +173,17 @@ SHOWN = (
     ("cosine, cosine network", "cosine", "cosine", False),
     ("two cosines, cosine network", "cosine", "two-cosines", False),
 )
-"""What it is called; head, detector, and whether it is tuned on OOD images."""
+"""Row, head, detector, and whether it is tuned on OOD images."""
 
 
 def headline(ids: str) -> Table:
-    """The methods that people ask about first, on the ID sets that are named with commas."""
+    """Make the README's table of the best-known methods, on the ID sets that are named with commas."""
     names = ids.split(",")
     numbers: dict[str, list[float]] = {label: [] for label, *_ in SHOWN}
     for id_name in names:
-        results = of(id_name, mains(id_name), REPORTED[id_name])
+        results = results_for(id_name, main_networks(id_name), REPORTED[id_name])
         for label, head, detector, tuned in SHOWN:
-            own = [r for r in results if r.network.endswith(head) and r.detector == detector]
+            own = [r for r in results if r.head["name"] == head and r.detector == detector]
             view: View = "less-biased by tested set" if tuned else "one-vs-one"
             groups = summarise([r for r in own if (r.state == "tuned") == tuned], view)[0].groups
             numbers[label] += [groups[g].mean for g in GROUPS]
@@ -192,7 +194,7 @@ def headline(ids: str) -> Table:
     ]
     columns = ("method", *(f"{set_title(name)}: {group}" for name in names for group in GROUPS))
     title = "Mean AUROC (%) over eight OOD sets, three seeds"
-    return Table("headline", title, columns, rows)
+    return Table(name="headline", title=title, columns=columns, rows=rows)
 
 
 Maker = Callable[[str], Table]
@@ -223,4 +225,4 @@ TABLES: dict[str, Maker] = {
     "tuned": tuned,
     "longer-accuracy": longer_accuracy,
 }
-"""What docs/results.md calls ``NAME ID``."""
+"""Name of a table in docs/results.md -> the function that makes it for an ID set."""

@@ -4,131 +4,126 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from offaxis.evaluation import Result, Store
+from offaxis.evaluation import Result
 from offaxis.evaluation.summary import summarise
+from offaxis.jobs import TrainingRun
 from offaxis.reports.result_tables import set_title
 from offaxis.reports.tables import Entry, Table, Value, percent
-from offaxis.reproduce.commands import TrainingRun
-from offaxis.reproduce.items import ablation_rows, sweep
-from study.found import GROUPS, of, there
+from offaxis.reproduce.items import ablation_rows, native_score, sweep
+from study.query import GROUPS, is_evaluated, records_of, results_for
 from study.sets import REPORTED
-from study.steps import FIXED, FOLDS, KEPT, NETWORKS, RIVALS, SEEDS, chain_for, main_runs
+from study.steps import (
+    FIXED_SCALE,
+    FOLDS,
+    KEPT,
+    NETWORKS,
+    RIVALS,
+    SEEDS,
+    chain_for,
+    fixed_scale_run,
+    leave_out_runs,
+    main_runs,
+)
 
 
 def _mean_row(name: str, results: Sequence[Result]) -> list[Entry]:
-    """Near, far, noise and all of one method, in percent."""
+    """Return near, far, noise and all of one method, in percent."""
     groups = summarise(results)[0].groups
     return [name, *(Value(groups[g].mean, percent(groups[g].mean)) if g in groups else "-" for g in GROUPS)]
 
 
-def _rows(id_name: str, title: str, name: str, rows: Sequence[list[Entry]], note: str) -> Table:
-    columns = ("variant", *GROUPS, "accuracy")
-    return Table(f"{name}-{id_name}", title, columns, rows, note)
+def _table(id_name: str, name: str, *, title: str, rows: Sequence[list[Entry]], note: str) -> Table:
+    return Table(name=f"{name}-{id_name}", title=title, columns=("variant", *GROUPS, "accuracy"), rows=rows, note=note)
 
 
 def _with_accuracy(id_name: str, label: str, run: TrainingRun, detector: str) -> list[Entry]:
-    found = [r for r in of(id_name, [run], REPORTED[id_name]) if r.detector == detector]
-    return [*_mean_row(label, found), _accuracy(id_name, run.name)]
+    results = [r for r in results_for(id_name, [run], REPORTED[id_name]) if r.detector == detector]
+    return [*_mean_row(label, results), _accuracy(id_name, [run])]
 
 
-def _accuracy(id_name: str, origin: str) -> Value:
-    found = [r.accuracy for r in Store.existing(chain_for(id_name, KEPT).store).networks() if r.origin == origin]
-    return Value(found[0], percent(found[0]))
+def _accuracy(id_name: str, runs: Sequence[TrainingRun], combined: bool = False) -> Value:
+    """Return the mean accuracy of some networks; with ``combined``, of the one network that they were combined into."""
+    return _mean([record.accuracy for record in records_of(id_name, runs, combined)])
 
 
-def ablation(id_name: str) -> Table:
-    """The ten variants of the head, one seed."""
-    chain = chain_for(id_name, KEPT)
-    rows = [
-        _with_accuracy(
-            id_name,
-            f"{n}: {run.head} {' '.join(w.lstrip('-') for w in run.variant)}".strip(),
-            run,
-            "max-softmax" if run.head == "linear" else "cosine",
-        )
-        for n, run in enumerate(ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values(), 1)
-        if there(id_name, [run])
-    ]
-    return _rows(id_name, "Ten variants of the head", "ablation", rows, "Mean AUROC over the reported sets, one seed.")
-
-
-def scales(id_name: str) -> Table:
-    """Fixed scales and the predicted one, one seed."""
-    rows = [
-        _with_accuracy(id_name, "predicted" if scale is None else f"{scale:g}", runs[0], "cosine")
-        for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items()
-        if there(id_name, runs)
-    ]
-    return _rows(
-        id_name, "The scale, fixed and predicted", "scales", rows, "Mean AUROC over the reported sets, one seed."
-    )
-
-
-def fixed(id_name: str) -> Table:
-    """The predicted scale beside the fixed one that the development sets choose, one seed."""
-    runs = {
-        "predicted": main_runs(id_name, 0)[1],
-        FIXED[1]: TrainingRun(NETWORKS[id_name], id_name, 0, "cosine", FIXED),
-    }
-    rows = [_with_accuracy(id_name, name, run, "cosine") for name, run in runs.items()]
-    title = f"The scale, predicted and fixed, {set_title(id_name)}"
-    return _rows(id_name, title, "fixed", rows, "Mean AUROC over the reported sets, one seed.")
-
-
-def rivals(id_name: str) -> Table:
-    """Other heads by the same recipe, one seed; ours beside them."""
-    rows = [
-        _with_accuracy(id_name, f"{head}: {detector}", TrainingRun(NETWORKS[id_name], id_name, 0, head), detector)
-        for head, detector in {"linear": "max-softmax", "cosine": "cosine", **RIVALS}.items()
-        if there(id_name, [TrainingRun(NETWORKS[id_name], id_name, 0, head)])
-    ]
-    return _rows(
-        id_name, "Heads without OOD hyperparameters", "rivals", rows, "Mean AUROC over the reported sets, one seed."
-    )
-
-
-def together(id_name: str) -> Table:
-    """One network, three as one, and a pair."""
-    cosine = [main_runs(id_name, seed)[1] for seed in SEEDS]
-    single = [r for r in of(id_name, cosine, REPORTED[id_name]) if r.detector == "cosine"]
-    joined = ", ".join(run.name for run in cosine)
-    several = of(id_name, cosine, REPORTED[id_name], together=True)
-    rows = [
-        [
-            *_mean_row("one cosine network (mean of three)", single),
-            _mean_accuracy(id_name, [run.name for run in cosine]),
-        ],
-        [*_mean_row("ensemble of the three", several), _accuracy(id_name, joined)],
-    ]
-    pairs = [main_runs(id_name, seed) for seed in SEEDS]
-    paired = [r for pair in pairs for r in of(id_name, pair, REPORTED[id_name], together=True)]
-    names = [", ".join(run.name for run in pair) for pair in pairs]
-    rows.append(
-        [*_mean_row("Paired: standard classes, cosine score (mean of three)", paired), _mean_accuracy(id_name, names)]
-    )
-    return _rows(id_name, "Several networks", "together", rows, "Mean AUROC over the reported sets.")
-
-
-def _mean_accuracy(id_name: str, origins: Sequence[str]) -> Value:
-    values = [_accuracy(id_name, origin).number for origin in origins]
-    mean = float(np.mean([v for v in values if v is not None]))
+def _mean(values: Sequence[float]) -> Value:
+    mean = float(np.mean(values))
     return Value(mean, percent(mean))
 
 
-def leave_out(id_name: str) -> Table:
-    """The leave-out ensemble beside one network of each kind."""
-    members = [
-        TrainingRun(NETWORKS[id_name], id_name, k, "linear", ("--leave-out", f"{k}/{FOLDS}")) for k in range(FOLDS)
+ONE_SEED = "Mean AUROC over the reported sets, one seed."
+
+
+def ablation(id_name: str) -> Table:
+    """Make the table of the ten variants of the head, one seed."""
+    chain = chain_for(id_name, KEPT)
+    rows = [
+        _with_accuracy(id_name, f"{n}: {run.head} {run.variant}".strip(), run, native_score(run))
+        for n, run in enumerate(ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values(), 1)
+        if is_evaluated(id_name, [run])
     ]
-    team = of(id_name, members, REPORTED[id_name], together=True)
-    joined = ", ".join(run.name for run in members)
+    return _table(id_name, "ablation", title="Ten variants of the head", rows=rows, note=ONE_SEED)
+
+
+def scales(id_name: str) -> Table:
+    """Make the table of fixed scales and the predicted one, one seed."""
+    rows = [
+        _with_accuracy(id_name, "predicted" if scale is None else f"{scale:g}", runs[0], "cosine")
+        for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items()
+        if is_evaluated(id_name, runs)
+    ]
+    return _table(id_name, "scales", title="The scale, fixed and predicted", rows=rows, note=ONE_SEED)
+
+
+def fixed(id_name: str) -> Table:
+    """Compare the predicted scale with the fixed one that the development sets choose, one seed."""
+    runs = {"predicted": main_runs(id_name, 0)[1], f"{FIXED_SCALE:g}": fixed_scale_run(id_name)}
+    rows = [_with_accuracy(id_name, name, run, "cosine") for name, run in runs.items()]
+    title = f"The scale, predicted and fixed, {set_title(id_name)}"
+    return _table(id_name, "fixed", title=title, rows=rows, note=ONE_SEED)
+
+
+def rivals(id_name: str) -> Table:
+    """Compare our head with other heads by the same recipe, one seed."""
+    rows = [
+        _with_accuracy(id_name, f"{head}: {detector}", NETWORKS[id_name].training(id_name, 0, head), detector)
+        for head, detector in {"linear": "max-softmax", "cosine": "cosine", **RIVALS}.items()
+        if is_evaluated(id_name, [NETWORKS[id_name].training(id_name, 0, head)])
+    ]
+    return _table(id_name, "rivals", title="Heads without OOD hyperparameters", rows=rows, note=ONE_SEED)
+
+
+def together(id_name: str) -> Table:
+    """Compare one network, an ensemble of three, and a pair."""
+    cosine = [main_runs(id_name, seed)[1] for seed in SEEDS]
+    single = [r for r in results_for(id_name, cosine, REPORTED[id_name]) if r.detector == "cosine"]
+    ensemble = results_for(id_name, cosine, REPORTED[id_name], combined=True)
+    pairs = [main_runs(id_name, seed) for seed in SEEDS]
+    paired = [r for pair in pairs for r in results_for(id_name, pair, REPORTED[id_name], combined=True)]
+    paired_accuracy = _mean([r.accuracy for pair in pairs for r in records_of(id_name, pair, combined=True)])
+    rows = [
+        [*_mean_row("one cosine network (mean of three)", single), _accuracy(id_name, cosine)],
+        [*_mean_row("ensemble of the three", ensemble), _accuracy(id_name, cosine, combined=True)],
+        [*_mean_row("Paired: standard classes, cosine score (mean of three)", paired), paired_accuracy],
+    ]
+    note = "Mean AUROC over the reported sets."
+    return _table(id_name, "together", title="Several networks", rows=rows, note=note)
+
+
+def leave_out(id_name: str) -> Table:
+    """Compare the leave-out ensemble with one network of each kind."""
+    members = leave_out_runs(id_name)
+    ensemble = results_for(id_name, members, REPORTED[id_name], combined=True)
     standard, cosine = main_runs(id_name, 0)
     rows = [
         _with_accuracy(id_name, "max-softmax, one standard network", standard, "max-softmax"),
         _with_accuracy(id_name, "cosine, one cosine network", cosine, "cosine"),
-        [*_mean_row(f"leave-out ensemble of {FOLDS}, published values", team), _accuracy(id_name, joined)],
+        [
+            *_mean_row(f"leave-out ensemble of {FOLDS}, published values", ensemble),
+            _accuracy(id_name, members, combined=True),
+        ],
     ]
-    return _rows(id_name, "Leave-out ensemble", "leave-out", rows, "Mean AUROC over the reported sets, one seed.")
+    return _table(id_name, "leave-out", title="Leave-out ensemble", rows=rows, note=ONE_SEED)
 
 
 AXES = {
@@ -139,10 +134,11 @@ AXES = {
 
 
 def axes(id_name: str) -> Table:
-    """Which axes the cosine is taken with, on the cosine networks of all seeds."""
+    """Compare the axes that the cosine is taken with, on the cosine networks of all seeds."""
     cosine = [main_runs(id_name, seed)[1] for seed in SEEDS]
-    found = of(id_name, cosine, REPORTED[id_name])
-    accuracy = _mean_accuracy(id_name, [run.name for run in cosine])
-    rows = [[*_mean_row(label, [r for r in found if r.detector == d]), accuracy] for d, label in AXES.items()]
+    results = results_for(id_name, cosine, REPORTED[id_name])
+    accuracy = _accuracy(id_name, cosine)
+    rows = [[*_mean_row(label, [r for r in results if r.detector == d]), accuracy] for d, label in AXES.items()]
     title = f"The cosine, with what? {set_title(id_name)}"
-    return _rows(id_name, title, "axes", rows, "Mean AUROC over the reported sets, three seeds.")
+    note = "Mean AUROC over the reported sets, three seeds."
+    return _table(id_name, "axes", title=title, rows=rows, note=note)

@@ -1,9 +1,9 @@
-"""What every tier of tests shares."""
+"""Fixtures of all tests."""
 
 import importlib
 import os
 import warnings
-from typing import Any
+from types import ModuleType
 
 import pytest
 import torch
@@ -48,12 +48,12 @@ def torchvision_operators() -> None:
 
 
 @pytest.fixture(scope="session")
-def ood(torchvision_operators: None) -> Any:
+def ood(torchvision_operators: None) -> ModuleType:
     """The package pytorch_ood, which imports torchvision."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what third parties deprecate while they are imported is not ours
         try:
             importlib.import_module("pytorch_ood.detector")
         except ModuleNotFoundError:
-            pytest.skip("pytorch-ood is not installed (extra zoo)")
+            pytest.skip("pytorch-ood is not installed (extra pytorch-ood)")
         return importlib.import_module("pytorch_ood")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from offaxis import Model, Trained, networks, train
-from offaxis.data import ImageSet, load_images
-from offaxis.deploy.open import together
-from offaxis.detectors import MarginEntropyLoss
+from offaxis import Model, networks, train
+from offaxis.data import ImageSet, Normalise, load_images
+from offaxis.deploy.open import combine
 from offaxis.networks.ensemble import folds
-from offaxis.training import Loss, cross_entropy, laptop
+from offaxis.training import Loss, Trained, cross_entropy, laptop
+from offaxis.training.leave_out import MarginEntropyLoss
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,12 @@ class World:
     train: ImageSet
     calibration: ImageSet
     test: ImageSet
+
+    @property
+    def normalise(self) -> Normalise:
+        """The normalisation of the trained network."""
+        assert self.trained.normalise is not None
+        return self.trained.normalise
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +82,7 @@ def ensemble(world: World, cosine_runs: list[Trained]) -> Model:
 
 @pytest.fixture(scope="session")
 def leave_out(world: World, leave_out_runs: list[Trained]) -> Model:
-    return Model.calibrated(together(leave_out_runs, "leave-out"), world.calibration, used=[world.train])
+    return Model.calibrated(combine(leave_out_runs, "leave-out"), world.calibration, used=[world.train])
 
 
 @pytest.fixture(scope="session")

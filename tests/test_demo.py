@@ -18,15 +18,15 @@ def demo() -> Demo:
 
 
 def test_every_set_is_scored_by_both_networks_for_every_seed(demo: Demo) -> None:
-    assert len(demo.strangers) >= 5
+    assert len(demo.ood_sets) >= 5
     for kind in ("standard", "cosine"):
         assert len(demo.accuracy[kind]) == 2
-        assert {name: len(values) for name, values in demo.auroc[kind].items()} == dict.fromkeys(demo.strangers, 2)
-        for name, images in {"digits": demo.known, **demo.strangers}.items():
+        assert {name: len(values) for name, values in demo.auroc[kind].items()} == dict.fromkeys(demo.ood_sets, 2)
+        for name, images in {"digits": demo.id_images, **demo.ood_sets}.items():
             assert demo.scores[kind][name].shape == (len(images),)
         first = demo.scores[kind]
         assert demo.auroc[kind]["letters"][0] == auroc(first["digits"], first["letters"])
-    assert {name: len(values) for name, values in demo.auroc["two"].items()} == dict.fromkeys(demo.strangers, 2)
+    assert {name: len(values) for name, values in demo.auroc["two"].items()} == dict.fromkeys(demo.ood_sets, 2)
     assert demo.auroc["two"] != demo.auroc["cosine"]
     assert np.abs(demo.largest["cosine"]["digits"]).max() <= 1
     assert np.array_equal(demo.largest["cosine"]["digits"], -demo.scores["cosine"]["digits"])
@@ -34,7 +34,7 @@ def test_every_set_is_scored_by_both_networks_for_every_seed(demo: Demo) -> None
 
 def test_one_seed_gives_the_same_numbers_again(demo: Demo) -> None:
     again = run_demo(seeds=1, epochs=1, count=40, quiet=True)
-    assert all(again.auroc[k][n][0] == demo.auroc[k][n][0] for k in demo.auroc for n in demo.strangers)
+    assert all(again.auroc[k][n][0] == demo.auroc[k][n][0] for k in demo.auroc for n in demo.ood_sets)
 
 
 def test_the_page_stands_alone_and_says_what_was_found(demo: Demo, tmp_path: Path) -> None:

@@ -13,19 +13,62 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "offaxis"
 
 
-def test_the_quickstart_runs_and_separates_digits_from_photographs() -> None:
+def run(name: str, *arguments: str, folder: Path) -> str:
+    """Run an example in a folder and return what it prints."""
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "quickstart.py"],
+        [sys.executable, ROOT / "examples" / name, *arguments],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")},
     )
     assert done.returncode == 0, done.stderr
-    found = re.search(r"AUROC of photographs against digits: ([\d.]+)", done.stdout)
+    return done.stdout
+
+
+def test_the_quickstart_runs_and_separates_digits_from_photographs(tmp_path: Path) -> None:
+    found = re.search(r"\| cosine +\| ([\d.]+)", run("quickstart.py", folder=tmp_path))
     assert found is not None
-    assert float(found[1]) > 0.8
+    assert float(found[1]) > 60  # percent; how far above 50 depends on the processor's rounding
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tasks")
+
+
+def test_a_network_of_ones_own_is_attached_and_trained(folder: Path) -> None:
+    assert re.search(r"validation accuracy \d\d\.\d%", run("attach_and_train.py", folder=folder))
+    assert (folder / "runs" / "digits" / "model.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def kept(folder: Path) -> Path:
+    """The bundle and the run that the other tasks start from."""
+    assert "flags" in run("calibrate_and_keep.py", folder=folder)
+    assert (folder / "digits.oax").exists()
+    return folder
+
+
+def test_images_are_scored(kept: Path) -> None:
+    lines = run("score_images.py", folder=kept).splitlines()
+    assert [line.split()[0] for line in lines] == ["small-digits", "letters", "photographs"]
+
+
+def test_detectors_are_evaluated(kept: Path) -> None:
+    printed = run("evaluate_detectors.py", folder=kept)
+    assert all(name in printed for name in ("cosine", "two-cosines", "energy", "knn"))
+
+
+def test_a_detector_of_ones_own_is_evaluated(kept: Path) -> None:
+    assert "margin" in run("own_detector.py", folder=kept)
+
+
+def test_data_of_ones_own_is_used(kept: Path) -> None:
+    lines = run("own_data.py", folder=kept).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["Dataset", "DataLoader", "folder"]
 
 
 @pytest.mark.parametrize("name", ["quickstart.py"])
@@ -56,3 +99,17 @@ def test_imports_point_up_the_tree() -> None:
             named = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
             if named and named.startswith("offaxis."):
                 assert order.index(named.split(".")[1]) <= order.index(part), f"{file} imports {named}"
+
+
+@pytest.mark.parametrize(
+    ("way", "most"),
+    [("`offaxis train`", 14), ("`offaxis evaluate` to `offaxis report`", 20), ("`offaxis serve`, one request", 18)],
+)
+def test_the_way_of_an_image_is_as_the_docs_show_it(way: str, most: int) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.split(f"### {way}\n", 1)[1].split("\n### ", 1)[0]
+    hops = re.findall(r"^\| \d+ \| `([\w/.]+)` \| `(\w+)` \|$", section, flags=re.MULTILINE)
+    assert 8 < len(hops) <= most
+    for file, function in hops:
+        names = {getattr(node, "name", None) for node in ast.walk(ast.parse((PACKAGE / file).read_text()))}
+        assert function in names, f"{file} has no {function}"

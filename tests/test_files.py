@@ -31,17 +31,70 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "another folder"), (errno.EIO, "untouched")]
+    ("number", "named", "message"),
+    [
+        (errno.ENOSPC, True, "disk is full"),
+        (errno.ENOSPC, False, "disk is full"),
+        (errno.EACCES, True, "another folder"),
+        (errno.EIO, True, "previous file is unchanged"),
+        (errno.EIO, False, "previous file is unchanged"),
+    ],
 )
-def test_what_the_system_refuses_is_explained(tmp_path: Path, number: int, said: str) -> None:
-    with pytest.raises(StorageError, match=said), replacing(tmp_path / "x"):
-        raise OSError(number, os.strerror(number))
+def test_what_the_system_refuses_is_explained(tmp_path: Path, number: int, named: bool, message: str) -> None:
+    """Opening a file fails with its name, writing to an open one without."""
+    with pytest.raises(StorageError, match=message), replacing(tmp_path / "x") as temporary:
+        raise OSError(number, os.strerror(number), *([str(temporary)] if named else []))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_about_another_file_passes_unchanged(tmp_path: Path) -> None:
+    write_text(tmp_path / "x", "old")
+    with pytest.raises(FileNotFoundError) as missing, replacing(tmp_path / "x"):
+        (tmp_path / "other").read_text()
+    assert not isinstance(missing.value, StorageError)
+    assert missing.value.filename == str(tmp_path / "other")
+    with pytest.raises(PermissionError), replacing(tmp_path / "x"):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "other"))
+    with pytest.raises(ConnectionResetError), replacing(tmp_path / "x"):
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+    with pytest.raises(StorageError, match="^inner$"), replacing(tmp_path / "x"):
+        raise StorageError("inner")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_text() == "old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a device of Linux")
+def test_a_device_that_is_full_is_told(tmp_path: Path) -> None:
+    """The real error of a write, which names no file."""
+    with (
+        pytest.raises(StorageError, match="disk is full"),
+        replacing(tmp_path / "x"),
+        Path("/dev/full").open("wb", buffering=0) as file,
+    ):
+        file.write(b"x")
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="could not be written"):
+        write_text(tmp_path / "file" / "x", "")
 
 
 def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     write_text(tmp_path / "ours", "")
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    with replacing(tmp_path / "ours") as temporary:  # also where the block puts another file in its place
+        (tmp_path / "private").touch(0o600)
+        (tmp_path / "private").replace(temporary)
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_the_umask_of_the_process_is_never_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that make files meanwhile would get other permissions."""
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask was changed"))
+    write_text(tmp_path / "x", "text")
+    assert (tmp_path / "x").read_text() == "text"
 
 
 CHILD = """
@@ -51,14 +104,15 @@ from offaxis.training import checkpoint
 from offaxis.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path = Path(sys.argv[1])
-small = checkpoint.Checkpoint(1, {}, {}, {"w": torch.zeros(10)}, {})
-checkpoint.save(path, small)
+small = checkpoint.Checkpoint(step=1, settings={}, progress={}, weights={"w": torch.zeros(10)}, momentum={})
+checkpoint.save_checkpoint(path, small)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    checkpoint.save(path, checkpoint.Checkpoint(2, {}, {}, {"w": torch.zeros(100_000)}, {}))
+    large = {"w": torch.zeros(100_000)}
+    checkpoint.save_checkpoint(path, checkpoint.Checkpoint(step=2, settings={}, progress={}, weights=large, momentum={}))
 except StorageError as error:
     print("refused:", error)
-print("step", checkpoint.load(path).step, sorted(p.name for p in path.parent.iterdir()))
+print("step", checkpoint.load_checkpoint(path).step, sorted(p.name for p in path.parent.iterdir()))
 """
 
 

@@ -34,83 +34,83 @@ untied = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5))
 scores = st.one_of(tied, untied)
 
 
-def labelled(known: Floats, unknown: Floats) -> tuple[Floats, Floats]:
+def labelled(id_scores: Floats, ood_scores: Floats) -> tuple[Floats, Floats]:
     """Labels with OOD positive, and all scores."""
-    return np.r_[np.zeros(len(known)), np.ones(len(unknown))], np.r_[known, unknown]
+    return np.r_[np.zeros(len(id_scores)), np.ones(len(ood_scores))], np.r_[id_scores, ood_scores]
 
 
 @given(scores, scores)
 @settings(max_examples=200, deadline=None)
-def test_equal_to_scikit_learn_and_to_mann_whitney(known: Floats, unknown: Floats) -> None:
-    labels, values = labelled(known, unknown)
-    assert abs(auroc(known, unknown) - roc_auc_score(labels, values)) < 1e-12
-    assert abs(aupr_out(known, unknown) - average_precision_score(labels, values)) < 1e-12
-    assert abs(aupr_in(known, unknown) - average_precision_score(1 - labels, -values)) < 1e-12
-    statistic = mannwhitneyu(unknown, known).statistic
-    assert abs(auroc(known, unknown) - statistic / len(known) / len(unknown)) < 1e-12
+def test_equal_to_scikit_learn_and_to_mann_whitney(id_scores: Floats, ood_scores: Floats) -> None:
+    labels, values = labelled(id_scores, ood_scores)
+    assert abs(auroc(id_scores, ood_scores) - roc_auc_score(labels, values)) < 1e-12
+    assert abs(aupr_out(id_scores, ood_scores) - average_precision_score(labels, values)) < 1e-12
+    assert abs(aupr_in(id_scores, ood_scores) - average_precision_score(1 - labels, -values)) < 1e-12
+    statistic = mannwhitneyu(ood_scores, id_scores).statistic
+    assert abs(auroc(id_scores, ood_scores) - statistic / len(id_scores) / len(ood_scores)) < 1e-12
 
 
 @given(scores, scores)
 @settings(max_examples=100, deadline=None)
-def test_detection_error_tries_every_threshold(known: Floats, unknown: Floats) -> None:
-    thresholds = np.r_[-np.inf, np.unique(np.r_[known, unknown])]
-    errors = [(np.mean(known > t) + np.mean(unknown <= t)) / 2 for t in thresholds]
-    assert abs(detection_error(known, unknown) - min(errors)) < 1e-12
+def test_detection_error_tries_every_threshold(id_scores: Floats, ood_scores: Floats) -> None:
+    thresholds = np.r_[-np.inf, np.unique(np.r_[id_scores, ood_scores])]
+    errors = [(np.mean(id_scores > t) + np.mean(ood_scores <= t)) / 2 for t in thresholds]
+    assert abs(detection_error(id_scores, ood_scores) - min(errors)) < 1e-12
 
 
 @given(scores, scores, st.sampled_from([0.5, 0.8, 0.95]))
 @settings(max_examples=100, deadline=None)
-def test_rates_at_a_threshold_are_counted(known: Floats, unknown: Floats, tpr: float) -> None:
-    threshold = np.percentile(known, 100 * tpr)
-    accepted = sum(score <= threshold for score in unknown) / len(unknown)
-    assert abs(fpr_at_tpr(known, unknown, tpr) - accepted) < 1e-12
-    assert abs(accuracy_at_tpr(known, unknown, tpr) - (tpr + 1 - accepted) / 2) < 1e-12
-    threshold = -np.percentile(-unknown, 100 * tpr)
-    flagged = sum(score >= threshold for score in known) / len(known)
-    assert abs(fpr_at_tpr(known, unknown, tpr, positive="ood") - flagged) < 1e-12
+def test_rates_at_a_threshold_are_counted(id_scores: Floats, ood_scores: Floats, tpr: float) -> None:
+    threshold = np.percentile(id_scores, 100 * tpr)
+    accepted = sum(score <= threshold for score in ood_scores) / len(ood_scores)
+    assert abs(fpr_at_tpr(id_scores, ood_scores, tpr) - accepted) < 1e-12
+    assert abs(accuracy_at_tpr(id_scores, ood_scores, tpr) - (tpr + 1 - accepted) / 2) < 1e-12
+    threshold = -np.percentile(-ood_scores, 100 * tpr)
+    flagged = sum(score >= threshold for score in id_scores) / len(id_scores)
+    assert abs(fpr_at_tpr(id_scores, ood_scores, tpr, positive="ood") - flagged) < 1e-12
 
 
 def test_a_threshold_that_falls_on_tied_scores_is_theirs() -> None:
-    known, unknown = np.repeat([0.0, 1.0], [50, 50]), np.repeat([0.0, 1.0], [6, 95])
-    assert fpr_at_tpr(known, unknown, positive="ood") == 1.0  # 95 of 101 are less than 95 %: the zeros count too
-    assert fpr_at_tpr(-unknown, -known) == 1.0
+    id_scores, ood_scores = np.repeat([0.0, 1.0], [50, 50]), np.repeat([0.0, 1.0], [6, 95])
+    assert fpr_at_tpr(id_scores, ood_scores, positive="ood") == 1.0  # 95 of 101 are less than 95 %: the zeros count too
+    assert fpr_at_tpr(-ood_scores, -id_scores) == 1.0
     for kind in (np.float16, np.float32):
-        assert fpr_at_tpr(known.astype(kind), unknown.astype(kind), positive="ood") == 1.0
+        assert fpr_at_tpr(id_scores.astype(kind), ood_scores.astype(kind), positive="ood") == 1.0
 
 
 @given(scores, scores, st.sampled_from([0.5, 0.8, 0.95]))
 @settings(max_examples=100, deadline=None)
-def test_either_class_may_be_the_positive_one(known: Floats, unknown: Floats, tpr: float) -> None:
-    before = known.copy(), unknown.copy()
-    assert fpr_at_tpr(known, unknown, tpr, positive="ood") == fpr_at_tpr(-unknown, -known, tpr)
-    np.testing.assert_array_equal(before[0], known)
-    np.testing.assert_array_equal(before[1], unknown)
+def test_either_class_may_be_the_positive_one(id_scores: Floats, ood_scores: Floats, tpr: float) -> None:
+    before = id_scores.copy(), ood_scores.copy()
+    assert fpr_at_tpr(id_scores, ood_scores, tpr, positive="ood") == fpr_at_tpr(-ood_scores, -id_scores, tpr)
+    np.testing.assert_array_equal(before[0], id_scores)
+    np.testing.assert_array_equal(before[1], ood_scores)
 
 
 @given(tied, tied, st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("metric", METRICS)
 def test_order_does_not_matter_and_range_is_kept(
-    metric: Callable[..., float], known: Floats, unknown: Floats, seed: int
+    metric: Callable[..., float], id_scores: Floats, ood_scores: Floats, seed: int
 ) -> None:
     generator = np.random.default_rng(seed)
-    value = metric(known, unknown)
+    value = metric(id_scores, ood_scores)
     assert 0 <= value <= 1
-    assert metric(generator.permutation(known), generator.permutation(unknown)) == value
+    assert metric(generator.permutation(id_scores), generator.permutation(ood_scores)) == value
 
 
 @given(tied, tied)
 @settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("metric", [auroc, aupr_in, aupr_out, detection_error])
-def test_increasing_maps_change_nothing(metric: Callable[..., float], known: Floats, unknown: Floats) -> None:
-    assert metric(np.exp(known) + 7, np.exp(unknown) + 7) == metric(known, unknown)
+def test_increasing_maps_change_nothing(metric: Callable[..., float], id_scores: Floats, ood_scores: Floats) -> None:
+    assert metric(np.exp(id_scores) + 7, np.exp(ood_scores) + 7) == metric(id_scores, ood_scores)
 
 
 @given(scores, scores)
 @settings(max_examples=60, deadline=None)
-def test_swapping_the_sets_and_the_sign_changes_the_positive_class_alone(known: Floats, unknown: Floats) -> None:
-    assert abs(auroc(known, unknown) - auroc(-unknown, -known)) < 1e-12
-    assert abs(aupr_in(known, unknown) - aupr_out(-unknown, -known)) < 1e-12
+def test_swapping_the_sets_and_the_sign_changes_the_positive_class_alone(id_scores: Floats, ood_scores: Floats) -> None:
+    assert abs(auroc(id_scores, ood_scores) - auroc(-ood_scores, -id_scores)) < 1e-12
+    assert abs(aupr_in(id_scores, ood_scores) - aupr_out(-ood_scores, -id_scores)) < 1e-12
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -125,16 +125,16 @@ def test_perfect_and_hopeless(metric: Callable[..., float]) -> None:
 
 def test_scores_that_differ_in_the_last_bits_are_told_apart() -> None:
     """ODIN at T = 1000 spans .1 to .12; a grid of thresholds or a sigmoid would see ties."""
-    known = np.float32(0.1) + np.arange(1000, dtype=np.float32) * np.float32(1e-8)
-    unknown = np.nextafter(known.max(), np.float32(1)) + np.zeros(10, np.float32)
-    assert auroc(known, unknown) == 1.0
+    id_scores = np.float32(0.1) + np.arange(1000, dtype=np.float32) * np.float32(1e-8)
+    ood_scores = np.nextafter(id_scores.max(), np.float32(1)) + np.zeros(10, np.float32)
+    assert auroc(id_scores, ood_scores) == 1.0
     big = np.float32(1e30)
     assert auroc(np.array([1.0, 2.0], np.float32) * big, np.array([3.0], np.float32) * big) == 1.0
 
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
-    ("known", "unknown", "said"),
+    ("id_scores", "ood_scores", "message"),
     [
         ([], [1.0], "ID"),
         ([1.0], [], "OOD"),
@@ -144,10 +144,10 @@ def test_scores_that_differ_in_the_last_bits_are_told_apart() -> None:
     ],
 )
 def test_what_cannot_be_measured_is_refused(
-    metric: Callable[..., float], known: object, unknown: object, said: str
+    metric: Callable[..., float], id_scores: object, ood_scores: object, message: str
 ) -> None:
-    with pytest.raises(ArgumentError, match=said):
-        metric(known, unknown)
+    with pytest.raises(ArgumentError, match=message):
+        metric(id_scores, ood_scores)
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -159,28 +159,28 @@ def test_wrong_arguments_are_refused() -> None:
 
 @given(scores, scores)
 @settings(max_examples=100, deadline=None)
-def test_all_metrics_are_the_single_ones(known: Floats, unknown: Floats) -> None:
-    found = all_metrics(known, unknown)
+def test_all_metrics_are_the_single_ones(id_scores: Floats, ood_scores: Floats) -> None:
+    found = all_metrics(id_scores, ood_scores)
     assert list(found) == list(HIGHER_IS_BETTER)
     expected = {
-        "auroc": auroc(known, unknown),
-        "aupr_in": aupr_in(known, unknown),
-        "aupr_out": aupr_out(known, unknown),
-        "accuracy_at_tpr95": accuracy_at_tpr(known, unknown),
-        "fpr_at_tpr95": fpr_at_tpr(known, unknown),
-        "fpr_at_tpr95_ood": fpr_at_tpr(known, unknown, positive="ood"),
-        "detection_error": detection_error(known, unknown),
+        "auroc": auroc(id_scores, ood_scores),
+        "aupr_in": aupr_in(id_scores, ood_scores),
+        "aupr_out": aupr_out(id_scores, ood_scores),
+        "accuracy_at_tpr95": accuracy_at_tpr(id_scores, ood_scores),
+        "fpr_at_tpr95": fpr_at_tpr(id_scores, ood_scores),
+        "fpr_at_tpr95_ood": fpr_at_tpr(id_scores, ood_scores, positive="ood"),
+        "detection_error": detection_error(id_scores, ood_scores),
     }
     assert all(abs(found[name] - value) < 1e-12 for name, value in expected.items())
 
 
 @given(scores, scores)
 @settings(max_examples=60, deadline=None)
-def test_the_curve_has_the_area_and_the_points_of_scikit_learn(known: Floats, unknown: Floats) -> None:
-    x, y = roc_curve(known, unknown)
+def test_the_curve_has_the_area_and_the_points_of_scikit_learn(id_scores: Floats, ood_scores: Floats) -> None:
+    x, y = roc_curve(id_scores, ood_scores)
     assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
-    assert abs(float(np.trapezoid(y, x)) - auroc(known, unknown)) < 1e-12
-    labels, values = labelled(known, unknown)
+    assert abs(float(np.trapezoid(y, x)) - auroc(id_scores, ood_scores)) < 1e-12
+    labels, values = labelled(id_scores, ood_scores)
     theirs = reference_curve(1 - labels, -values, drop_intermediate=False)
     np.testing.assert_allclose(x, theirs[0], atol=1e-12)
     np.testing.assert_allclose(y, theirs[1], atol=1e-12)
@@ -188,28 +188,28 @@ def test_the_curve_has_the_area_and_the_points_of_scikit_learn(known: Floats, un
 
 def test_a_thinned_curve_keeps_its_ends_and_nearly_its_area() -> None:
     draw = np.random.default_rng(0)
-    known, unknown = draw.normal(size=5000), draw.normal(1.5, size=3000)
-    x, y = roc_curve(known, unknown, points=60)
+    id_scores, ood_scores = draw.normal(size=5000), draw.normal(1.5, size=3000)
+    x, y = roc_curve(id_scores, ood_scores, points=60)
     assert len(x) <= 61
     assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
-    assert abs(float(np.trapezoid(y, x)) - auroc(known, unknown)) < 2e-3
+    assert abs(float(np.trapezoid(y, x)) - auroc(id_scores, ood_scores)) < 2e-3
 
 
 def test_bootstrap_intervals_hold_the_value_and_are_repeatable() -> None:
     draw = np.random.default_rng(1)
-    known, unknown = draw.normal(size=300).round(1), draw.normal(1, size=200).round(1)
+    id_scores, ood_scores = draw.normal(size=300).round(1), draw.normal(1, size=200).round(1)
     for metric in (auroc, fpr_at_tpr):
-        low, high = bootstrap_interval(metric, known, unknown, resamples=400, seed=3)
-        assert low <= metric(known, unknown) <= high
-        assert bootstrap_interval(metric, known, unknown, resamples=400, seed=3) == (low, high)
-    assert bootstrap_interval(auroc, known, unknown) != bootstrap_interval(auroc, known, unknown, seed=1)
+        low, high = bootstrap_interval(metric, id_scores, ood_scores, resamples=400, seed=3)
+        assert low <= metric(id_scores, ood_scores) <= high
+        assert bootstrap_interval(metric, id_scores, ood_scores, resamples=400, seed=3) == (low, high)
+    assert bootstrap_interval(auroc, id_scores, ood_scores) != bootstrap_interval(auroc, id_scores, ood_scores, seed=1)
 
 
 def test_the_fast_bootstrap_draws_from_the_same_law_as_the_slow_one() -> None:
     draw = np.random.default_rng(2)
-    known, unknown = draw.normal(size=120).round(1), draw.normal(1, size=80).round(1)
-    fast = bootstrap_interval(auroc, known, unknown, resamples=4000)
-    slow = bootstrap_interval(lambda a, b: auroc(a, b), known, unknown, resamples=4000)
+    id_scores, ood_scores = draw.normal(size=120).round(1), draw.normal(1, size=80).round(1)
+    fast = bootstrap_interval(auroc, id_scores, ood_scores, resamples=4000)
+    slow = bootstrap_interval(lambda a, b: auroc(a, b), id_scores, ood_scores, resamples=4000)
     np.testing.assert_allclose(fast, slow, atol=0.006)
 
 

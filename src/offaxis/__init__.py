@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from offaxis.data.load import load_images as load_images
     from offaxis.deploy.bundle import load as load
     from offaxis.deploy.model import Model as Model
-    from offaxis.deploy.model import Prediction as Prediction
-    from offaxis.deploy.model import Verdict as Verdict
     from offaxis.deploy.open import open_network as open_network
-    from offaxis.deploy.preprocessing import Preprocessing as Preprocessing
+    from offaxis.deploy.prediction import Prediction as Prediction
+    from offaxis.deploy.prediction import Verdict as Verdict
     from offaxis.detectors.base import Detector as Detector
+    from offaxis.detectors.registry import register_detector as register_detector
     from offaxis.errors import OffaxisError as OffaxisError
+    from offaxis.evaluation.evaluate import evaluate as evaluate
+    from offaxis.evaluation.results import Results as Results
     from offaxis.heads.base import Outputs as Outputs
     from offaxis.heads.cosine import CosineHead as CosineHead
     from offaxis.heads.linear import LinearHead as LinearHead
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from offaxis.networks.ensemble import Ensemble as Ensemble
     from offaxis.training.loop import train as train
     from offaxis.training.recipe import Recipe as Recipe
-    from offaxis.training.run import Trained as Trained
-    from offaxis.training.run import load_run as load_run
 
 # Where each public name lives: imported when it is first asked for, so that the command line starts at once.
 _HOMES = {
@@ -43,17 +43,17 @@ _HOMES = {
     "OffaxisError": "offaxis.errors",
     "Outputs": "offaxis.heads.base",
     "Paired": "offaxis.networks.classifier",
-    "Prediction": "offaxis.deploy.model",
-    "Preprocessing": "offaxis.deploy.preprocessing",
+    "Prediction": "offaxis.deploy.prediction",
     "Recipe": "offaxis.training.recipe",
-    "Trained": "offaxis.training.run",
-    "Verdict": "offaxis.deploy.model",
+    "Results": "offaxis.evaluation.results",
+    "Verdict": "offaxis.deploy.prediction",
     "attach": "offaxis.networks.attach",
     "calibrate": "offaxis.calibration.calibrate",
+    "evaluate": "offaxis.evaluation.evaluate",
     "load": "offaxis.deploy.bundle",
     "load_images": "offaxis.data.load",
-    "load_run": "offaxis.training.run",
     "open_network": "offaxis.deploy.open",
+    "register_detector": "offaxis.detectors.registry",
     "train": "offaxis.training.loop",
 }
 

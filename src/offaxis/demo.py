@@ -12,12 +12,13 @@ from torch import Tensor
 
 from offaxis.data import GaussianNoise, ImageSet, TensorSet, UniformNoise
 from offaxis.data.embedded import digits, letters, photographs, scans, terrain
-from offaxis.data.transforms import Batches
+from offaxis.data.sources import as_batches
 from offaxis.detectors import Cosine, Detector, MaxLogit, MaxSoftmax, TwoCosines, score_all
 from offaxis.files import write_text
 from offaxis.heads import CosineHead
 from offaxis.metrics import auroc
 from offaxis.networks import by_name
+from offaxis.networks.inference import run
 from offaxis.reports.figures import Panel, as_png_data_uri, as_svg, histograms, image_sheet
 from offaxis.training import Recipe, Trained, train
 
@@ -29,35 +30,35 @@ METHODS = {
     "cosine": ("cosine", "cosine network"),
     "two": ("two cosines", "cosine network"),
 }
-"""What the signs of familiarity are called, and whose they are."""
+"""Key -> the detector's name, and the network that it scores with."""
 
 Scores = dict[str, NDArray[np.float32]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Demo:
-    """What the demo found.
+    """The results of the demo.
 
     Attributes:
-        known: the 1,000 digits that neither network was trained on.
-        strangers: sets of images that are no digits.
+        id_images: the 1,000 digits that neither network was trained on.
+        ood_sets: sets of images that are no digits, by name.
         accuracy: of each network, by kind, one number a seed.
-        auroc: of each of METHODS, by its key and by set of strangers, one number a seed.
+        auroc: of each of METHODS, by its key and by OOD set, one number a seed.
         scores: of the first seed's networks, by kind and by set, larger = more out-of-distribution: max-softmax for the
             standard network, the cosine for the cosine network.
         largest: as ``scores``, but the values of the paper's histograms: the largest logit, the largest cosine.
     """
 
-    known: TensorSet
-    strangers: dict[str, ImageSet]
+    id_images: TensorSet
+    ood_sets: dict[str, ImageSet]
     accuracy: dict[str, list[float]]
     auroc: dict[str, dict[str, list[float]]]
     scores: dict[str, Scores]
     largest: dict[str, Scores]
 
 
-def strangers(count: int = 1000) -> dict[str, ImageSet]:
-    """Sets of images that are no digits, in grey and of the digits' size."""
+def ood_image_sets(count: int = 1000) -> dict[str, ImageSet]:
+    """Return sets of images that are no digits, in grey and of the digits' size, by name."""
     shape = (1, 28, 28)
     return {
         "photographs": photographs(count),
@@ -75,13 +76,13 @@ def run_demo(seeds: int = 3, epochs: int = RECIPE.epochs, count: int = 1000, qui
     Args:
         seeds: how many networks of each kind.
         epochs: of each training.
-        count: images in each set of strangers.
+        count: images in each OOD set.
         quiet: show no progress.
     """
-    training, known, others = digits("train"), digits("test"), strangers(count)
-    sets: dict[str, ImageSet] = {"digits": known, **others}
+    training, id_images, ood_sets = digits("train"), digits("test"), ood_image_sets(count)
+    sets: dict[str, ImageSet] = {"digits": id_images, **ood_sets}
     accuracy: dict[str, list[float]] = {kind: [] for kind in HEADS.values()}
-    areas: dict[str, dict[str, list[float]]] = {method: {name: [] for name in others} for method in METHODS}
+    areas: dict[str, dict[str, list[float]]] = {method: {name: [] for name in ood_sets} for method in METHODS}
     scores: dict[str, Scores] = {}
     largest: dict[str, Scores] = {}
     for seed in range(seeds):
@@ -91,35 +92,44 @@ def run_demo(seeds: int = 3, epochs: int = RECIPE.epochs, count: int = 1000, qui
             title = f"{kind + ' network':16s} {seed + 1} of {seeds}"
             trained = train(network, training, RECIPE.replace(epochs=epochs), seed=seed, title=title, quiet=quiet)
             detectors = _detectors(trained, training)
-            found = {name: _score(trained, images, list(detectors.values())) for name, images in sets.items()}
-            accuracy[kind].append(_accuracy(trained, known))
+            by_set = {name: _score(trained, images, list(detectors.values())) for name, images in sets.items()}
+            accuracy[kind].append(_accuracy(trained, id_images))
             for place, method in enumerate(detectors):
                 if method in METHODS:
-                    for name in others:
-                        areas[method][name].append(auroc(found["digits"][place], found[name][place]))
+                    for name in ood_sets:
+                        areas[method][name].append(auroc(by_set["digits"][place], by_set[name][place]))
             if seed == 0:
-                scores[kind] = {name: each[0] for name, each in found.items()}
-                largest[kind] = {name: -each[1] for name, each in found.items()}
-    return Demo(known, others, accuracy, areas, scores, largest)
+                scores[kind] = {name: each[0] for name, each in by_set.items()}
+                largest[kind] = {name: -each[1] for name, each in by_set.items()}
+    return Demo(
+        id_images=id_images,
+        ood_sets=ood_sets,
+        accuracy=accuracy,
+        auroc=areas,
+        scores=scores,
+        largest=largest,
+    )
 
 
 def _detectors(trained: Trained, training: TensorSet) -> dict[str, Detector]:
-    """The network's usual sign of familiarity, the value of its histograms, and the two cosines where it has one."""
+    """Return the network's default detector, that of its histograms, and the two cosines where it has a cosine head."""
     if not isinstance(trained.classifier.head, CosineHead):
         return {"standard": MaxSoftmax(), "largest": MaxLogit()}
-    two = TwoCosines().fit(trained.classifier, Batches(training, trained.normalise, 250))
+    two = TwoCosines().fit(trained.classifier, as_batches(training, trained.normalise, 250))
     return {"cosine": Cosine(), "largest": Cosine(), "two": two}
 
 
 def _score(trained: Trained, images: ImageSet, detectors: list[Detector]) -> list[NDArray[np.float32]]:
-    batches = (trained.normalise(batch) for batch in images.batches(250))
-    return [scores.numpy() for scores in score_all(trained.classifier, batches, detectors)]
+    """Compute the scores (N,) of each detector in one pass over the images."""
+    batches = as_batches(images, trained.normalise, 250)
+    return [scores.cpu().numpy() for scores in score_all(trained.classifier, batches, detectors)]
 
 
 def _accuracy(trained: Trained, images: TensorSet) -> float:
+    """Compute the share of labelled images whose class the network predicts."""
+    batches = as_batches(images, trained.normalise, 250)
+    predicted = torch.cat([outputs.logits.argmax(1).cpu() for outputs, *_ in run(trained.classifier, batches)])
     assert images.labels is not None
-    with torch.no_grad():
-        predicted = torch.cat([trained.classifier(trained.normalise(b)).argmax(1) for b in images.batches(250)])
     return float((predicted == images.labels).float().mean())
 
 
@@ -128,7 +138,7 @@ SHOWN = 16
 
 
 def mean_std_text(values: list[float]) -> str:
-    """Mean and standard deviation over seeds, in percent."""
+    """Return mean and standard deviation over seeds, in percent."""
     percent = 100 * np.asarray(values)
     if len(percent) == 1:
         return f"{percent[0]:.1f}"
@@ -136,9 +146,9 @@ def mean_std_text(values: list[float]) -> str:
 
 
 def table_rows(demo: Demo) -> list[tuple[str, list[tuple[str, bool]]]]:
-    """For each set, the AUROC of each of METHODS and whether it is the highest."""
+    """Return for each OOD set the AUROC of each of METHODS, and whether it is the highest."""
     rows = []
-    for name in demo.strangers:
+    for name in demo.ood_sets:
         values = [demo.auroc[method][name] for method in METHODS]
         best = max(float(np.mean(value)) for value in values)
         rows.append((name, [(mean_std_text(value), float(np.mean(value)) == best) for value in values]))
@@ -158,47 +168,54 @@ def write_demo_page(demo: Demo, path: Path) -> None:
         network=NETWORK,
         histograms=as_svg(_histograms(demo), "Histograms of the largest logit and the largest cosine", "h"),
         sheet=as_png_data_uri(_sheet(demo)),
-        images={"digits": len(demo.known), **{name: len(images) for name, images in demo.strangers.items()}},
+        images={"digits": len(demo.id_images), **{name: len(images) for name, images in demo.ood_sets.items()}},
     )
     write_text(path, page)
 
 
 def _means(demo: Demo, method: str) -> list[float]:
-    """The mean AUROC over all sets, one number a seed."""
+    """Return the mean AUROC over all sets, one number a seed."""
     return [float(m) for m in np.mean(list(demo.auroc[method].values()), axis=0)]
 
 
 def _histograms(demo: Demo) -> Figure:
     label = {"standard": "largest logit, standard network", "cosine": "largest cosine, cosine network"}
     panels = [
-        Panel("", demo.largest[kind]["digits"], demo.largest[kind][name], "digits", name, label[kind])
-        for name in demo.strangers
+        Panel(
+            title="",
+            id_scores=demo.largest[kind]["digits"],
+            ood_scores=demo.largest[kind][name],
+            id_name="digits",
+            ood_name=name,
+            label=label[kind],
+        )
+        for name in demo.ood_sets
         for kind in ("standard", "cosine")
     ]
     return histograms(panels, columns=2, bins=40)
 
 
 def _sheet(demo: Demo) -> Figure:
-    """The digits and the strangers that the cosine network finds strangest and most familiar."""
+    """Draw the digits and the OOD images with the lowest and the highest scores of the cosine network."""
     scores = demo.scores["cosine"]
-    known = np.argsort(scores["digits"], kind="stable")
-    names = np.repeat(list(demo.strangers), [len(s) for s in demo.strangers.values()])
-    places = np.concatenate([np.arange(len(s)) for s in demo.strangers.values()])
-    others = np.argsort(np.concatenate([scores[name] for name in demo.strangers]), kind="stable")
+    digit_order = np.argsort(scores["digits"], kind="stable")
+    names = np.repeat(list(demo.ood_sets), [len(s) for s in demo.ood_sets.values()])
+    places = np.concatenate([np.arange(len(s)) for s in demo.ood_sets.values()])
+    ood_order = np.argsort(np.concatenate([scores[name] for name in demo.ood_sets]), kind="stable")
 
     def digit(i: int) -> tuple[Tensor, str]:
-        return demo.known.images[i], f"{-scores['digits'][i]:.2f}"
+        return demo.id_images.images[i], f"{-scores['digits'][i]:.2f}"
 
-    def stranger(i: int) -> tuple[Tensor, str]:
+    def ood_image(i: int) -> tuple[Tensor, str]:
         name, place = str(names[i]), int(places[i])
-        return demo.strangers[name].batch(torch.tensor([place]))[0], f"{-scores[name][place]:.2f}"
+        return demo.ood_sets[name].batch(torch.tensor([place]))[0], f"{-scores[name][place]:.2f}"
 
     return image_sheet(
         {
-            "Digits it knows best": [digit(i) for i in known[:SHOWN]],
-            "Digits it finds strangest": [digit(i) for i in known[::-1][:SHOWN]],
-            "Strangers it finds strangest": [stranger(i) for i in others[::-1][:SHOWN]],
-            "Strangers it takes for digits": [stranger(i) for i in others[:SHOWN]],
+            "Digits with the largest cosine": [digit(i) for i in digit_order[:SHOWN]],
+            "Digits with the smallest cosine": [digit(i) for i in digit_order[::-1][:SHOWN]],
+            "OOD images with the smallest cosine": [ood_image(i) for i in ood_order[::-1][:SHOWN]],
+            "OOD images with the largest cosine": [ood_image(i) for i in ood_order[:SHOWN]],
         },
         columns=SHOWN,
     )

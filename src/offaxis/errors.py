@@ -1,52 +1,53 @@
-"""What can go wrong, as one tree.
+"""The exceptions of offaxis, as one tree.
 
-Every error that a user can cause is one of these, and its message says what was expected, what came and what to do.
-The command line prints the message alone and exits with code 2; ``assert`` is left for our own invariants.
+Every error that a user can cause is one of these, and its message says what was expected, what was given and what to do.
+The command line prints the message alone and exits with code 2; ``assert`` is left for internal invariants.
 
 ::
 
     OffaxisError
-    ├── ArgumentError            a value that the function does not take (also a ValueError)
-    ├── HeadError                a head cannot give what is asked of it
-    ├── AttachError              no output layer can be found, or more than one could be meant
+    ├── ArgumentError            an argument has an invalid value (also a ValueError)
+    ├── HeadError                a head does not support the requested output
+    ├── AttachError              no output layer was found, or more than one matches
     ├── MissingPackageError      an optional package is not installed (also an ImportError)
-    ├── StorageError             a file cannot be written: the disk is full or the folder is not ours
-    ├── DataError                images or labels that cannot be read or do not fit
-    ├── DetectorError            a detector cannot do what is asked of it
-    │   ├── NotFittedError       it must see training images first: call fit()
+    ├── StorageError             a file cannot be written: disk full or no permission (also an OSError)
+    ├── ServerError              the service cannot listen on its address (also an OSError)
+    ├── DataError                images or labels cannot be read or do not match
+    ├── DetectorError            a detector cannot be used as requested
+    │   ├── NotFittedError       the detector must see training images first: call fit()
     │   ├── MissingOutputError   the network gives no cosine, no scale or not the layers that the detector reads
-    │   ├── BadOutputsError      outputs or images of a wrong shape, or with NaN in them
-    │   └── DetectorFileError    a saved detector is damaged, foreign or of a newer version
-    ├── EvaluationError          nothing can be compared as asked: no detector fits, no set is left, no result is there
-    │   └── StoreError           a results store is damaged, foreign or of a newer version
-    ├── CalibrationError         p-values or a threshold cannot be had from these images
+    │   ├── BadOutputsError      outputs or images have a wrong shape or contain NaN
+    │   └── DetectorFileError    a saved detector is damaged, not a detector or of a newer version
+    ├── EvaluationError          the evaluation is not possible: no compatible detector, no dataset or no result
+    │   └── StoreError           a results store is damaged, not a store or of a newer version
+    ├── CalibrationError         p-values or a threshold cannot be computed from these images
     │   ├── TooFewImagesError    not enough calibration images for the level alpha
     │   └── OverlapError         calibration images were used for training, fitting or selection
-    ├── BundleError              a bundle is damaged, foreign or of a newer version, or its network cannot be rebuilt
+    ├── BundleError              a bundle is damaged, not a bundle or of another version, or its network cannot be rebuilt
     ├── ExportError              a bundle cannot be written as an ONNX graph
-    ├── RunError                 a folder that is not a training run, or not this one
-    │   └── CheckpointError      a checkpoint is damaged, foreign or belongs to other settings
-    └── TrainingError            training cannot go on
+    ├── RunError                 a folder is not a training run, or not the expected one
+    │   └── CheckpointError      a checkpoint is damaged, not a checkpoint or belongs to other settings
+    └── TrainingError            training cannot continue
         ├── NotFiniteError       the loss became NaN or infinite
         ├── ScaleCollapseError   the predicted scale fell to zero, and the gradient with it
-        └── TrainingStopped      somebody asked the training to stop; its state is saved
+        └── TrainingStopped      training was interrupted by a signal; its state is saved
 """
 
 
 class OffaxisError(Exception):
-    """The root of the tree: catch this to catch everything that offaxis raises on purpose."""
+    """The base class: catch it to catch every error that offaxis raises on purpose."""
 
 
 class ArgumentError(OffaxisError, ValueError):
-    """A value that the function does not take."""
+    """An argument has an invalid value."""
 
 
 class HeadError(OffaxisError):
-    """A head cannot give what is asked of it."""
+    """A head does not support the requested output."""
 
 
 class AttachError(OffaxisError):
-    """No output layer can be found, or more than one could be meant."""
+    """No output layer was found, or more than one matches."""
 
 
 class MissingPackageError(OffaxisError, ImportError):
@@ -54,15 +55,19 @@ class MissingPackageError(OffaxisError, ImportError):
 
 
 class StorageError(OffaxisError, OSError):
-    """A file cannot be written."""
+    """A file cannot be written: the disk is full, or the folder is not writable."""
+
+
+class ServerError(OffaxisError, OSError):
+    """The service cannot listen on its address: the port is in use or not permitted."""
 
 
 class DataError(OffaxisError):
-    """Images or labels that cannot be read or do not fit."""
+    """Images or labels cannot be read or do not match."""
 
 
 class DetectorError(OffaxisError):
-    """A detector cannot do what is asked of it."""
+    """A detector cannot be used as requested."""
 
 
 class NotFittedError(DetectorError):
@@ -70,27 +75,27 @@ class NotFittedError(DetectorError):
 
 
 class MissingOutputError(DetectorError):
-    """A network does not give what the detector reads: no cosine, no scale, or not its layers."""
+    """A network gives no cosine, no scale or not the layers that the detector reads."""
 
 
 class BadOutputsError(DetectorError):
-    """Outputs or images of a wrong shape, or with NaN or infinity in them."""
+    """Outputs or images have a wrong shape, or contain NaN or infinity."""
 
 
 class DetectorFileError(DetectorError):
-    """A saved detector is damaged, foreign or of a newer version."""
+    """A saved detector is damaged, not a detector or of a newer version."""
 
 
 class EvaluationError(OffaxisError):
-    """Nothing can be compared as asked: no detector fits the network, no set is left, or no result is there."""
+    """The evaluation is not possible: no compatible detector, no dataset or no result."""
 
 
 class StoreError(EvaluationError):
-    """A results store is damaged, foreign or of a newer version."""
+    """A results store is damaged, not a store or of a newer version."""
 
 
 class CalibrationError(OffaxisError):
-    """P-values or a threshold cannot be had from these images."""
+    """P-values or a threshold cannot be computed from these images."""
 
 
 class TooFewImagesError(CalibrationError):
@@ -102,7 +107,7 @@ class OverlapError(CalibrationError):
 
 
 class BundleError(OffaxisError):
-    """A bundle is damaged, foreign or of a newer version, or its network cannot be rebuilt."""
+    """A bundle is damaged, not a bundle or of another version, or its network cannot be rebuilt."""
 
 
 class ExportError(OffaxisError):
@@ -110,15 +115,15 @@ class ExportError(OffaxisError):
 
 
 class RunError(OffaxisError):
-    """A folder that is not a training run, or not the one meant."""
+    """A folder is not a training run, or not the expected one."""
 
 
 class CheckpointError(RunError):
-    """A checkpoint is damaged, foreign or belongs to other settings."""
+    """A checkpoint is damaged, not a checkpoint or belongs to other settings."""
 
 
 class TrainingError(OffaxisError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class NotFiniteError(TrainingError):
@@ -130,10 +135,10 @@ class ScaleCollapseError(TrainingError):
 
 
 class TrainingStopped(TrainingError):  # noqa: N818 - a state, not a fault
-    """Somebody asked the training to stop; its state is saved.
+    """Training was interrupted by a signal; its state is saved.
 
     Attributes:
-        exit_code: 128 and the number of the signal, as shells count.
+        exit_code: 128 plus the signal number, the convention of shells.
     """
 
     def __init__(self, message: str, signal_number: int | None = None) -> None:

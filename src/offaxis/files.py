@@ -1,10 +1,10 @@
-"""Files that are written whole or not at all."""
+"""Atomic writing of files, and digests of values."""
 
 import errno
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,57 +12,93 @@ from typing import Any
 
 from offaxis.errors import StorageError
 
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
+"""What writing to an open file fails with; such an error names no file."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path``: what is written there takes the place of ``path`` when the block ends well.
+    """Yield a temporary file beside ``path`` that replaces ``path`` when the block ends without an error.
 
-    The data is on the disk before the name changes, so that neither an error, nor a full disk, nor ``kill -9``, nor a
-    power cut leaves anything but the old file or the new one.
+    The data is flushed to disk before the file is renamed, so that an error, a full disk, ``kill -9`` or a power cut leaves
+    either the old file or the new one, complete. Errors of the block that are not about this file pass unchanged.
+
+    Args:
+        path: the file to write; missing folders are created.
 
     Raises:
-        StorageError: the disk is full or the folder cannot be written to; the old file is as it was.
+        StorageError: the file cannot be written (disk full, no permission); the old file is unchanged.
     """
-    temporary: Path | None = None
-    try:
+    with _storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as error:
-        raise StorageError(_explain(path, error)) from error
+        temporary, mode = _create_beside(path)
+    try:
+        try:
+            yield temporary
+        except OSError as error:
+            if not _concerns(error, temporary, path):
+                raise
+            raise StorageError(_explain(path, error)) from error
+        with _storage_errors(path):
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.chmod(mode)  # the block may have put another file in its place
+            temporary.replace(path)
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically, as UTF-8."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def digest(values: Any) -> str:
-    """16 hexadecimal digits for anything that JSON can hold."""
+    """Return 16 hexadecimal digits of the SHA-256 of a JSON-serialisable value."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+@contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a StorageError about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(_explain(path, error)) from error
+
+
+def _create_beside(path: Path) -> tuple[Path, int]:
+    """Create an empty temporary file in the folder of ``path``; return it and the mode of a new file (0o666 & ~umask)."""
+    while True:
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+        try:
+            handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        except FileExistsError:
+            continue
+        try:
+            return temporary, os.fstat(handle).st_mode & 0o7777
+        finally:
+            os.close(handle)
+
+
+def _concerns(error: OSError, *paths: Path) -> bool:
+    """Return whether an error is about one of the files: it names it, or it names none and is an error of the disk."""
+    if error.filename is None:
+        return error.errno in DISK_ERRORS
+    if isinstance(error.filename, int):  # a file descriptor
+        return False
+    named = Path(os.fsdecode(error.filename)).absolute()
+    return any(named == path.absolute() for path in paths)
 
 
 def _explain(path: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"The disk is full: {path} was not written, and what was there before is untouched. Free some space and go on."
+        return (
+            f"The disk is full: {path} was not written, and the previous file is unchanged. Free some space and resume."
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return (
             f"{path.parent} cannot be written to ({error.strerror}): choose another folder, or change its permissions."
         )
-    return f"{path} could not be written ({error.strerror or error}); what was there before is untouched."
+    return f"{path} could not be written ({error.strerror or error}); the previous file is unchanged."

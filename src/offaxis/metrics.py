@@ -1,4 +1,4 @@
-"""(ID scores, OOD scores) -> numbers, pure functions.
+"""Metrics: (ID scores, OOD scores) -> numbers, (confidence, correct) -> calibration error and risk. Pure functions.
 
 Everywhere **a larger score means more out-of-distribution**, and every metric takes the ID scores first. The positive
 class is ID, as in the paper, unless a name or an argument says otherwise. All are exact under ties, all lie in [0, 1].
@@ -17,32 +17,32 @@ Counts = NDArray[np.int64]
 
 
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Area under the ROC curve: the probability that an OOD score exceeds an ID score, ties counting half.
+    """Compute the area under the ROC curve: the probability that an OOD score exceeds an ID score, ties counting half.
 
     Example:
         >>> auroc([0.1, 0.2, 0.3], [0.3, 0.4])
         0.9166666666666666
     """
-    known, unknown = _checked(id_scores, ood_scores)
-    known, unknown = np.sort(known), np.sort(unknown)
-    below = np.searchsorted(known, unknown, "left").sum(dtype=np.int64)
-    not_above = np.searchsorted(known, unknown, "right").sum(dtype=np.int64)
-    return float((int(below) + int(not_above)) / (2 * len(known) * len(unknown)))
+    id_scores, ood_scores = _checked(id_scores, ood_scores)
+    id_scores, ood_scores = np.sort(id_scores), np.sort(ood_scores)
+    below = np.searchsorted(id_scores, ood_scores, "left").sum(dtype=np.int64)
+    not_above = np.searchsorted(id_scores, ood_scores, "right").sum(dtype=np.int64)
+    return float((int(below) + int(not_above)) / (2 * len(id_scores) * len(ood_scores)))
 
 
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Area under the precision-recall curve with ID positive, as average precision (no interpolation)."""
+    """Compute the area under the precision-recall curve with ID positive, as average precision (no interpolation)."""
     return _precision_of(*_counts_up_to(*_checked(id_scores, ood_scores)))
 
 
 def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Area under the precision-recall curve with OOD positive, as average precision (no interpolation)."""
-    of_known, of_unknown = _counts_up_to(*_checked(id_scores, ood_scores))
-    return _precision_of(*_from_above(of_unknown, of_known))
+    """Compute the area under the precision-recall curve with OOD positive, as average precision (no interpolation)."""
+    id_counts, ood_counts = _counts_up_to(*_checked(id_scores, ood_scores))
+    return _precision_of(*_from_above(ood_counts, id_counts))
 
 
 def accuracy_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95) -> float:
-    """The paper's accuracy at TPR 95 %: (tpr + TNR) / 2, so at most 0.975 by default.
+    """Compute the paper's accuracy at TPR 95 %: (tpr + TNR) / 2, so at most 0.975 by default.
 
     The threshold is the interpolated ``tpr`` quantile of the ID scores; TNR is the share of OOD scores strictly above.
     """
@@ -52,7 +52,7 @@ def accuracy_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.
 def fpr_at_tpr(
     id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95, positive: Literal["id", "ood"] = "id"
 ) -> float:
-    """The share of negatives that are taken for positives where ``tpr`` of the positives are recognised.
+    """Compute the false positive rate at the threshold where the true positive rate is ``tpr``.
 
     Args:
         id_scores: (N,).
@@ -61,39 +61,39 @@ def fpr_at_tpr(
         positive: ``"id"`` (the paper, ODIN): the share of OOD images accepted where ``tpr`` of the ID images are.
             ``"ood"`` (OpenOOD, pytorch-ood): the share of ID images flagged where ``tpr`` of the OOD images are.
     """
-    known, unknown = _checked(id_scores, ood_scores)
+    id_scores, ood_scores = _checked(id_scores, ood_scores)
     if not 0 < tpr < 1:
         raise ArgumentError(f"Expected `tpr` to be between 0 and 1 but got {tpr!r}.")
     if positive == "id":
-        return float(np.mean(unknown <= np.quantile(known.astype(np.float64), tpr, overwrite_input=True)))
+        return float(np.mean(ood_scores <= np.quantile(id_scores.astype(np.float64), tpr, overwrite_input=True)))
     if positive == "ood":  # seen from above, since 1 - 0.95 is not quite 0.05
-        turned = np.negative(unknown, dtype=np.float64)
-        return float(np.mean(known >= -np.quantile(turned, tpr, overwrite_input=True)))
+        negated = np.negative(ood_scores, dtype=np.float64)
+        return float(np.mean(id_scores >= -np.quantile(negated, tpr, overwrite_input=True)))
     raise ArgumentError(f'Expected `positive` to be "id" or "ood" but got {positive!r}.')
 
 
 def detection_error(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """The smallest mean of the two error rates over all thresholds: min (P(ID flagged) + P(OOD accepted)) / 2."""
-    known, unknown = _checked(id_scores, ood_scores)
-    return _error_of(*_counts_up_to(known, unknown))
+    """Compute the smallest mean of the two error rates over all thresholds: min (P(ID flagged) + P(OOD accepted)) / 2."""
+    id_scores, ood_scores = _checked(id_scores, ood_scores)
+    return _error_of(*_counts_up_to(id_scores, ood_scores))
 
 
 def roc_curve(
     id_scores: ArrayLike, ood_scores: ArrayLike, points: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The ROC curve with ID positive, for plots: as the threshold rises, more images of both kinds are accepted.
+    """Compute the ROC curve with ID positive, for plots; the threshold rises along it.
 
     Args:
         id_scores: (N,).
         ood_scores: (M,).
-        points: at most about this many, evenly spread along the curve; None gives a point for each distinct score.
+        points: at most about this many, evenly spread along the curve; None returns a point for each distinct score.
 
     Returns:
         The share of OOD images accepted (x) and of ID images accepted (y), both rising from 0 to 1.
     """
-    known, unknown = _checked(id_scores, ood_scores)
-    of_known, of_unknown = _counts_up_to(known, unknown)
-    y, x = np.append(0, of_known) / len(known), np.append(0, of_unknown) / len(unknown)
+    id_scores, ood_scores = _checked(id_scores, ood_scores)
+    id_counts, ood_counts = _counts_up_to(id_scores, ood_scores)
+    y, x = np.append(0, id_counts) / len(id_scores), np.append(0, ood_counts) / len(ood_scores)
     if points is not None and len(x) > points:
         along = x + y  # from 0 to 2: even steps along it see the steep part as well as the flat one
         kept = np.unique(np.searchsorted(along, np.linspace(0, 2, points)).clip(max=len(x) - 1))
@@ -102,22 +102,22 @@ def roc_curve(
 
 
 def all_metrics(id_scores: ArrayLike, ood_scores: ArrayLike) -> dict[str, float]:
-    """Every metric by name, from one sort; each is equal to what its own function gives.
+    """Compute every metric from one sort; each equals the result of its own function.
 
     Returns:
         ``auroc``, ``aupr_in``, ``aupr_out``, ``accuracy_at_tpr95``, ``fpr_at_tpr95`` (ID positive),
         ``fpr_at_tpr95_ood`` (OOD positive) and ``detection_error``.
     """
-    known, unknown = _checked(id_scores, ood_scores)
-    counts = _counts_up_to(known, unknown)
-    fpr = fpr_at_tpr(known, unknown)
+    id_scores, ood_scores = _checked(id_scores, ood_scores)
+    counts = _counts_up_to(id_scores, ood_scores)
+    fpr = fpr_at_tpr(id_scores, ood_scores)
     return {
         "auroc": _auroc_of(*counts),
         "aupr_in": _precision_of(*counts),
         "aupr_out": _precision_of(*_from_above(*reversed(counts))),
         "accuracy_at_tpr95": 0.5 * (0.95 + 1 - fpr),
         "fpr_at_tpr95": fpr,
-        "fpr_at_tpr95_ood": fpr_at_tpr(known, unknown, positive="ood"),
+        "fpr_at_tpr95_ood": fpr_at_tpr(id_scores, ood_scores, positive="ood"),
         "detection_error": _error_of(*counts),
     }
 
@@ -131,7 +131,7 @@ HIGHER_IS_BETTER = {
     "fpr_at_tpr95_ood": False,
     "detection_error": False,
 }
-"""The names that ``all_metrics`` gives, and which way each is better."""
+"""The names that ``all_metrics`` returns, and whether higher is better."""
 
 
 def bootstrap_interval(
@@ -142,52 +142,54 @@ def bootstrap_interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """A percentile bootstrap interval over images; ID and OOD images are drawn apart, each as many as there are.
+    """Compute a percentile bootstrap interval over images; ID and OOD images are resampled separately.
 
-    The interval is about new images of the same two sets and the same network; it knows nothing of other seeds or sets.
+    The interval covers new images of the same two datasets and the same network, not other seeds or other datasets.
 
     Args:
         metric: any function of this module. For ``auroc`` all resamples are computed at once.
         id_scores: (N,).
         ood_scores: (M,).
-        resamples: how many.
+        resamples: number of resamples, at least 1.
         level: of the interval, in (0, 1).
-        seed: of the drawing; the same seed gives the same interval.
+        seed: of the resampling; the same seed gives the same interval.
 
     Returns:
-        Its lower and upper end.
+        The lower and the upper end.
     """
-    known, unknown = _checked(id_scores, ood_scores)
+    id_scores, ood_scores = _checked(id_scores, ood_scores)
     if resamples < 1 or not 0 < level < 1:
         raise ArgumentError(f"Expected at least 1 resample and a level in (0, 1) but got {resamples} and {level!r}.")
-    draw = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     if metric is auroc:
-        values = _resampled_auroc(known, unknown, resamples, draw)
+        values = _resampled_auroc(id_scores, ood_scores, resamples, generator)
     else:
-        again = ((_drawn(known, draw), _drawn(unknown, draw)) for _ in range(resamples))
-        values = np.array([metric(first, second) for first, second in again])
+        samples = ((_resample(id_scores, generator), _resample(ood_scores, generator)) for _ in range(resamples))
+        values = np.array([metric(first, second) for first, second in samples])
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def _drawn(scores: Scores, draw: np.random.Generator) -> Scores:
-    return scores[draw.integers(len(scores), size=len(scores))]
+def _resample(scores: Scores, generator: np.random.Generator) -> Scores:
+    return scores[generator.integers(len(scores), size=len(scores))]
 
 
-def _resampled_auroc(known: Scores, unknown: Scores, resamples: int, draw: np.random.Generator) -> NDArray[np.float64]:
-    """AUROC of many resamples, from how often each distinct score is drawn; a few megabytes at a time."""
-    of_known, of_unknown = _counts_up_to(known, unknown)
-    shares = [np.diff(counts, prepend=0) / counts[-1] for counts in (of_known, of_unknown)]
+def _resampled_auroc(
+    id_scores: Scores, ood_scores: Scores, resamples: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """Compute AUROC of many resamples from how often each distinct score is drawn; a few megabytes at a time."""
+    id_counts, ood_counts = _counts_up_to(id_scores, ood_scores)
+    shares = [np.diff(counts, prepend=0) / counts[-1] for counts in (id_counts, ood_counts)]
     values = np.empty(resamples)
-    window = max(1, 2**22 // len(of_known))
+    window = max(1, 2**22 // len(id_counts))
     for begin in range(0, resamples, window):
         rows = min(window, resamples - begin)
         first, second = (
-            draw.multinomial(len(scores), share, size=rows)
-            for scores, share in zip((known, unknown), shares, strict=True)
+            generator.multinomial(len(scores), share, size=rows)
+            for scores, share in zip((id_scores, ood_scores), shares, strict=True)
         )
         above = np.cumsum(second[:, ::-1], axis=1)[:, ::-1] - second
-        values[begin : begin + rows] = (first * (above + 0.5 * second)).sum(1) / (len(known) * len(unknown))
+        values[begin : begin + rows] = (first * (above + 0.5 * second)).sum(1) / (len(id_scores) * len(ood_scores))
     return values
 
 
@@ -208,7 +210,7 @@ def _check(which: str, scores: ArrayLike) -> Scores:
 
 
 def _counts_up_to(first: Scores, second: Scores) -> tuple[Counts, Counts]:
-    """For each distinct score in rising order: how many of ``first`` and of ``second`` are not above it."""
+    """Count, for each distinct score in rising order, the scores of ``first`` and of ``second`` that are not above it."""
     scores = np.concatenate([first, second])
     order = np.argsort(scores, kind="stable")
     ranked = scores[order]
@@ -218,39 +220,39 @@ def _counts_up_to(first: Scores, second: Scores) -> tuple[Counts, Counts]:
 
 
 def _from_above(first: Counts, second: Counts) -> tuple[Counts, Counts]:
-    """Counts up to each distinct score -> counts of those not below it, from the largest score down."""
-    return _turned(first), _turned(second)
+    """Convert counts up to each distinct score to counts of those not below it, from the largest score down."""
+    return _reversed(first), _reversed(second)
 
 
-def _turned(counts: Counts) -> Counts:
-    turned: Counts = counts[-1] - np.append(counts[:-1][::-1], 0)
-    return turned
+def _reversed(counts: Counts) -> Counts:
+    result: Counts = counts[-1] - np.append(counts[:-1][::-1], 0)
+    return result
 
 
-def _auroc_of(of_known: Counts, of_unknown: Counts) -> float:
-    below, here = np.append(0, of_known[:-1]), np.diff(of_unknown, prepend=0)
-    twice = np.sum((below + of_known) * here, dtype=np.int64)  # exact: whole numbers
-    return float(int(twice) / (2 * int(of_known[-1]) * int(of_unknown[-1])))
+def _auroc_of(id_counts: Counts, ood_counts: Counts) -> float:
+    below, here = np.append(0, id_counts[:-1]), np.diff(ood_counts, prepend=0)
+    twice = np.sum((below + id_counts) * here, dtype=np.int64)  # exact: whole numbers
+    return float(int(twice) / (2 * int(id_counts[-1]) * int(ood_counts[-1])))
 
 
-def _error_of(of_known: Counts, of_unknown: Counts) -> float:
-    errors = (1 - of_known / of_known[-1] + of_unknown / of_unknown[-1]) / 2
+def _error_of(id_counts: Counts, ood_counts: Counts) -> float:
+    errors = (1 - id_counts / id_counts[-1] + ood_counts / ood_counts[-1]) / 2
     return float(min(errors.min(), 0.5))
 
 
 def _precision_of(hits: Counts, false: Counts) -> float:
-    """Average precision: the sum of precision over the steps of recall; tied scores are one step."""
+    """Compute average precision: the sum of precision over the steps of recall; tied scores are one step."""
     steps = np.diff(hits, prepend=0)
     return float(np.sum(hits / (hits + false) * steps) / hits[-1])
 
 
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
-    """ECE: the mean gap between confidence and accuracy over bins of equal width, weighted by their images.
+    """Compute the ECE: the mean gap between confidence and accuracy over bins of equal width, weighted by their images.
 
     Args:
         confidence: (N,) in [0, 1], the largest probability.
-        correct: (N,), whether the answer was right.
-        bins: how many; 15 as is usual. A confidence on a border belongs to the lower bin.
+        correct: (N,), whether the prediction was correct.
+        bins: number of bins, 15 by convention. A confidence on a border belongs to the lower bin.
 
     Returns:
         In [0, 1], 0 is best.
@@ -259,31 +261,31 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
         >>> round(expected_calibration_error([0.9, 0.9, 0.6, 0.6], [True, True, True, False]), 3)
         0.1
     """
-    sure, right = _checked_confidence(confidence, correct)
+    confidences, hits = _checked_confidence(confidence, correct)
     if bins < 1:
         raise ArgumentError(f"Expected `bins` to be at least 1 but got {bins}.")
-    which = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
-    gaps = np.bincount(which, right - sure, minlength=bins)
-    return float(np.abs(gaps).sum() / len(sure))
+    which = np.clip(np.ceil(confidences * bins).astype(np.int64) - 1, 0, bins - 1)
+    gaps = np.bincount(which, hits - confidences, minlength=bins)
+    return float(np.abs(gaps).sum() / len(confidences))
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The error rate among the surest answers, for every share of answers that is kept.
+    """Compute the error rate among the most confident predictions, for every share of predictions that is kept.
 
-    Equally sure answers are taken in a random order, of which the mean is given, so the order of the images is nothing.
+    Ties count with their mean over all orders, so the order of the images does not matter.
 
     Returns:
         Coverage (N,), rising to 1, and risk (N,) in [0, 1].
     """
-    sure, right = _checked_confidence(confidence, correct)
-    _, group, sizes = np.unique(-sure, return_inverse=True, return_counts=True)
-    wrong = np.bincount(group, 1 - right) / sizes
-    kept = np.arange(1, len(sure) + 1)
-    return kept / len(sure), np.cumsum(np.repeat(wrong, sizes)) / kept
+    confidences, hits = _checked_confidence(confidence, correct)
+    _, group, sizes = np.unique(-confidences, return_inverse=True, return_counts=True)
+    wrong = np.bincount(group, 1 - hits) / sizes
+    kept = np.arange(1, len(confidences) + 1)
+    return kept / len(confidences), np.cumsum(np.repeat(wrong, sizes)) / kept
 
 
 def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """AURC: the mean risk over all coverages; in [0, 1], 0 is best.
+    """Compute the AURC, the mean risk over all coverages; in [0, 1], 0 is best.
 
     Example:
         >>> area_under_risk_coverage([0.9, 0.8], [True, False])
@@ -293,11 +295,11 @@ def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float
 
 
 def _checked_confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    sure, right = np.asarray(confidence, np.float64), np.asarray(correct)
-    if sure.ndim != 1 or sure.size == 0 or right.shape != sure.shape:
+    confidences, hits = np.asarray(confidence, np.float64), np.asarray(correct)
+    if confidences.ndim != 1 or confidences.size == 0 or hits.shape != confidences.shape:
         raise ArgumentError(
-            f"Expected a confidence and a right or wrong for each image but got shapes {sure.shape} and {right.shape}."
+            f"Expected one confidence and one correct-or-not per image but got shapes {confidences.shape} and {hits.shape}."
         )
-    if not (np.isfinite(sure).all() and sure.min() >= 0 and sure.max() <= 1 + 1e-6):
-        raise ArgumentError("Expected confidences in [0, 1] but some are not.")
-    return sure, right.astype(bool).astype(np.float64)
+    if not (np.isfinite(confidences).all() and confidences.min() >= 0 and confidences.max() <= 1 + 1e-6):
+        raise ArgumentError("Expected confidences in [0, 1] but some are outside.")
+    return confidences, hits.astype(bool).astype(np.float64)

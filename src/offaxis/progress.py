@@ -1,4 +1,4 @@
-"""Long work shows how far it is: a bar with an estimate on a terminal, plain lines elsewhere."""
+"""Progress of long work: a bar with the time left on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -14,13 +14,13 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """A bar, or a line now and then where there is no terminal, or nothing at all.
+    """Show the progress of work whose length is known: a bar on a terminal, a line every ten seconds elsewhere.
 
     Args:
         title: what is being done.
-        total: how many steps it takes.
+        total: number of steps.
         quiet: show nothing.
-        done: steps that were done before, for work that goes on where it stopped.
+        done: number of steps done before, for resumed work.
 
     Example:
         >>> with Progress("scoring", total=3, quiet=True) as progress:
@@ -29,21 +29,21 @@ class Progress:
     """
 
     def __init__(self, title: str, total: int, quiet: bool = False, done: int = 0) -> None:
-        self.title, self.total, self.begun_at = title, total, done
+        self.title, self.total, self.first = title, total, done
         self.console = Console(stderr=True)
         self.bar: RichProgress | None = None
         self.lines = not quiet and not self.console.is_terminal
-        self.started = self.spoken = time.monotonic()
+        self.started = self.printed = time.monotonic()
         if not quiet and self.console.is_terminal:
-            self.bar = RichProgress(
+            columns = (
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[note]}"),
                 TextColumn("left"),
                 TimeRemainingColumn(),
-                console=self.console,
             )
+            self.bar = RichProgress(*columns, console=self.console)
             self.task = self.bar.add_task(title, total=total, completed=done, note="")
 
     def __enter__(self) -> Self:
@@ -58,19 +58,19 @@ class Progress:
             self.bar.stop()
 
     def to(self, done: int, notes: Mapping[str, str] | None = None) -> None:
-        """Say that ``done`` steps of the total are done, with figures to show beside."""
+        """Set the number of completed steps, with figures to show beside it."""
         note = "  ".join(f"{name} {value}" for name, value in (notes or {}).items())
         if self.bar is not None:
             self.bar.update(self.task, completed=done, note=note)
         now = time.monotonic()
-        if self.lines and (done >= self.total or now - self.spoken >= SECONDS_BETWEEN_LINES):
-            self.spoken = now
-            left = (now - self.started) / max(done - self.begun_at, 1) * (self.total - done)
+        if self.lines and (done >= self.total or now - self.printed >= SECONDS_BETWEEN_LINES):
+            self.printed = now
+            left = (now - self.started) / max(done - self.first, 1) * (self.total - done)
             sys.stderr.write(f"{self.title} {done}/{self.total}  {note}  {left:.0f} s left\n")
             sys.stderr.flush()
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         if self.bar is not None:
             self.bar.console.print(text, highlight=False, markup=False)
         elif self.lines:
@@ -79,11 +79,11 @@ class Progress:
 
 
 class CountProgress:
-    """Work whose end is not known: a number that rises on a terminal, a line now and then elsewhere.
+    """Show the progress of work whose length is not known: a count on a terminal, a line every ten seconds elsewhere.
 
     Args:
-        what: what is counted.
         quiet: show nothing.
+        what: what is counted.
     """
 
     def __init__(self, quiet: bool = False, what: str = "images") -> None:
@@ -91,7 +91,7 @@ class CountProgress:
         self.console = Console(stderr=True)
         self.status = self.console.status("") if not quiet and self.console.is_terminal else None
         self.lines = not quiet and self.status is None
-        self.spoken = time.monotonic()
+        self.printed = time.monotonic()
 
     def __enter__(self) -> Self:
         if self.status is not None:
@@ -105,10 +105,10 @@ class CountProgress:
             self.status.stop()
 
     def to(self, done: int) -> None:
-        """Say that ``done`` are done."""
+        """Set the number of completed items."""
         if self.status is not None:
             self.status.update(f"{done:,} {self.what}")
-        elif self.lines and time.monotonic() - self.spoken >= SECONDS_BETWEEN_LINES:
-            self.spoken = time.monotonic()
+        elif self.lines and time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES:
+            self.printed = time.monotonic()
             sys.stderr.write(f"{done:,} {self.what}\n")
             sys.stderr.flush()

@@ -1,19 +1,22 @@
 """Conformal p-values and thresholds: exactness, ties, the law over many calibration sets, and refusals."""
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from scipy import stats
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from offaxis import Calibration, calibrate, networks
+from offaxis import Calibration, Classifier, Detector, OffaxisError, calibrate, networks
 from offaxis.calibration.conformal import allowed, check_count, flag_rate, p_values, smallest_count, threshold
 from offaxis.data import Normalise, TensorSet, image_hashes
 from offaxis.detectors import ODIN, Energy
-from offaxis.errors import ArgumentError, CalibrationError, OverlapError, TooFewImagesError
+from offaxis.errors import ArgumentError, CalibrationError, DataError, OverlapError, TooFewImagesError
 
 LEVELS = (0.01, 0.05, 0.1)
 
@@ -98,7 +101,7 @@ def test_the_benchmark_of_validity_tells_honest_calibration_sets_from_others() -
     for line in validity.split(random.standard_normal(1000), sets=400):  # given the images, the law is the same
         assert line.p_value > 1e-3
     new = random.standard_normal((400, 500))
-    seen = random.standard_normal((400, 500)) - 0.2  # images that were trained on look more familiar
+    seen = random.standard_normal((400, 500)) - 0.2  # images that were trained on have lower scores
     assert all(validity.compare(seen, new, alpha).p_value < 1e-6 for alpha in LEVELS)
     assert all(validity.compare(seen, new, alpha).mean > 1.2 * alpha for alpha in LEVELS)
 
@@ -157,30 +160,93 @@ def test_scores_that_are_no_numbers_are_refused() -> None:
         Calibration.from_scores(np.array([np.nan] + [0.0] * 30), zeros(31), 2)
 
 
+HALF = Normalise((0.5,), (0.5,))
+
+
+class Photographs(Dataset[tuple[Image.Image, int]]):
+    """A torch Dataset of (PIL image, label)."""
+
+    def __init__(self, images: TensorSet) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self.images.images[index, 0].numpy()), 0
+
+
+@pytest.fixture
+def network() -> Classifier:
+    torch.manual_seed(0)
+    return networks.wide_resnet(10, 1, 4, in_channels=1).eval()
+
+
+@pytest.mark.parametrize("detector", [None, Energy(), ODIN(std=(0.5,))], ids=["cosine", "energy", "odin"])
+def test_images_may_come_from_anywhere(network: Classifier, detector: Detector | None) -> None:
+    images = _images(60, 0)
+    expected = calibrate(network, images, HALF, detector)
+    loader = DataLoader(TensorDataset(HALF(images.images), torch.zeros(60).long()), batch_size=25)
+    unlabelled: DataLoader[Any] = DataLoader(HALF(images.images), batch_size=25)  # type: ignore[arg-type]
+    given: list[tuple[Any, Normalise | None]] = [
+        (Photographs(images), HALF),
+        (images.images, HALF),
+        (TensorDataset(images.images), HALF),
+        (loader, None),
+        (unlabelled, None),
+    ]
+    for data, normalise in given:
+        calibration = calibrate(network, data, normalise, detector)
+        np.testing.assert_allclose(calibration.scores, expected.scores, rtol=1e-4, atol=1e-6)
+        assert calibration.cosine is not None
+        assert calibration.class_counts() == expected.class_counts()
+
+
+def test_what_calibrate_refuses(network: Classifier) -> None:
+    images = _images(60, 0)
+    loader = DataLoader(TensorDataset(HALF(images.images), torch.zeros(60).long()), batch_size=25)
+    with pytest.raises(ArgumentError, match="normalise"):
+        calibrate(network, images)
+    with pytest.raises(ArgumentError, match="normalise=None"):
+        calibrate(network, loader, HALF)
+    with pytest.raises(ArgumentError, match="give its dataset with `normalise`"):
+        calibrate(network, loader, used=[images])
+    with pytest.raises(TooFewImagesError, match="at least 99"):
+        calibrate(network, loader, alpha=0.01)
+    with pytest.raises(DataError, match="gives no batch"):
+        calibrate(network, DataLoader(TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0)), batch_size=5))
+    with pytest.raises(ArgumentError, match="batch"):
+        calibrate(network, images, HALF, batch=0)
+    broken = HALF(images.images)
+    broken[3, 0, 2, 2] = float("nan")
+    with pytest.raises(OffaxisError, match="NaN"):
+        calibrate(network, DataLoader(TensorDataset(broken, torch.zeros(60)), batch_size=25))
+
+
+def test_a_calibration_is_constructed_by_keyword() -> None:
+    with pytest.raises(TypeError):
+        Calibration(np.arange(50.0), zeros(50), 2)  # type: ignore[misc]
+
+
 def _images(count: int, seed: int) -> TensorSet:
     generator = torch.Generator().manual_seed(seed)
     return TensorSet("some", torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=generator))
 
 
-def test_images_that_were_used_are_refused() -> None:
-    torch.manual_seed(0)
-    network = networks.wide_resnet(10, 1, 4, in_channels=1).eval()
+def test_images_that_were_used_are_refused(network: Classifier) -> None:
     seen, fresh = _images(40, 0), _images(40, 1)
     mixed = TensorSet("mixed", torch.cat([fresh.images, seen.images[7:8]]))
-    normalise = Normalise((0.5,), (0.5,))
     for used in ([seen], [image_hashes(seen)]):
         with pytest.raises(OverlapError, match=r"1 of the 41 calibration images.*numbers 40"):
-            calibrate(network, mixed, normalise, used=used)
+            calibrate(network, mixed, HALF, used=used)
     with pytest.raises(OverlapError):  # known again at the size that the network takes
-        calibrate(network, seen, normalise, used=[TensorSet("colour", seen.images.expand(-1, 3, -1, -1))])
-    assert len(calibrate(network, fresh, normalise, used=[seen]).scores) == 40
+        calibrate(network, seen, HALF, used=[TensorSet("colour", seen.images.expand(-1, 3, -1, -1))])
+    assert len(calibrate(network, fresh, HALF, used=[seen]).scores) == 40
 
 
 @pytest.mark.parametrize("detector", [None, Energy(), ODIN()])
-def test_every_kind_of_detector_can_be_calibrated(detector: Energy | ODIN | None) -> None:
-    torch.manual_seed(0)
-    network = networks.wide_resnet(10, 1, 4, in_channels=1).eval()
-    calibration = calibrate(network, _images(60, 0), Normalise((0.5,), (0.5,)), detector)
+def test_every_kind_of_detector_can_be_calibrated(network: Classifier, detector: Energy | ODIN | None) -> None:
+    calibration = calibrate(network, _images(60, 0), HALF, detector)
     assert len(calibration.scores) == 60
     assert (np.diff(calibration.scores) >= 0).all()
     assert calibration.cosine is not None

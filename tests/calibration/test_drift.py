@@ -1,4 +1,4 @@
-"""The stream watch: exact p-values, a level that holds, and alarms that come soon."""
+"""The drift monitor: exact p-values, a level that holds, and alarms that come soon."""
 
 import bisect
 import math
@@ -14,10 +14,10 @@ from offaxis.errors import ArgumentError
 
 
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=80))
-def test_the_bag_counts_as_a_sorted_list_does(scores: list[float]) -> None:
-    bag, known = ScoreCounts(), list[int]()
+def test_score_counts_count_as_a_sorted_list_does(scores: list[float]) -> None:
+    counts, known = ScoreCounts(), list[int]()
     for score in scores:
-        larger, equal = bag.add(score)
+        larger, equal = counts.add(score)
         place = slot(score)
         bisect.insort(known, place)
         assert equal == known.count(place)
@@ -61,21 +61,21 @@ def test_few_streams_alarm_without_cause() -> None:
     assert stats.binomtest(alarms, 200, 0.2, alternative="greater").pvalue > 0.01
 
 
-def test_a_tenth_of_strangers_is_found_soon_even_after_a_long_quiet_time() -> None:
+def test_a_tenth_of_ood_images_is_detected_soon_even_after_a_long_quiet_time() -> None:
     random = np.random.default_rng(0)
-    watch = DriftMonitor(random.standard_normal(500), level=0.01)
+    monitor = DriftMonitor(random.standard_normal(500), level=0.01)
     for score in random.standard_normal(5000).tolist():
-        watch.add(score)
-    assert not watch.state().alarm
+        monitor.add(score)
+    assert not monitor.state().alarm
     for score in (random.standard_normal(1000) + 3 * (random.random(1000) < 0.1)).tolist():
-        watch.add(score)
-    state = watch.state()
+        monitor.add(score)
+    state = monitor.state()
     assert state.alarmed_at is not None
     assert state.alarmed_at - 5000 < 400
     assert state.log10_largest >= 2
-    watch.reset()
-    assert watch.state().images == 0
-    assert not watch.state().alarm
+    monitor.reset()
+    assert monitor.state().images == 0
+    assert not monitor.state().alarm
 
 
 def test_the_martingale_is_what_it_says() -> None:

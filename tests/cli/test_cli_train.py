@@ -1,5 +1,6 @@
 """The command line as a user meets it: help with examples, and wrong input answered in a sentence with exit code 2."""
 
+import json
 import os
 import re
 import subprocess
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
-from offaxis.errors import OffaxisError
+from offaxis.errors import ArgumentError, OffaxisError
+from offaxis.evaluation import Store
 
 SMALL = ["--id", "small-digits", "--network", "wrn-10-1", "--epochs", "1", "--quiet"]
 
@@ -66,8 +68,8 @@ def test_every_command_shows_an_example(command: list[str]) -> None:
         (["--dropout", "1.5"], "dropout"),
         (["--head", "linear", "--scale", "3", "--hidden", "5"], "takes no --hidden."),
         (["--leave-out", "²/5"], "K/N"),
-        (["--accelerator", "bogus"], "--accelerator auto"),
-        (["--accelerator", "tpu"], "--accelerator auto"),
+        (["--device", "bogus"], "can use here (auto, cpu"),
+        (["--device", "tpu"], "can use here (auto, cpu"),
     ],
     ids=lambda v: "_".join(v) if isinstance(v, list) else "",
 )
@@ -148,3 +150,54 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> N
     assert "\x1b" not in done.stderr
     quiet = offaxis("train", "--out", str(tmp_path / "other"), *SMALL)
     assert "images/s" not in quiet.stderr
+
+
+OWN = """
+import torch
+import offaxis
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Conv2d(1, 8, 3, 2)
+        self.fc = torch.nn.Linear(8, 10)
+
+    def forward(self, images):
+        return self.fc(self.body(images).relu().mean((2, 3)))
+
+def network():
+    return offaxis.attach(Own())
+
+def pair():
+    return offaxis.Paired(network(), network())
+"""
+
+
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+def test_a_network_of_ones_own_is_trained_evaluated_and_bundled(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    folder, network = tmp_path / "run", f"{own}:network"
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, list(words), catch_exceptions=False, env={"OFFAXIS_DATA": "/nowhere"})
+
+    words = ["train", "--out", str(folder), *SMALL[:2], "--epochs", "1", "--quiet", "--network"]
+    assert run(*words, network).exit_code == 0
+    assert json.loads((folder / "run.json").read_text())["command"] == ["offaxis", *words, network]
+    store = tmp_path / "store"
+    common = ["--ood", "letters", "--images", "40", "--detectors", "cosine", "--quiet", "--out", str(store)]
+    assert run("evaluate", str(folder), "--network", network, *common).exit_code == 0
+    [result] = Store(store).results()
+    assert result.command == ("offaxis", "evaluate", str(folder), "--network", network, *common)
+    bundle = str(tmp_path / "x.oax")
+    same = ["--network", network]
+    assert run("bundle", str(folder), *same, "--calibrate", "small-digits", "--out", bundle).exit_code == 0
+    assert run("evaluate", bundle, "--id", "small-digits", *same, *common).exit_code == 0
+    assert len(Store(store).results()) == 1  # the same weights
+    for more in (["--head", "linear"], ["--scale", "2"], ["--dropout", "0.1"]):
+        with pytest.raises(ArgumentError, match="which has its own"):
+            run("train", "--out", str(tmp_path / "other"), *SMALL, "--network", network, *more)
+    with pytest.raises(ArgumentError, match="one Classifier"):
+        run("train", "--out", str(tmp_path / "other"), *SMALL, "--network", f"{own}:pair")
+    assert not (tmp_path / "other").exists()

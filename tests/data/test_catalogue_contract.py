@@ -1,19 +1,19 @@
 """What every set of the catalogue must do, on tiny files in its publisher's format."""
 
 import re
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from offaxis.data import CATALOGUE, Entry, load_images
-from offaxis.data.catalogue import Layout, Split
+from offaxis.data.catalogue import Layout, Split, can_be_mirrored
+from offaxis.data.load import READERS
 from offaxis.errors import DataError
-
-Publish = Callable[[Path, Entry, Layout, Split], Any]
+from tests.data.support import Publish
 
 FILES = [
     pytest.param(entry, layout, folder, split, id=f"{entry.name}-{folder or 'root'}-{split}")
@@ -52,6 +52,29 @@ def test_the_catalogue_holds_every_set_that_users_ask_for() -> None:
     assert set(CATALOGUE) >= PAPER
 
 
+def test_every_reader_of_the_catalogue_exists_and_is_used() -> None:
+    assert {layout.reader for entry in CATALOGUE.values() for layout in entry.layouts} == set(READERS)
+
+
+def test_the_catalogue_needs_no_heavy_package() -> None:
+    heavy = ("torch", "scipy", "sklearn", "pooch", "requests", "matplotlib")
+    code = f"""
+import sys
+from offaxis.data import CATALOGUE, check_pair, get_images, relation
+from offaxis.data.catalogue import can_be_mirrored, data_root, known
+data_root()
+print([name for name in {heavy} if name in sys.modules])
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_digits_letters_and_signs_are_not_mirrored() -> None:
+    not_mirrored = {name for name in CATALOGUE if not can_be_mirrored(name)}
+    assert not_mirrored == {"digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb"}
+    assert can_be_mirrored("my-folder")
+
+
 @pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE)
 def test_entries_say_who_what_and_under_which_terms(entry: Entry) -> None:
     assert re.fullmatch(r"[a-z0-9-]+", entry.name)
@@ -74,7 +97,7 @@ def test_every_layout_is_found_and_read(
     entry: Entry, layout: Layout, folder: str, split: Split, tmp_path: Path, publish: Publish
 ) -> None:
     written = publish(tmp_path / folder, entry, layout, split)
-    assert split in entry.here(tmp_path)
+    assert split in entry.available(tmp_path)
     images = load_images(entry.name, split, root=tmp_path)
     assert images.name == entry.name
     assert images.shape == entry.shape
@@ -135,7 +158,7 @@ def test_made_sets_need_no_file(name: str, split: Split, tmp_path: Path) -> None
     assert images.name == name
     assert len(images) == entry.counts[split]
     assert images.shape == entry.shape
-    assert entry.here(tmp_path) == tuple(entry.counts)
+    assert entry.available(tmp_path) == tuple(entry.counts)
     again = load_images(name, split, root=tmp_path)
     some = torch.arange(0, len(images), 97)
     assert torch.equal(images.batch(some), again.batch(some))
@@ -143,7 +166,7 @@ def test_made_sets_need_no_file(name: str, split: Split, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", [name for name, entry in CATALOGUE.items() if entry.layouts])
 def test_a_set_that_is_not_here_says_where_to_put_it(name: str, tmp_path: Path) -> None:
-    assert CATALOGUE[name].here(tmp_path) == ()
+    assert CATALOGUE[name].available(tmp_path) == ()
     with pytest.raises(DataError, match=re.escape(str(tmp_path))) as caught:
         load_images(name, root=tmp_path)
     assert f"offaxis data get {name}" in str(caught.value) or CATALOGUE[name].homepage in str(caught.value)

@@ -1,20 +1,17 @@
 """``offaxis data`` as a user types it."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
 from offaxis.data import CATALOGUE
 from offaxis.errors import DataError
-
-Save = Callable[[Path, NDArray[np.uint8]], None]
+from tests.data.support import Save
 
 
 def run(*words: str, width: int = 110) -> Result:

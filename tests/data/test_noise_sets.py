@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offaxis.data.noise import GaussianNoise, Noise, UniformNoise
+from offaxis.data.embedded import GaussianNoise, Noise, UniformNoise
 from offaxis.errors import ArgumentError
 
 GAUSSIAN_START = [0.0, 0.0, 0.7844057, 0.0]

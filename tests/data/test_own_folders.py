@@ -7,7 +7,6 @@ import tarfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from PIL import Image
 
 from offaxis.data import load as own_module
@@ -25,9 +23,7 @@ from offaxis.data.decode import decode
 from offaxis.data.folder import FolderSet
 from offaxis.data.load import own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
-
-Pixels = NDArray[np.uint8]
-Save = Callable[[Path, Pixels], None]
+from tests.data.support import Pixels, Png, Save
 
 
 def _pixels(count: int, height: int = 8, width: int = 8) -> Pixels:
@@ -304,9 +300,7 @@ def _archive(path: Path, members: dict[str, bytes]) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
-def test_archives_of_images_are_sets(
-    kind: str, tmp_path: Path, png: Callable[[Pixels], bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_of_images_are_sets(kind: str, tmp_path: Path, png: Png, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_module, "cache_folder", lambda: tmp_path / "cache")
     images = _pixels(4)
     members = {f"top/{'ab'[i // 2]}/{i}.png": png(image) for i, image in enumerate(images)}
@@ -326,7 +320,7 @@ def test_archives_of_images_are_sets(
 @pytest.mark.parametrize("top", ["", "photos/"])
 @pytest.mark.parametrize("macos", [False, True])
 def test_archives_keep_their_splits(
-    top: str, macos: bool, tmp_path: Path, png: Callable[[Pixels], bytes], monkeypatch: pytest.MonkeyPatch
+    top: str, macos: bool, tmp_path: Path, png: Png, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_module, "cache_folder", lambda: tmp_path / "cache")
     images = [png(image) for image in _pixels(4)]

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from numpy.typing import NDArray
 
 from offaxis.data.binary_formats import (
     read_cifar10_binary,
@@ -22,15 +21,14 @@ from offaxis.data.binary_formats import (
     read_idx,
     read_idx_pair,
     read_stl10,
-    write_idx,
+    read_svhn,
 )
 from offaxis.data.folder import Files
 from offaxis.data.image_lists import read_food101, read_gtsrb_test, read_gtsrb_training
-from offaxis.data.mat_files import read_svhn
 from offaxis.data.pickles import read_pickle
 from offaxis.errors import DataError
+from tests.data.support import Pixels, write_idx
 
-Pixels = NDArray[np.uint8]
 shared_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 
 
@@ -66,10 +64,10 @@ def test_idx_lies_are_found(tmp_path: Path) -> None:
     (tmp_path / "images").write_bytes(write_idx(np.zeros((2, 3, 3), np.uint8)))
     (tmp_path / "labels").write_bytes(write_idx(np.array([1, 2, 3], np.uint8)))
     with pytest.raises(DataError, match="labels"):
-        read_idx_pair([tmp_path / "images", tmp_path / "labels"], "x", list("0123456789"))
+        read_idx_pair([tmp_path / "images", tmp_path / "labels"], list("0123456789"))
     (tmp_path / "labels").write_bytes(write_idx(np.array([1, 200], np.uint8)))
     with pytest.raises(DataError, match="from 0 to 9"):
-        read_idx_pair([tmp_path / "images", tmp_path / "labels"], "x", list("0123456789"))
+        read_idx_pair([tmp_path / "images", tmp_path / "labels"], list("0123456789"))
 
 
 def test_cifar_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
@@ -207,7 +205,7 @@ def test_gtsrb_tables_are_checked(tmp_path: Path) -> None:
         read_gtsrb_test([tmp_path, table])
     table.write_text("Filename;ClassId\nx.ppm;42\n")
     assert read_gtsrb_test([tmp_path, table]) == Files(
-        (tmp_path / "x.ppm",), (42,), tuple(f"{i:05d}" for i in range(43))
+        paths=(tmp_path / "x.ppm",), labels=(42,), classes=tuple(f"{i:05d}" for i in range(43))
     )
     with pytest.raises(DataError, match="none is listed"):
         read_gtsrb_training([tmp_path])

@@ -16,7 +16,7 @@ from PIL import Image
 
 from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, load_images
 from offaxis.data.catalogue import Split
-from offaxis.data.inspection import find_frame
+from offaxis.data.inspection import inspect
 
 ROOT = Path(os.environ.get("OFFAXIS_DATA", "/nowhere"))
 MOSAICS = Path(os.environ.get("OFFAXIS_MOSAICS", "/nowhere"))
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.realdata
 
 
 def _load(name: str, split: Split) -> ImageSet:
-    if split not in CATALOGUE[name].here(ROOT):
+    if split not in CATALOGUE[name].available(ROOT):
         pytest.skip(f"{name} ({split}) is not below OFFAXIS_DATA")
     return load_images(name, split)
 
@@ -104,6 +104,6 @@ def test_mnist_and_its_cousin_are_whole(name: str, mean: float, split: Split) ->
     ("name", "width"), [("tin-crop", 2), ("tin-crop-free", 0), ("tin-resize", 0), ("cifar10", 0), ("svhn", 0)]
 )
 def test_the_frame_is_found_where_it_is_and_nowhere_else(name: str, width: int) -> None:
-    frame = find_frame(_load(name, "test"))
-    assert frame.found == (width > 0)
+    frame = inspect(_load(name, "test")).frame
+    assert frame.is_frame == (width > 0)
     assert frame.width == width

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,15 @@ from PIL import Image
 from torch import nn
 
 import offaxis
-from offaxis import Classifier, Model, Paired, Preprocessing, Verdict, networks
+from offaxis import Classifier, Model, Paired, Verdict, networks
 from offaxis.calibration.conformal import allowed, p_values
 from offaxis.data import TensorSet
-from offaxis.deploy import container
+from offaxis.data.transforms import Batches
+from offaxis.deploy import Preprocessing, container
 from offaxis.deploy.preprocessing import ImageLike
+from offaxis.detectors import DETECTORS, Detector, Energy
 from offaxis.errors import BundleError, DataError, OffaxisError, OverlapError, StorageError, TooFewImagesError
-from offaxis.heads import make_head
+from offaxis.heads import Outputs, make_head
 from offaxis.networks import third_party
 from tests.deploy.damage import rewritten
 from tests.models import World
@@ -192,7 +195,7 @@ def test_a_pair_is_kept_whole(world: World, tmp_path: Path) -> None:
     torch.manual_seed(1)
     plain = networks.wide_resnet(10, 1, 10, "linear", in_channels=1).eval()
     pair = Paired(plain, world.trained.classifier)
-    preprocessing = Preprocessing(world.train.shape, world.trained.normalise)
+    preprocessing = Preprocessing(world.train.shape, world.normalise)
     made = Model.calibrated(pair, world.calibration, preprocessing=preprocessing, used=[world.train])
     made.save(tmp_path / "pair.oax")
     again = offaxis.load(tmp_path / "pair.oax")
@@ -207,9 +210,7 @@ def test_a_network_of_ones_own_is_given_when_loading(world: World, tmp_path: Pat
         return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), make_head("cosine", 16, 10))
 
     torch.manual_seed(0)
-    made = Model.calibrated(
-        make().eval(), world.calibration, preprocessing=Preprocessing((1, 8, 8), world.trained.normalise)
-    )
+    made = Model.calibrated(make().eval(), world.calibration, preprocessing=Preprocessing((1, 8, 8), world.normalise))
     made.save(tmp_path / "own.oax")
     with pytest.raises(BundleError, match="network=classifier"):
         offaxis.load(tmp_path / "own.oax")
@@ -217,6 +218,114 @@ def test_a_network_of_ones_own_is_given_when_loading(world: World, tmp_path: Pat
         offaxis.load(tmp_path / "own.oax", network=networks.wide_resnet(10, 1, 10, in_channels=1))
     images = world.test.batch(torch.arange(20))
     assert offaxis.load(tmp_path / "own.oax", network=make()).predict(images) == made.predict(images)
+
+
+class Margin(Detector):
+    """A detector of one's own: the difference of the two largest logits, shifted by a fitted mean."""
+
+    name = "margin"
+    paper = ""
+    needs_fit = True
+    tunable = ("weight",)
+    mean: torch.Tensor
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+        self.expect("mean")
+
+    def begin(self, network: object) -> None:
+        self.total, self.count = torch.zeros(()), 0
+
+    def update(self, outputs: Outputs, labels: torch.Tensor) -> None:
+        first, second = outputs.logits.topk(2).values.unbind(1)
+        self.total, self.count = self.total + (first - second).sum(), self.count + len(labels)
+
+    def finish(self) -> None:
+        self.mean = self.total / self.count
+
+    def forward(self, outputs: Outputs) -> torch.Tensor:
+        first, second = outputs.logits.topk(2).values.unbind(1)
+        return self.weight * (self.mean - (first - second))
+
+
+@pytest.fixture
+def margin_model(world: World) -> Iterator[Model]:
+    """A model with a detector of one's own, which is registered as long as the test lasts."""
+    offaxis.register_detector(Margin)
+    detector = Margin(weight=2.0).fit(world.trained.classifier, Batches(world.train, world.normalise, 256))
+    yield Model.calibrated(world.trained, world.calibration, detector=detector)
+    DETECTORS.pop(Margin.name, None)
+
+
+def test_a_registered_detector_of_ones_own_is_kept(margin_model: Model, world: World, tmp_path: Path) -> None:
+    margin_model.save(tmp_path / "x.oax")
+    assert container.read_container(tmp_path / "x.oax")[0]["detector"] == {
+        "detector": "margin",
+        "class": f"{__name__}:Margin",
+        "arguments": {"weight": 2.0},
+        "tuned_on": None,
+    }
+    again = offaxis.load(tmp_path / "x.oax")
+    assert isinstance(again.detector, Margin)
+    assert again.predict(world.test) == margin_model.predict(world.test)
+
+
+def test_a_detector_that_is_not_registered_says_what_to_do(margin_model: Model, tmp_path: Path) -> None:
+    margin_model.save(tmp_path / "x.oax")
+    del DETECTORS[Margin.name]
+    with pytest.raises(BundleError, match=r"x\.oax: .*tests.deploy.test_bundle:Margin.*register_detector\(Margin\)"):
+        offaxis.load(tmp_path / "x.oax")
+    with pytest.raises(BundleError, match=r"not registered: call offaxis.register_detector\(Margin\) first"):
+        margin_model.save(tmp_path / "y.oax")
+    assert not (tmp_path / "y.oax").exists()
+    offaxis.register_detector(Margin)
+    assert offaxis.load(tmp_path / "x.oax").detector.name == "margin"
+
+
+def test_another_class_of_the_same_name_is_refused(margin_model: Model, bundle: Path, tmp_path: Path) -> None:
+    margin_model.save(tmp_path / "x.oax")
+    DETECTORS[Margin.name] = Energy
+    with pytest.raises(BundleError, match="Margin"):
+        offaxis.load(tmp_path / "x.oax")
+
+
+def test_a_detector_that_forgets_its_state_is_not_written(world: World, tmp_path: Path) -> None:
+    class Forgetful(Energy):
+        name = "forgetful"
+
+        def forward(self, outputs: Outputs) -> torch.Tensor:
+            shift: float = getattr(self, "shift", 0.0)
+            return super().forward(outputs) + shift
+
+    offaxis.register_detector(Forgetful)
+    try:
+        detector = Forgetful()
+        detector.shift = 3.0  # type: ignore[assignment]
+        made = Model.calibrated(world.trained, world.calibration, detector=detector)
+        with pytest.raises(BundleError, match="keep everything that it needs in arguments and buffers"):
+            made.save(tmp_path / "x.oax")
+    finally:
+        del DETECTORS[Forgetful.name]
+    assert not (tmp_path / "x.oax").exists()
+
+
+def test_bundles_of_version_1_are_refused(bundle: Path, tmp_path: Path) -> None:
+    old = rewritten(bundle, tmp_path / "old.oax", {"version": 1})
+    with pytest.raises(BundleError, match="bundle of version 1, of an older offaxis.*again with `offaxis bundle`"):
+        offaxis.load(old)
+
+
+def test_a_function_of_a_file_makes_the_network_of_a_bundle(world: World, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\nfrom offaxis import attach\n"
+        "def make():\n    return attach(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)))\n"
+    )
+    own = offaxis.open_network(f"{tmp_path / 'mine.py'}:make")
+    made = Model.calibrated(own, world.calibration, preprocessing=Preprocessing((1, 8, 8), world.normalise))
+    made.save(tmp_path / "own.oax")
+    loaded = offaxis.load(tmp_path / "own.oax", network=f"{tmp_path / 'mine.py'}:make")
+    assert loaded.predict(world.test) == made.predict(world.test)
 
 
 def test_other_files_get_a_clear_word(bundle: Path, tmp_path: Path) -> None:
@@ -243,7 +352,8 @@ def test_other_files_get_a_clear_word(bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sign", "match"),
     [
-        ({"version": 99}, True, "reads up to 1: install a newer one"),
+        ({"version": 99}, True, "reads version 2: install a newer offaxis"),
+        ({"version": "two"}, True, "version 'two' but this offaxis reads version 2"),
         ({"format": "other"}, True, "written by something else"),
         ({"files": []}, True, "does not say how long"),
         ({"files": {"network.safetensors": {"bytes": float("inf")}}}, True, "does not say how long"),
@@ -263,7 +373,7 @@ def test_other_files_get_a_clear_word(bundle: Path, tmp_path: Path) -> None:
             True,
             "timm, torchvision, transformers",
         ),
-        ({"detector": {"detector": "none", "arguments": {}, "tuned_on": None}}, True, "detectors"),
+        ({"detector": {"detector": "none", "class": None, "arguments": {}, "tuned_on": None}}, True, "detectors"),
         ({"preprocessing": {}}, True, "whole bundle"),
         ({"calibration": {"alpha": 0.0001, "per_class": False}}, True, "at least 9999"),
     ],
@@ -296,7 +406,7 @@ def test_manifests_that_lie_are_refused(
 )
 def test_configurations_that_reach_elsewhere_are_refused(name: str, arguments: dict[str, object], match: str) -> None:
     with pytest.raises(BundleError, match=match):
-        third_party.make({"library": "transformers", "name": name, "arguments": arguments})
+        third_party.make_network({"library": "transformers", "name": name, "arguments": arguments})
 
 
 def test_compressed_bundles_are_refused(bundle: Path, tmp_path: Path) -> None:

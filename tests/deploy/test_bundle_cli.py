@@ -5,7 +5,6 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -13,11 +12,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import Classifier, Preprocessing
+from offaxis import Classifier
 from offaxis.calibration.conformal import flag_rate
 from offaxis.cli import app
 from offaxis.data import load_images
-from offaxis.deploy.assemble import Wanted, assemble
+from offaxis.deploy import Preprocessing
+from offaxis.deploy.assemble import make_model
 from offaxis.detectors import KNN
 from offaxis.errors import ArgumentError, DataError, OverlapError
 from offaxis.heads import make_head
@@ -60,19 +60,26 @@ def make_own_network() -> Classifier:
     return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), make_head("cosine", 16, 10))
 
 
-def test_the_bundle_of_a_network_of_ones_own_is_calibrated_anew(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+OWN_NETWORK = """
+from torch import nn
+from offaxis import Classifier
+from offaxis.heads import make_head
+
+def make():
+    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), make_head("cosine", 16, 10))
+"""
+
+
+def test_the_bundle_of_a_network_of_ones_own_is_calibrated_anew(world: World, tmp_path: Path) -> None:
     bundle = tmp_path / "own.oax"
-    preprocessing = Preprocessing((1, 8, 8), world.trained.normalise)
+    preprocessing = Preprocessing((1, 8, 8), world.normalise)
     offaxis.Model.calibrated(make_own_network().eval(), world.calibration, preprocessing=preprocessing).save(bundle)
     write_images(tmp_path / "pictures", world.test, 60)
-    module = ModuleType("a_module_of_ones_own")
-    monkeypatch.setattr(module, "make", make_own_network, raising=False)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_NETWORK)
     command = ["calibrate", str(bundle), str(tmp_path / "pictures")]
     assert "--network" in str(run(app, command).exception)
-    done = run(app, [*command, "--network", "a_module_of_ones_own:make"])
+    done = run(app, [*command, "--network", f"{file}:make"])
     assert done.exit_code == 0, done.output
     assert len(offaxis.load(bundle, network=make_own_network()).calibration.scores) == 60
 
@@ -90,7 +97,7 @@ def test_fitting_holds_one_batch_of_training_images(world: World, monkeypatch: p
     monkeypatch.setattr(KNN, "fit", fit)
     assert world.trained.folder is not None
     with pytest.raises(KeyboardInterrupt):
-        assemble(Wanted((world.trained.folder,), "small-digits", detector="knn"))
+        make_model([world.trained.folder], "small-digits", detector="knn")
     assert max(alive) <= 1
 
 

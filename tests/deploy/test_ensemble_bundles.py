@@ -13,14 +13,15 @@ import torch
 from torch import nn
 
 import offaxis
-from offaxis import Classifier, Model, Paired, Preprocessing, Trained, networks
+from offaxis import Classifier, Model, Paired, networks
 from offaxis.data import Normalise
-from offaxis.deploy import container
-from offaxis.deploy.open import together
-from offaxis.detectors import KNN, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble
+from offaxis.deploy import Preprocessing, container
+from offaxis.deploy.open import combine
+from offaxis.detectors import KNN, CosineEnsemble, LeaveOut
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
 from offaxis.heads import make_head
-from offaxis.networks.ensemble import Chosen
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch
+from offaxis.training import Trained
 from tests.deploy.damage import rewritten
 from tests.models import World
 from tests.server.serving import png, running
@@ -29,7 +30,7 @@ from tests.server.serving import png, running
 @pytest.fixture(scope="module")
 def kept(ensemble: Model, leave_out: Model, world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Models by name, with their bundles."""
-    pair = Model.calibrated(together([world.trained, world.trained], "paired"), world.calibration)
+    pair = Model.calibrated(combine([world.trained, world.trained], "paired"), world.calibration)
     folder = tmp_path_factory.mktemp("kept")
     found = {}
     for name, model in (("ensemble", ensemble), ("leave-out", leave_out), ("pair", pair)):
@@ -115,13 +116,13 @@ def test_what_the_epochs_were_chosen_on_is_kept(leave_out: Model, world: World, 
     team = leave_out.network
     assert isinstance(team, LeaveOutEnsemble)
     members = [member for member in team.networks if isinstance(member, Classifier)]
-    chosen = [Chosen("letters", 1 + number, 0.9, 4) for number in range(3)]
+    selected = [SelectedEpoch("letters", 1 + number, 0.9, 4) for number in range(3)]
     made = Model.calibrated(
-        LeaveOutEnsemble(members, team.left_out, chosen), world.calibration, preprocessing=leave_out.preprocessing
+        LeaveOutEnsemble(members, team.left_out, selected), world.calibration, preprocessing=leave_out.preprocessing
     )
     made.save(tmp_path / "x.oax")
     again = offaxis.load(tmp_path / "x.oax")
-    assert again.network.chosen == tuple(chosen)
+    assert again.network.selected == tuple(selected)
     assert again.detector.tuned_on == "letters (epochs)"
     assert again.predict(world.test) == made.predict(world.test)
 
@@ -129,9 +130,9 @@ def test_what_the_epochs_were_chosen_on_is_kept(leave_out: Model, world: World, 
 def test_leave_out_networks_come_in_the_order_of_their_folds(leave_out_runs: list[Trained]) -> None:
     first, second, third = leave_out_runs
     with pytest.raises(ArgumentError, match=rf"--leave-out 1/3 in place 1.*{third.folder} was trained with"):
-        together([first, third, second], "leave-out")
+        combine([first, third, second], "leave-out")
     with pytest.raises(ArgumentError, match="--leave-out 0/2"):
-        together([first, second], "leave-out")
+        combine([first, second], "leave-out")
 
 
 def test_recalibrating_needs_no_training(kept: dict[str, Any], world: World) -> None:
@@ -144,19 +145,23 @@ def test_recalibrating_needs_no_training(kept: dict[str, Any], world: World) -> 
 def test_members_must_agree(cosine_runs: list[Trained], world: World) -> None:
     first, second, _ = cosine_runs
     other = replace(second, classes=tuple(reversed(second.classes)))
-    with pytest.raises(BundleError, match=f"same classes.*{first.folder} and {second.folder}.*Train them on one set"):
+    with pytest.raises(ArgumentError, match=f"same classes.*{first.folder} and {second.folder}.*Train them on one set"):
         Model.calibrated([first, other], world.calibration)
     other = replace(second, normalise=Normalise((0.5,), (0.25,)), folder=None)
-    with pytest.raises(BundleError, match=r"same picture.*network 2 .*another mean and std: .*\(0.5,\), \(0.25,\)"):
+    with pytest.raises(
+        ArgumentError, match=r"same normalised images.*network 2 .*another mean and std: .*\(0.5,\), \(0.25,\)"
+    ):
         Model.calibrated([first, other], world.calibration)
-    with pytest.raises(ArgumentError, match="at least 2 trained networks to take as ensemble but got 1"):
+    with pytest.raises(ArgumentError, match="at least 2 networks to combine as ensemble but got 1"):
         Model.calibrated([first], world.calibration)
-    with pytest.raises(ArgumentError, match="Expected 1 trained network to take as single but got 2.*--as ensemble"):
-        together([first, second], "single")
-    with pytest.raises(ArgumentError, match="Expected 2 trained networks to take as paired but got 3"):
-        together(cosine_runs, "paired")
-    with pytest.raises(ArgumentError, match="single, ensemble, paired, leave-out but got 'heap'"):
-        together(cosine_runs, "heap")
+    with pytest.raises(ArgumentError, match="Expected 1 network to combine as single but got 2.*--as ensemble"):
+        combine([first, second], "single")
+    with pytest.raises(ArgumentError, match="Expected 2 networks to combine as paired but got 3"):
+        combine(cosine_runs, "paired")
+    with pytest.raises(
+        ArgumentError, match=r"single, ensemble, paired, leave-out \(--as in the shell\) but got 'heap'"
+    ):
+        combine(cosine_runs, "heap")
     smaller = networks.wide_resnet(10, 1, 4, in_channels=1)
     with pytest.raises(ArgumentError, match="10, 4 classes: train the members of an ensemble on one set"):
         Ensemble([first.classifier, smaller])
@@ -168,7 +173,7 @@ def test_networks_of_ones_own_are_given_when_loading(world: World, tmp_path: Pat
         return Ensemble([Classifier(each, make_head("cosine", 16, 10)) for each in flat]).eval()
 
     torch.manual_seed(0)
-    preprocessing = Preprocessing((1, 8, 8), world.trained.normalise)
+    preprocessing = Preprocessing((1, 8, 8), world.normalise)
     made = Model.calibrated(make(), world.calibration, preprocessing=preprocessing)
     made.save(tmp_path / "own.oax")
     for given, came in ((None, "nothing"), (make(3), "an ensemble of 3"), (world.trained.classifier, "Classifier")):
@@ -180,7 +185,7 @@ def test_networks_of_ones_own_are_given_when_loading(world: World, tmp_path: Pat
 
 def test_pairs_make_an_ensemble_too(cosine_runs: list[Trained], world: World, tmp_path: Path) -> None:
     first, second, third = (trained.classifier for trained in cosine_runs)
-    preprocessing = Preprocessing((1, 8, 8), world.trained.normalise)
+    preprocessing = Preprocessing((1, 8, 8), world.normalise)
     made = Model.calibrated(Ensemble([Paired(first, second), third]), world.calibration, preprocessing=preprocessing)
     made.save(tmp_path / "x.oax")
     again = offaxis.load(tmp_path / "x.oax")
@@ -206,10 +211,18 @@ def test_manifests_that_lie_are_refused(kept: dict[str, Any], tmp_path: Path) ->
     refused("pair", "Classifier but got others", network={**plans["pair"], "classifier": team})
     refused("ensemble", "whole bundle", network={"kind": "ensemble"})
     refused("ensemble", "whole bundle", network={"kind": "leave-out", "members": team["members"]})
-    refused("ensemble", "LeaveOutEnsemble", detector={"detector": "leave-out", "arguments": {}, "tuned_on": None})
-    refused("ensemble", "one network for energy", detector={"detector": "energy", "arguments": {}, "tuned_on": None})
+    refused(
+        "ensemble",
+        "LeaveOutEnsemble",
+        detector={"detector": "leave-out", "class": None, "arguments": {}, "tuned_on": None},
+    )
+    refused(
+        "ensemble",
+        "one network for energy",
+        detector={"detector": "energy", "class": None, "arguments": {}, "tuned_on": None},
+    )
     refused("leave-out", "fold for each of 3", network={**left, "left_out": left["left_out"][:2]})
-    refused("leave-out", "whole bundle", network={**left, "chosen": [{"surprise": 1}]})
+    refused("leave-out", "whole bundle", network={**left, "selected": [{"surprise": 1}]})
     refused("leave-out", "classes out of 0 to 9", network={**left, "left_out": [[0, 99], [1], [2]]})
 
 
@@ -224,18 +237,20 @@ def test_an_ensemble_becomes_one_graph_and_leave_out_says_why_not(
 ) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from offaxis.deploy.onnx import TOLERANCE, export, names
+    from offaxis.deploy.onnx import TOLERANCE, export_onnx, output_names
 
-    export(ensemble, tmp_path / "x.onnx")
+    export_onnx(ensemble, tmp_path / "x.onnx")
     pixels = world.test.batch(torch.arange(30))
     session = runtime.InferenceSession(str(tmp_path / "x.onnx"), providers=["CPUExecutionProvider"])
-    found = dict(zip(names(ensemble), session.run(names(ensemble), {"pixels": pixels.numpy()}), strict=True))
-    said = ensemble.judge(pixels)
+    found = dict(
+        zip(output_names(ensemble), session.run(output_names(ensemble), {"pixels": pixels.numpy()}), strict=True)
+    )
+    said = ensemble.predict_batch(pixels)
     assert np.abs(found["score"] - [p.score for p in said]).max() <= TOLERANCE
     assert np.abs(found["cosine"].max(1) - [p.cosine for p in said]).max() <= TOLERANCE
     assert found["logits"].argmax(1).tolist() == [p.class_index for p in said]
     with pytest.raises(ExportError, match="leave-out calls the network itself, for gradients"):
-        export(leave_out, tmp_path / "y.onnx")
+        export_onnx(leave_out, tmp_path / "y.onnx")
 
 
 @pytest.mark.parametrize("name", ["ensemble", "leave-out"])

@@ -8,13 +8,14 @@ import torch
 from typer.testing import CliRunner, Result
 
 import offaxis
-from offaxis import Trained, networks, train
+from offaxis import networks, train
 from offaxis.cli import app
 from offaxis.data import load_images
-from offaxis.detectors import Ensemble, LeaveOutEnsemble
+from offaxis.deploy import container
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError
 from offaxis.evaluation import Store
-from offaxis.training import laptop
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
+from offaxis.training import Trained, laptop
 from tests.models import World, trained_for_a_moment, write_images
 
 
@@ -89,7 +90,10 @@ def test_pairs_may_be_named_in_either_way(world: World, tmp_path: Path) -> None:
     same = ("--calibrate", "small-digits", "--out")
     assert run("bundle", folder, folder, "--as", "paired", *same, tmp_path / "a.oax").exit_code == 0
     assert run("bundle", folder, "--detector-run", folder, *same, tmp_path / "b.oax").exit_code == 0
-    assert (tmp_path / "a.oax").read_bytes() == (tmp_path / "b.oax").read_bytes()
+    (first, first_files), (second, second_files) = (container.read_container(tmp_path / f"{n}.oax") for n in "ab")
+    assert first_files == second_files
+    assert first["provenance"].pop("command") != second["provenance"].pop("command")  # as they were typed
+    assert {**first, "sha256": None} == {**second, "sha256": None}
     both = run("bundle", folder, "--detector-run", folder, "--as", "ensemble", *same, tmp_path / "c.oax")
     assert isinstance(both.exception, ArgumentError)
 
@@ -112,7 +116,7 @@ def test_what_cannot_be_is_told(cosine_runs: list[Trained], world: World, tmp_pa
     assert "--as ensemble" in refusal(ArgumentError, first, second)
     assert "at least 2" in refusal(ArgumentError, first, "--as", "ensemble")
     assert "but got 'heap'" in refusal(ArgumentError, first, second, "--as", "heap")
-    assert "judges its members one by one" in refusal(
+    assert "score its members one by one" in refusal(
         DetectorError, first, second, "--as", "ensemble", "--detector", "knn"
     )
     assert "LeaveOutEnsemble" in refusal(DetectorError, first, second, "--as", "ensemble", "--detector", "leave-out")

@@ -55,7 +55,10 @@ def test_score(bundle: Path, tmp_path: Path, count: int) -> None:
     for number in range(count):
         (tmp_path / "files" / f"{number}.png").write_bytes(damaged(picture(chance), chance))
     score_images(
-        bundle, offaxis.load(bundle), [str(tmp_path / "files")], ScoringOptions(str(tmp_path / "out.jsonl"), quiet=True)
+        bundle,
+        offaxis.load(bundle),
+        [str(tmp_path / "files")],
+        ScoringOptions(out=str(tmp_path / "out.jsonl"), quiet=True),
     )
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(rows) == count

@@ -12,10 +12,11 @@ import torch
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import Calibration, Model, Paired, Preprocessing, Verdict, attach, networks
+from offaxis import Calibration, Model, Paired, Verdict, attach, networks
 from offaxis.cli import app
 from offaxis.data import Normalise, TensorSet
-from offaxis.deploy.onnx import TOLERANCE, Graph, _difference, check_exportable, export, names
+from offaxis.deploy import Preprocessing
+from offaxis.deploy.onnx import TOLERANCE, Graph, _difference, check_exportable, export_onnx, output_names
 from offaxis.detectors import NATIVE, Reads
 from offaxis.errors import ExportError
 from tests.models import World
@@ -28,12 +29,12 @@ def answers(path: Path, model: Model, pixels: torch.Tensor) -> dict[str, Any]:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return dict(zip(names(model), session.run(names(model), {"pixels": pixels.numpy()}), strict=True))
+    return dict(zip(output_names(model), session.run(output_names(model), {"pixels": pixels.numpy()}), strict=True))
 
 
 def check_same(path: Path, model: Model, pixels: torch.Tensor) -> None:
     found = answers(path, model, pixels)
-    said = model.judge(pixels)
+    said = model.predict_batch(pixels)
     scores = np.array([p.score for p in said])
     assert np.abs(found["score"] - scores).max() <= TOLERANCE * max(1, np.abs(scores).max())
     assert found["logits"].argmax(1).tolist() == [p.class_index for p in said]
@@ -58,27 +59,25 @@ def test_a_bundle_becomes_a_graph(bundle: Path, world: World, tmp_path: Path) ->
 
 def test_verdicts_per_class_are_in_the_graph(world: World, tmp_path: Path) -> None:
     model = Model.calibrated(world.trained, world.calibration, per_class=True, alpha=0.05)
-    export(model, tmp_path / "x.onnx")
+    export_onnx(model, tmp_path / "x.onnx")
     pixels = world.test.batch(torch.arange(100))
     about = runtime.InferenceSession(str(tmp_path / "x.onnx")).get_modelmeta().custom_metadata_map
     assert json.loads(about["class_thresholds"]) == model.calibration.class_thresholds()
     assert "threshold" not in about  # there is no one score that is flagged above
     found = answers(tmp_path / "x.onnx", model, pixels)["class_p_value"]
-    expected = [np.nan if p.class_p_value is None else p.class_p_value for p in model.judge(pixels)]
+    expected = [np.nan if p.class_p_value is None else p.class_p_value for p in model.predict_batch(pixels)]
     assert np.isnan(found).tolist() == np.isnan(expected).tolist()
     assert np.nanmax(np.abs(found - expected)) < 0.1
 
 
-def test_an_image_on_the_border_is_flagged_by_whoever_compares_in_double(
-    model: Model, world: World, tmp_path: Path
-) -> None:
+def test_an_image_on_the_border_is_flagged_in_double_precision(model: Model, world: World, tmp_path: Path) -> None:
     pixels = world.test.batch(torch.arange(1))
-    score = model.judge(pixels)[0].score
-    known = np.array([score + 0.1] * 4 + [score - 0.1] * 95)  # four images and itself of a hundred are so strange
+    score = model.predict_batch(pixels)[0].score
+    known = np.array([score + 0.1] * 4 + [score - 0.1] * 95)  # four images and itself of a hundred are so high a score
     calibration = Calibration.from_scores(known, np.zeros(99, np.int64), 10, 0.05, cosine=-known)
     model = replace(model, calibration=calibration)
-    assert model.judge(pixels)[0].verdict is Verdict.OUT
-    export(model, tmp_path / "x.onnx")
+    assert model.predict_batch(pixels)[0].verdict is Verdict.OUT
+    export_onnx(model, tmp_path / "x.onnx")
     assert float(answers(tmp_path / "x.onnx", model, pixels)["p_value"][0]) <= 0.05
 
 
@@ -121,16 +120,14 @@ def test_detectors_that_read_outputs_are_exported_and_others_say_why_not(
     detector = NATIVE[name]()
     rows = torch.arange(300)
     if detector.needs_fit and name != "generalized-odin":
-        detector.fit(
-            world.trained.classifier, [(world.trained.normalise(world.train.batch(rows)), world.train.labels[rows])]
-        )
+        detector.fit(world.trained.classifier, [(world.normalise(world.train.batch(rows)), world.train.labels[rows])])
     if detector.reads is not Reads.OUTPUTS or name == "generalized-odin":
         model = Model.calibrated(world.trained, world.calibration)
         with pytest.raises(ExportError, match="gradients|hooks"):
-            check_exportable(Model(model.network, model.preprocessing, model.classes, detector, model.calibration))
+            check_exportable(replace(model, detector=detector))
         return
     model = Model.calibrated(world.trained, world.calibration, detector=detector)
-    export(model, tmp_path / "x.onnx")
+    export_onnx(model, tmp_path / "x.onnx")
     check_same(tmp_path / "x.onnx", model, world.test.batch(torch.arange(50)))
 
 
@@ -138,12 +135,12 @@ def test_detectors_that_read_outputs_are_exported_and_others_say_why_not(
 def test_a_pair_and_a_linear_head_are_exported(world: World, tmp_path: Path) -> None:
     torch.manual_seed(1)
     plain = networks.wide_resnet(10, 1, 10, "linear", in_channels=1).eval()
-    preprocessing = Preprocessing(world.train.shape, world.trained.normalise)
+    preprocessing = Preprocessing(world.train.shape, world.normalise)
     pair = Model.calibrated(Paired(plain, world.trained.classifier), world.calibration, preprocessing=preprocessing)
     energy = Model.calibrated(plain, world.calibration, preprocessing=preprocessing, detector=NATIVE["energy"]())
-    assert "cosine" not in names(energy)
+    assert "cosine" not in output_names(energy)
     for model in (pair, energy):
-        export(model, tmp_path / "x.onnx")
+        export_onnx(model, tmp_path / "x.onnx")
         check_same(tmp_path / "x.onnx", model, world.test.batch(torch.arange(20)))
 
 
@@ -198,5 +195,5 @@ def test_attached_networks_are_bundled_and_exported(name: str, tmp_path: Path) -
     assert [p.score for p in offaxis.load(tmp_path / "y.oax").predict(images)] == [
         p.score for p in model.predict(images)
     ]
-    export(again, tmp_path / "x.onnx")
+    export_onnx(again, tmp_path / "x.onnx")
     check_same(tmp_path / "x.onnx", again, images.images[:9])

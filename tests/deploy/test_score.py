@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -23,11 +22,11 @@ import offaxis
 from offaxis import Model
 from offaxis.cli import app
 from offaxis.deploy import container
-from offaxis.deploy.scoring import ScoringOptions, score_images
+from offaxis.deploy.scoring import ScoringOptions, score_images, write_top_sheet
 from offaxis.deploy.scoring.rows import Journal
-from offaxis.deploy.scoring.run import write_strangest
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.models import World, write_images
+from tests.waiting import eventually
 
 run = CliRunner().invoke
 
@@ -37,7 +36,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def scored(bundle: Path, paths: list[str], out: Path, **options: Any) -> list[dict[str, Any]]:
-    score_images(bundle, offaxis.load(bundle), paths, ScoringOptions(str(out), quiet=True, **options))
+    score_images(bundle, offaxis.load(bundle), paths, ScoringOptions(out=str(out), quiet=True, **options))
     return rows_of(out)
 
 
@@ -83,9 +82,9 @@ def test_folders_archives_and_bad_files_give_rows_in_order(bundle: Path, mixed: 
     summary = json.loads((tmp_path / "out.summary.json").read_text())
     assert summary["images"] == 14
     assert summary["bad_files"] == 3
-    assert len(summary["strangest"]) == 14
-    assert summary["strangest"][0]["score"] >= summary["strangest"][-1]["score"]
-    assert (tmp_path / "out.strangest.png").stat().st_size > 100
+    assert len(summary["top"]) == 14
+    assert summary["top"][0]["score"] >= summary["top"][-1]["score"]
+    assert (tmp_path / "out.top.png").stat().st_size > 100
     assert not (tmp_path / "out.jsonl.journal").exists()
 
 
@@ -101,7 +100,7 @@ def test_three_formats_say_the_same(bundle: Path, mixed: Path, tmp_path: Path) -
     rows = scored(bundle, [str(mixed)], tmp_path / "a.jsonl")
     model = offaxis.load(bundle)
     for name in ("a.csv", "a.parquet"):
-        score_images(bundle, model, [str(mixed)], ScoringOptions(str(tmp_path / name), quiet=True))
+        score_images(bundle, model, [str(mixed)], ScoringOptions(out=str(tmp_path / name), quiet=True))
     with (tmp_path / "a.csv").open(newline="") as file:
         from_csv = list(csv.DictReader(file))
     assert [row["path"] for row in from_csv] == [row["path"] for row in rows]
@@ -109,23 +108,25 @@ def test_three_formats_say_the_same(bundle: Path, mixed: Path, tmp_path: Path) -
     assert parquet.read_table(tmp_path / "a.parquet").to_pylist() == rows
 
 
-def test_a_run_that_stopped_goes_on(bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_that_stopped_goes_on(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, names = tmp_path / "out.jsonl", [str(path) for path in pictures]
     whole = scored(bundle, names, tmp_path / "whole.jsonl", batch=4)
     judged: list[int] = []
-    real = Model.judge
+    real = Model.predict_batch
 
-    def judge(self: Model, pixels: torch.Tensor) -> Any:
+    def predict_batch(self: Model, pixels: torch.Tensor) -> Any:
         if len(judged) == 2:
             raise KeyboardInterrupt
         judged.append(len(pixels))
         return real(self, pixels)
 
-    monkeypatch.setattr(Model, "judge", judge)
+    monkeypatch.setattr(Model, "predict_batch", predict_batch)
     with pytest.raises(KeyboardInterrupt):
         scored(bundle, names, out, batch=4)
     assert not out.exists()
-    monkeypatch.setattr(Model, "judge", real)
+    monkeypatch.setattr(Model, "predict_batch", real)
     with pytest.raises(ArgumentError, match="--resume"):
         scored(bundle, names, out)
     with (tmp_path / "out.jsonl.journal").open("a") as file:
@@ -152,7 +153,7 @@ def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Pat
         sys.executable,
         "-m",
         "offaxis",
-        "score_images",
+        "score",
         str(bundle),
         str(tmp_path / "many"),
         "--out",
@@ -162,9 +163,7 @@ def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Pat
     ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     journal = tmp_path / "out.jsonl.journal"
-    deadline = time.monotonic() + 60
-    while (not journal.exists() or journal.stat().st_size < 5000) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert eventually(lambda: journal.exists() and journal.stat().st_size >= 5000, 60)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not out.exists()
@@ -172,7 +171,7 @@ def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Pat
     names = [row["path"] for row in rows_of(out)]
     assert names == sorted(names)
     assert len(names) == 800
-    assert "800 images judged" in done.stderr
+    assert "800 images scored" in done.stderr
 
 
 def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
@@ -188,12 +187,12 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
     names = [f"{folder}/caf\\xe9.png", f"{folder}/pack.tar::caf\\xe9.png", f"{folder}/refused.tar"]
     for kind in ("jsonl", "csv"):
         out = tmp_path / f"out.{kind}"
-        score_images(bundle, offaxis.load(bundle), [str(folder)], ScoringOptions(str(out), quiet=True))
+        score_images(bundle, offaxis.load(bundle), [str(folder)], ScoringOptions(out=str(out), quiet=True))
         assert "xe9.png" in out.read_text(encoding="utf-8")
     rows = rows_of(tmp_path / "out.jsonl")
     assert [row["path"] for row in rows] == names
     assert rows[0]["score"] == rows[1]["score"]
-    with Image.open(tmp_path / "out.strangest.png") as page:
+    with Image.open(tmp_path / "out.top.png") as page:
         assert page.width > 1.5 * page.height  # both images are on it
     assert "is a link" in rows[2]["error"]
     # a journal that holds the row already: the file is known again by the same text
@@ -209,7 +208,7 @@ def test_a_list_of_names_that_are_not_utf8_is_taken(bundle: Path, pictures: list
     done = run(app, ["score", str(bundle), "-", "--quiet"], input=os.fsencode(odd) + b"\n")
     assert done.exit_code == 0, done.output
     assert f"{tmp_path}/caf\\xe9.png," in done.stdout
-    assert "1 images judged" in done.stderr
+    assert "1 images scored" in done.stderr
 
 
 class FullDisk(io.RawIOBase):
@@ -242,7 +241,7 @@ def test_a_full_disk_is_told_in_a_sentence(
         scored(bundle, names, tmp_path / "out.jsonl", batch=rows)
     monkeypatch.setattr(sys, "stdout", on_full_disk())
     with pytest.raises(StorageError, match="Standard output cannot be written"):
-        score_images(bundle, offaxis.load(bundle), names, ScoringOptions("-", batch=rows, quiet=True))
+        score_images(bundle, offaxis.load(bundle), names, ScoringOptions(out="-", batch=rows, quiet=True))
     assert sys.stdout.closed
 
 
@@ -252,14 +251,14 @@ def test_a_run_killed_in_its_first_batch_goes_on(
 ) -> None:
     out, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
 
-    def judge(self: Model, pixels: torch.Tensor) -> Any:
+    def predict_batch(self: Model, pixels: torch.Tensor) -> Any:
         header = journal.read_text()
         assert header.endswith("\n")  # it is with the system before the first batch
         journal.write_text(header[:kept])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Model, "judge", judge)
+        patch.setattr(Model, "predict_batch", predict_batch)
         with pytest.raises(KeyboardInterrupt):
             scored(bundle, [str(pictures[0])], out)
     assert journal.stat().st_size == kept
@@ -303,10 +302,10 @@ def test_archives_that_are_refused_late_are_summarised_all_the_same(
     assert "is a link" in rows[3]["error"]
     assert not (tmp_path / "out.jsonl.journal").exists()
     summary = json.loads((tmp_path / "out.summary.json").read_text())
-    assert len(summary["strangest"]) == 4
+    assert len(summary["top"]) == 4
     model = offaxis.load(bundle)
-    for fewer in ([summary["strangest"][0]], summary["strangest"]):
-        assert write_strangest({"strangest": fewer}, model, tmp_path / f"{len(fewer)}.png")
+    for fewer in ([summary["top"][0]], summary["top"]):
+        assert write_top_sheet({"top": fewer}, model, tmp_path / f"{len(fewer)}.png")
     with Image.open(tmp_path / "1.png") as one, Image.open(tmp_path / "4.png") as four:
         assert four.width > 1.5 * one.width  # two columns: none of the four is missing
         assert four.height > 1.5 * one.height
@@ -320,7 +319,7 @@ def test_standard_input_and_output(bundle: Path, pictures: list[Path]) -> None:
     assert [row["path"] for row in rows] == listed.split()
     assert rows[3]["error"] == "there is no such file"
     assert "File name too long" in rows[4]["error"]
-    assert "3 images judged, 2 files" in done.stderr
+    assert "3 images scored, 2 files" in done.stderr
 
 
 def test_what_cannot_be_is_told_before_work_begins(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
@@ -339,7 +338,7 @@ def test_ray_gives_the_same_rows(bundle: Path, mixed: Path, tmp_path: Path) -> N
         sys.executable,
         "-m",
         "offaxis",
-        "score_images",
+        "score",
         str(bundle),
         str(mixed),
         "--out",

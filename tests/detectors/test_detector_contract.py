@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
+from offaxis.data import Normalise, TensorSet
 from offaxis.detectors import (
     ASH,
+    FDBD,
     GEN,
     KNN,
     NATIVE,
+    NCI,
     ODIN,
     SCALE,
     Cosine,
@@ -23,22 +27,26 @@ from offaxis.detectors import (
     IsoMaxPlus,
     LeaveOut,
     Mahalanobis,
+    MahalanobisPlusPlus,
     MaxLogit,
     MaxSoftmax,
     MeanCosine,
     ReAct,
     Reads,
     RelativeMahalanobis,
+    RelativeMahalanobisPlusPlus,
     State,
     TwoCosines,
     ViM,
     fit_all,
-    grid_scores_all,
     load_detector,
     save_detector,
     score_all,
 )
-from offaxis.errors import BadOutputsError, DetectorError, NotFittedError
+from offaxis.detectors.perturbation import backbone_of
+from offaxis.errors import ArgumentError, BadOutputsError, DataError, DetectorError, NotFittedError
+from offaxis.networks.ensemble import Ensemble
+from tests.detectors.toy import NetworkOf, Toy
 
 STD = (0.5,)
 CASES: dict[str, tuple[Callable[[], Detector], str]] = {
@@ -67,6 +75,13 @@ CASES: dict[str, tuple[Callable[[], Detector], str]] = {
     "vim": (ViM, "linear"),
     "vim, cosine head": (lambda: ViM(8), "cosine"),
     "relative mahalanobis": (RelativeMahalanobis, "linear"),
+    "mahalanobis++": (MahalanobisPlusPlus, "linear"),
+    "mahalanobis++, shrunk": (lambda: MahalanobisPlusPlus(shrinkage=True), "cosine"),
+    "relative mahalanobis++": (RelativeMahalanobisPlusPlus, "linear"),
+    "fdbd": (FDBD, "linear"),
+    "fdbd, cosine head": (FDBD, "cosine"),
+    "nci": (NCI, "linear"),
+    "nci, cosine head": (NCI, "cosine"),
     "react": (ReAct, "linear"),
     "react, cosine head": (lambda: ReAct(0.95), "cosine"),
     "ash-s": (lambda: ASH(0.65), "linear"),
@@ -85,7 +100,7 @@ READ_IMAGES = [case for case, (make, _) in CASES.items() if make().reads is Read
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, toy: Any, network_of: Any) -> tuple[Detector, Any]:
+def case(request: pytest.FixtureRequest, toy: Toy, network_of: NetworkOf) -> tuple[Detector, Any]:
     """A fitted detector with its network."""
     make, kind = CASES[request.param]
     network = network_of(kind)
@@ -96,7 +111,7 @@ def test_every_detector_has_a_case() -> None:
     assert {make().name for make, _ in CASES.values()} == set(NATIVE)
 
 
-def test_scores_are_finite_and_one_per_image(case: Any, toy: Any) -> None:
+def test_scores_are_finite_and_one_per_image(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     scores = detector.score_images(network, toy.images)
     assert scores.shape == (len(toy.images),)
@@ -106,21 +121,21 @@ def test_scores_are_finite_and_one_per_image(case: Any, toy: Any) -> None:
     assert detector.score_images(network, toy.images[:0]).shape == (0,)
 
 
-def test_larger_is_more_out_of_distribution(case: Any, toy: Any) -> None:
+def test_larger_is_more_out_of_distribution(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
-    known = detector.score_images(network, toy.images)
-    strange = detector.score_images(network, toy.strangers)
-    assert (strange.unsqueeze(1) > known).double().mean() > 0.8
+    id_scores = detector.score_images(network, toy.images)
+    ood_scores = detector.score_images(network, toy.ood_images)
+    assert (ood_scores.unsqueeze(1) > id_scores).double().mean() > 0.8
 
 
-def test_the_score_of_an_image_does_not_depend_on_its_batch(case: Any, toy: Any) -> None:
+def test_the_score_of_an_image_does_not_depend_on_its_batch(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     whole = detector.score_images(network, toy.images)
     alone = torch.cat([detector.score_images(network, image) for image in toy.images[:7].split(1)])
     torch.testing.assert_close(alone, whole[:7], rtol=1e-4, atol=1e-5)
 
 
-def test_scoring_leaves_no_trace_in_the_network(case: Any, toy: Any) -> None:
+def test_scoring_leaves_no_trace_in_the_network(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     network.train()
     list(network.modules())[-1].eval()
@@ -137,13 +152,13 @@ def test_scoring_leaves_no_trace_in_the_network(case: Any, toy: Any) -> None:
     assert not any(module._forward_hooks for module in network.modules())
 
 
-def test_the_mode_of_the_network_does_not_matter(case: Any, toy: Any) -> None:
+def test_the_mode_of_the_network_does_not_matter(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     expected = detector.score_images(network.eval(), toy.images)
     assert torch.equal(detector.score_images(network.train(), toy.images), expected)
 
 
-def test_saved_and_loaded_it_scores_the_same_to_the_bit(case: Any, toy: Any, tmp_path: Path) -> None:
+def test_saved_and_loaded_it_scores_the_same_to_the_bit(case: tuple[Detector, Any], toy: Toy, tmp_path: Path) -> None:
     detector, network = case
     detector.tuned_on = "something" if detector.tunable else None
     save_detector(detector, tmp_path / "detector.safetensors")
@@ -154,7 +169,7 @@ def test_saved_and_loaded_it_scores_the_same_to_the_bit(case: Any, toy: Any, tmp
     assert torch.equal(again.score_images(network, toy.images), detector.score_images(network, toy.images))
 
 
-def test_state_dict_turns_a_new_one_into_the_fitted_one(case: Any, toy: Any) -> None:
+def test_state_dict_turns_a_new_one_into_the_fitted_one(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     fresh = type(detector)(**{k: v for k, v in detector.arguments.items() if k != "layers"})
     fresh.load_state_dict(detector.state_dict())
@@ -162,7 +177,7 @@ def test_state_dict_turns_a_new_one_into_the_fitted_one(case: Any, toy: Any) -> 
     assert all(a.data_ptr() != b.data_ptr() for a, b in zip(fresh.buffers(), detector.buffers(), strict=True))
 
 
-def test_all_that_was_fitted_is_buffers_and_moves(case: Any) -> None:
+def test_all_that_was_fitted_is_buffers_and_moves(case: tuple[Detector, Any]) -> None:
     detector, _ = case
     moved = detector.to("meta")
     assert all(buffer.is_meta for buffer in moved.buffers())
@@ -170,7 +185,7 @@ def test_all_that_was_fitted_is_buffers_and_moves(case: Any) -> None:
     assert not list(detector.parameters())
 
 
-def test_in_float64_the_scores_are_nearly_the_same(case: Any, toy: Any) -> None:
+def test_in_float64_the_scores_are_nearly_the_same(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     single = detector.score_images(network, toy.images)
     network.double()
@@ -184,7 +199,7 @@ def test_in_float64_the_scores_are_nearly_the_same(case: Any, toy: Any) -> None:
     assert torch.isclose(also, double, rtol=2e-3, atol=2e-3).double().mean() > 0.8
 
 
-def test_under_inference_mode_it_scores_the_same(case: Any, toy: Any) -> None:
+def test_under_inference_mode_it_scores_the_same(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     expected = detector.score_images(network, toy.images)
     with torch.inference_mode():
@@ -192,7 +207,7 @@ def test_under_inference_mode_it_scores_the_same(case: Any, toy: Any) -> None:
     assert torch.equal(scores, expected)
 
 
-def test_outputs_and_images_give_the_same_score(case: Any, toy: Any) -> None:
+def test_outputs_and_images_give_the_same_score(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     outputs = network.eval().outputs(toy.images, detector.layers)
     if detector.reads is Reads.IMAGES:
@@ -202,7 +217,7 @@ def test_outputs_and_images_give_the_same_score(case: Any, toy: Any) -> None:
         assert torch.equal(detector.score(outputs), detector.score_images(network, toy.images))
 
 
-def test_the_evidence_holds_the_scores_of_every_setting(case: Any, toy: Any) -> None:
+def test_grid_scores_hold_the_scores_of_every_setting(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     grid_scores = detector.grid_scores_images(network, toy.images)
     assert grid_scores.shape[:2] == (len(toy.images), len(detector.settings))
@@ -211,7 +226,7 @@ def test_the_evidence_holds_the_scores_of_every_setting(case: Any, toy: Any) -> 
         torch.testing.assert_close(other.score_from_grid(grid_scores), other.score_images(network, toy.images))
 
 
-def test_nan_images_are_refused(case: Any, toy: Any) -> None:
+def test_nan_images_are_refused(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     broken = toy.images.clone()
     broken[3, 0, 2, 2] = float("nan")
@@ -223,7 +238,7 @@ def test_nan_images_are_refused(case: Any, toy: Any) -> None:
         detector.score_images(network, toy.images.to(torch.uint8))
 
 
-def test_nan_and_wrong_shapes_of_outputs_are_refused(case: Any, toy: Any) -> None:
+def test_nan_and_wrong_shapes_of_outputs_are_refused(case: tuple[Detector, Any], toy: Toy) -> None:
     detector, network = case
     if detector.reads is Reads.IMAGES:
         return  # it takes no outputs, which is tested above
@@ -254,7 +269,7 @@ def flatten(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", NEED_FIT)
-def test_unfitted_use_says_so(name: str, toy: Any, network_of: Any, tmp_path: Path) -> None:
+def test_unfitted_use_says_so(name: str, toy: Toy, network_of: NetworkOf, tmp_path: Path) -> None:
     make, kind = CASES[name]
     network = network_of(kind)
     with pytest.raises(NotFittedError, match=r"fit\("):
@@ -270,10 +285,43 @@ def test_it_declares_what_it_is(name: str) -> None:
     assert set(detector.grid) <= set(detector.tunable)
     assert detector.state is (State.DEFAULT if detector.tunable else State.NONE)
     assert detector.passes.forward >= 1
-    assert (detector.passes.backward > 0) == (detector.reads is Reads.IMAGES and bool(detector.passes.backward))
+    assert (detector.passes.backward > 0) == (detector.reads is Reads.IMAGES)
 
 
-def test_one_pass_fits_and_scores_as_many_passes_do(toy: Any, network_of: Any) -> None:
+def test_scoring_takes_the_passes_that_it_declares(
+    case: tuple[Detector, Any], toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detector, network = case
+    members = network.networks if isinstance(network, Ensemble) else [network]
+    forward = backward = 0
+    gradient = torch.autograd.grad
+
+    def count_forward(*_: object) -> None:
+        nonlocal forward
+        forward += 1
+
+    def count_backward(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal backward
+        backward += 1
+        return gradient(*arguments, **keywords)
+
+    monkeypatch.setattr(torch.autograd, "grad", count_backward)
+    handles = [backbone_of(member).register_forward_pre_hook(count_forward) for member in members]
+    detector.score_images(network, toy.images)
+    for handle in handles:
+        handle.remove()
+    declared = replace_networks(detector, len(members)).passes
+    assert (forward, backward) == declared
+
+
+def replace_networks(detector: Detector, count: int) -> Detector:
+    """The detector, told how many networks there are where it takes that number."""
+    if "networks" not in detector.options:
+        return detector
+    return type(detector)(**{**detector.arguments, "networks": count})
+
+
+def test_one_pass_fits_and_scores_as_many_passes_do(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     apart = [make().fit(network, toy.train) for make, kind in CASES.values() if kind == "linear"]
     together = [make() for make, kind in CASES.values() if kind == "linear"]
@@ -289,7 +337,7 @@ def test_one_pass_fits_and_scores_as_many_passes_do(toy: Any, network_of: Any) -
     assert calls == len(toy.train)
     shared = [detector for detector in together if detector.reads is not Reads.IMAGES]
     calls = 0
-    score_all(network, [toy.images, toy.strangers], shared)
+    score_all(network, [toy.images, toy.ood_images], shared)
     assert calls == 2
     handle.remove()
     body.remove()
@@ -298,15 +346,46 @@ def test_one_pass_fits_and_scores_as_many_passes_do(toy: Any, network_of: Any) -
         torch.testing.assert_close(two.state_dict(), one.state_dict())
 
 
-def test_evidence_of_all_serves_every_tuned_detector(toy: Any, network_of: Any) -> None:
+def test_fitting_takes_images_from_anywhere(toy: Toy, network_of: NetworkOf) -> None:
+    network, normalise = network_of("linear"), Normalise((0.5,), (0.5,))
+    images, labels = (torch.cat(parts) for parts in zip(*toy.train, strict=True))
+    pixels = (255 * (images - images.min()) / (images.max() - images.min())).to(torch.uint8)
+    normalised = normalise(pixels)
+    [expected] = [KNN(10).fit(network, [(normalised, labels)])]
+    given: list[tuple[Any, Normalise | None]] = [
+        (TensorSet("stripes", pixels, labels), normalise),
+        (TensorDataset(pixels, labels), normalise),
+        (DataLoader(TensorDataset(normalised, labels), batch_size=30), None),
+        (zip(normalised.split(50), labels.split(50), strict=True), None),
+    ]
+    for data, how in given:
+        one, other = KNN(10), MeanCosine()
+        fit_all(network, data, [one, other, Cosine()], how)
+        torch.testing.assert_close(one.bank, expected.bank)
+        assert other.fitted
+    for data, how in given[:3]:
+        torch.testing.assert_close(KNN(10).fit(network, data, how, batch_size=64).bank, expected.bank)
+    for detector in (GeneralizedODIN(), MaxLogit()):
+        assert detector.fit(network_of("deconf-c"), *given[0]).fitted
+    with pytest.raises(ArgumentError, match="normalise"):
+        KNN(10).fit(network, given[0][0])
+    with pytest.raises(DataError, match="labels"):
+        KNN(10).fit(network, TensorDataset(pixels), normalise)
+    with pytest.raises(DataError, match="from 0 to 3"):
+        KNN(10).fit(network, DataLoader(TensorDataset(normalised, labels + 1), batch_size=30))
+
+
+def test_grid_scores_serve_every_tuned_detector(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     detectors = [make() for make, kind in CASES.values() if kind == "linear"]
     fit_all(network, toy.train, detectors)
-    known = grid_scores_all(network, [toy.images], detectors)
-    strange = grid_scores_all(network, [(toy.strangers, toy.labels)], detectors)
-    for detector, a, b in zip(detectors, known, strange, strict=True):
-        tuned = detector.choose(a, b)
+    for detector in detectors:
+        id_grid = detector.grid_scores_images(network, toy.images)
+        ood_grid = detector.grid_scores_images(network, toy.ood_images)
+        tuned = detector.choose(id_grid, ood_grid)
         assert tuned.state is (State.TUNED if detector.grid else detector.state)
-        scores = tuned.score_from_grid(b)
-        torch.testing.assert_close(scores, tuned.score_images(network, toy.strangers), rtol=1e-4, atol=1e-5)
-        assert (scores.unsqueeze(1) > tuned.score_from_grid(a)).double().mean() > 0.8
+        scores = tuned.score_from_grid(ood_grid)
+        torch.testing.assert_close(scores, tuned.score_images(network, toy.ood_images), rtol=1e-4, atol=1e-5)
+        assert (scores.unsqueeze(1) > tuned.score_from_grid(id_grid)).double().mean() > 0.8
+        again = detector.tune(network, [toy.images], [(toy.ood_images, toy.labels)])
+        assert again.arguments == tuned.arguments

@@ -1,7 +1,6 @@
 """Files of detectors: written whole, refused where they are not ours."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -9,10 +8,11 @@ from safetensors.torch import save_file
 
 from offaxis.detectors import KNN, Cosine, Mahalanobis, load_detector, save_detector
 from offaxis.errors import DetectorFileError, StorageError
+from tests.detectors.toy import NetworkOf, Toy
 
 
 @pytest.fixture
-def saved(toy: Any, network_of: Any, tmp_path: Path) -> Path:
+def saved(toy: Toy, network_of: NetworkOf, tmp_path: Path) -> Path:
     path = tmp_path / "folder" / "knn.safetensors"
     save_detector(KNN(3).fit(network_of("linear"), toy.train), path)
     return path
@@ -43,20 +43,26 @@ def test_foreign_files(saved: Path, tmp_path: Path) -> None:
     save_file({"x": torch.ones(2)}, other)
     with pytest.raises(DetectorFileError, match="something else"):
         load_detector(other)
-    save_file({}, other, {"format": "offaxis-detector", "version": "99"})
-    with pytest.raises(DetectorFileError, match="newer"):
-        load_detector(other)
-    for description in ("", "{}", '{"detector": "magic", "arguments": {}, "tuned_on": null}'):
-        save_file({}, other, {"format": "offaxis-detector", "version": "1", "description": description})
+    for version in ("1", "99"):
+        save_file({}, other, {"format": "offaxis-detector", "version": version})
+        with pytest.raises(DetectorFileError, match=rf"version {version} but .* newer"):
+            load_detector(other)
+    for description in ("", "{}", '{"detector": "magic", "class": null, "arguments": {}, "tuned_on": null}'):
+        save_file({}, other, {"format": "offaxis-detector", "version": "2", "description": description})
         with pytest.raises(DetectorFileError):
             load_detector(other)
-    wrong = '{"detector": "knn", "arguments": {"k": -1}, "tuned_on": null}'
-    save_file({}, other, {"format": "offaxis-detector", "version": "1", "description": wrong})
-    with pytest.raises(DetectorFileError, match="whole detector"):
-        load_detector(other)
+    for wrong in (
+        '{"detector": "knn", "class": null, "arguments": {"k": -1}, "tuned_on": null}',
+        '{"detector": "knn", "class": 3, "arguments": {"k": 1}, "tuned_on": null}',
+        '{"detector": ["knn"], "class": null, "arguments": {}, "tuned_on": null}',
+        '["knn"]',
+    ):
+        save_file({}, other, {"format": "offaxis-detector", "version": "2", "description": wrong})
+        with pytest.raises(DetectorFileError, match="whole detector"):
+            load_detector(other)
 
 
-def test_layers_with_dots_in_their_names(toy: Any, network_of: Any, tmp_path: Path) -> None:
+def test_layers_with_dots_in_their_names(toy: Toy, network_of: NetworkOf, tmp_path: Path) -> None:
     network = network_of("linear")
     network.backbone = torch.nn.Sequential(network.backbone)
     detector = Mahalanobis(("0.first", "0.second")).fit(network, toy.train)
@@ -66,9 +72,9 @@ def test_layers_with_dots_in_their_names(toy: Any, network_of: Any, tmp_path: Pa
     assert torch.equal(again.score_images(network, toy.images), detector.score_images(network, toy.images))
 
 
-def test_a_tuned_detector_keeps_its_weights(toy: Any, network_of: Any, tmp_path: Path) -> None:
+def test_a_tuned_detector_keeps_its_weights(toy: Toy, network_of: NetworkOf, tmp_path: Path) -> None:
     network = network_of("linear")
-    tuned = Mahalanobis(std=(0.5,)).fit(network, toy.train).tune(network, [toy.images], [toy.strangers])
+    tuned = Mahalanobis(std=(0.5,)).fit(network, toy.train).tune(network, [toy.images], [toy.ood_images])
     save_detector(tuned, tmp_path / "m")
     again = load_detector(tmp_path / "m")
     assert again.tuned_on == "OOD samples"

@@ -25,6 +25,7 @@ from offaxis.detectors import (
     RelativeMahalanobis,
     ViM,
 )
+from tests.detectors.toy import NetworkOf, Toy
 
 EXACT: dict[str, Any] = {"rtol": 1e-8, "atol": 1e-8}
 STD = (0.5,)
@@ -39,7 +40,7 @@ def double() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(ood: Any, toy: Any, network_of: Any) -> Any:
+def world(ood: Any, toy: Toy, network_of: NetworkOf) -> Any:
     """(pytorch_ood.detector, network in float64, train, test images)."""
     network = network_of("linear").double()
     images, labels = (torch.cat(column) for column in zip(*toy.train, strict=True))

@@ -1,6 +1,6 @@
 """Several networks as one: the ensemble of cosines and the leave-out classifiers."""
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,43 +9,42 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from offaxis.data import TensorSet
-from offaxis.detectors import Cosine, CosineEnsemble, Ensemble, LeaveOut, LeaveOutEnsemble, MarginEntropyLoss, ReAct
-from offaxis.detectors.cosine import cosine_ensemble_score
+from offaxis.detectors import Cosine, CosineEnsemble, LeaveOut, Passes, ReAct, State, load_detector, save_detector
 from offaxis.errors import ArgumentError, DetectorError, MissingOutputError
 from offaxis.heads import Outputs
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import folds
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch, folds
 from offaxis.training import train
-from offaxis.training.leave_out import entropy, leave_out_score, published_recipe, train_leave_out
+from offaxis.training.leave_out import MarginEntropyLoss, entropy, leave_out_score, published_recipe, train_leave_out
+from tests.detectors.toy import NetworkOf, Toy
 
 
-def test_cosines_are_averaged_by_class_and_then_the_largest_is_taken(toy: Any, network_of: Any) -> None:
+def test_cosines_are_averaged_by_class_and_then_the_largest_is_taken(toy: Toy, network_of: NetworkOf) -> None:
     ensemble = network_of("ensemble")
-    images = toy.strangers
+    images = toy.ood_images
     cosines = torch.stack([member.outputs(images).cosine for member in ensemble.networks])
     expected = -(cosines.sum(0) / 2).max(1).values
     torch.testing.assert_close(CosineEnsemble(2).score_images(ensemble, images), expected)
-    torch.testing.assert_close(cosine_ensemble_score(cosines), expected)
     assert not torch.allclose(expected, -cosines.max(2).values.mean(0))  # not the mean of the maxima
     torch.testing.assert_close(Cosine().score_images(ensemble, images), expected)
     assert CosineEnsemble(2).passes == (2, 0)
 
 
-def test_an_ensemble_of_one_is_that_network(toy: Any, network_of: Any) -> None:
+def test_an_ensemble_of_one_is_that_network(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("cosine")
     one = Ensemble([network])
     torch.testing.assert_close(Cosine().score_images(one, toy.images), Cosine().score_images(network, toy.images))
     torch.testing.assert_close(one(toy.images), network(toy.images).log_softmax(1))
 
 
-def test_the_probabilities_of_an_ensemble_are_the_mean(toy: Any, network_of: Any) -> None:
+def test_the_probabilities_of_an_ensemble_are_the_mean(toy: Toy, network_of: NetworkOf) -> None:
     ensemble = network_of("ensemble")
     mean = torch.stack([member(toy.images).softmax(1) for member in ensemble.networks]).mean(0)
     torch.testing.assert_close(ensemble(toy.images).exp(), mean)
 
 
-def test_what_an_ensemble_refuses(toy: Any, network_of: Any) -> None:
+def test_what_an_ensemble_refuses(toy: Toy, network_of: NetworkOf) -> None:
     ensemble, linear = network_of("ensemble"), network_of("linear")
     with pytest.raises(DetectorError, match="Expected an Ensemble"):
         CosineEnsemble().score_images(network_of("cosine"), toy.images)
@@ -113,7 +112,7 @@ def test_our_training_loop_trains_the_members() -> None:
     assert not torch.equal(first, second)
 
 
-def test_the_leave_out_score_sums_confidence_less_entropy_over_networks(toy: Any, network_of: Any) -> None:
+def test_the_leave_out_score_sums_confidence_less_entropy_over_networks(toy: Toy, network_of: NetworkOf) -> None:
     ensemble = network_of("leave-out")
     assert isinstance(ensemble, LeaveOutEnsemble)
     expected = torch.zeros(60, dtype=torch.float64)
@@ -128,7 +127,7 @@ def test_the_leave_out_score_sums_confidence_less_entropy_over_networks(toy: Any
     torch.testing.assert_close(LeaveOut(std=(0.5,)).score_images(ensemble, toy.images), expected, rtol=0, atol=1e-10)
 
 
-def test_the_leave_out_ensemble_names_the_class(toy: Any, network_of: Any) -> None:
+def test_the_leave_out_ensemble_names_the_class(toy: Toy, network_of: NetworkOf) -> None:
     ensemble = network_of("leave-out")
     assert ensemble(toy.images).shape == (60, 4)
     assert (ensemble(toy.images).argmax(1) == toy.labels).double().mean() > 0.9
@@ -143,3 +142,23 @@ def test_entropy_keeps_its_digits_at_high_temperature() -> None:
     high = entropy(logits, 1000.0)
     assert high[0] > high[1]
     assert leave_out_score(logits)[0] > leave_out_score(logits)[1]
+
+
+def test_the_detector_says_what_the_epochs_were_chosen_on(toy: Toy, network_of: NetworkOf, tmp_path: Path) -> None:
+    plain = network_of("leave-out")
+    chosen = [SelectedEpoch("iSUN", epoch, 0.9, 5) for epoch in (3, 5)]
+    ensemble = LeaveOutEnsemble(plain.networks, plain.left_out, chosen)
+    detector = LeaveOut.for_ensemble(ensemble, std=(0.5,))
+    assert detector.passes == Passes(4, 2)
+    assert detector.state is State.TUNED
+    assert detector.tuned_on == "iSUN (epochs)"
+    assert detector.with_hyperparameters(eps=0.0).tuned_on == "iSUN (epochs)"
+    tuned = detector.tune(ensemble, [toy.images[:20]], [toy.ood_images[:20]])
+    assert tuned.tuned_on == "iSUN (epochs), OOD samples"
+    save_detector(tuned, tmp_path / "detector.safetensors")
+    loaded = load_detector(tmp_path / "detector.safetensors")
+    assert isinstance(loaded, LeaveOut)
+    assert (loaded.tuned_on, loaded.selected_on) == (tuned.tuned_on, "iSUN")
+    assert torch.equal(loaded.score_images(ensemble, toy.images), tuned.score_images(ensemble, toy.images))
+    with pytest.raises(DetectorError, match=r"selected_on='iSUN'.* but got None: .*LeaveOut\.for_ensemble"):
+        LeaveOut().score_images(ensemble, toy.images)

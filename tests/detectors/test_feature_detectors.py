@@ -27,17 +27,14 @@ from offaxis.detectors import (
     TwoCosines,
     ViM,
 )
-from offaxis.detectors.ash import shape_activations, sum_ratio
+from offaxis.detectors.activation_shaping import HeadCopy, scale_activations, shape_activations, sum_ratio
 from offaxis.detectors.base import best_setting
-from offaxis.detectors.energy import energy_score
-from offaxis.detectors.gen import gen_score
-from offaxis.detectors.max_softmax import max_softmax_score
-from offaxis.detectors.scale import scale_activations
-from offaxis.detectors.shaped_energy import HeadCopy
+from offaxis.detectors.logit_scores import energy_score, gen_score, max_softmax_score
 from offaxis.detectors.statistics import ClassMoments, Reservoir
 from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.metrics import fpr_at_tpr
+from tests.detectors.toy import NetworkOf, Toy
 
 EXPORTED = [
     MaxSoftmax,
@@ -58,7 +55,7 @@ ROWS = hnp.arrays("float64", st.tuples(st.integers(1, 5), st.integers(2, 12)), e
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_the_copied_head_gives_the_networks_logits(kind: str, toy: Any, network_of: Any) -> None:
+def test_the_copied_head_gives_the_networks_logits(kind: str, toy: Toy, network_of: NetworkOf) -> None:
     network = network_of(kind)
     copy = HeadCopy()
     copy.set(network.head)
@@ -67,7 +64,7 @@ def test_the_copied_head_gives_the_networks_logits(kind: str, toy: Any, network_
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_shaping_nothing_leaves_the_energy(kind: str, toy: Any, network_of: Any) -> None:
+def test_shaping_nothing_leaves_the_energy(kind: str, toy: Toy, network_of: NetworkOf) -> None:
     network = network_of(kind)
     energy = Energy().score_images(network, toy.images)
     for detector in (ASH(0.0, "p").fit(network, toy.train), ReAct(0.0).fit(network, toy.train)):
@@ -76,7 +73,7 @@ def test_shaping_nothing_leaves_the_energy(kind: str, toy: Any, network_of: Any)
         torch.testing.assert_close(detector.score_images(network, toy.images), energy)
 
 
-def test_scale_multiplies_the_logits_of_a_cosine_head(toy: Any, network_of: Any) -> None:
+def test_scale_multiplies_the_logits_of_a_cosine_head(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("cosine")
     outputs = network.outputs(toy.images)
     ratio = sum_ratio(outputs.features, 0.85)
@@ -118,16 +115,16 @@ def test_sure_images_do_not_tie() -> None:
     assert gen_score(logits)[0] > gen_score(logits)[1]
 
 
-def test_isomax_orders_as_the_cosine(toy: Any, network_of: Any) -> None:
+def test_isomax_orders_as_the_cosine(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("isomax")
-    images = torch.cat([toy.images, toy.strangers])
+    images = torch.cat([toy.images, toy.ood_images])
     distance, cosine = IsoMaxPlus().score_images(network, images), Cosine().score_images(network, images)
     assert torch.equal(distance.argsort(stable=True), cosine.argsort(stable=True))
     nearest = -network.eval()(images).amax(1) / network.head.distance_scale.abs()
     torch.testing.assert_close(distance, nearest)
 
 
-def test_what_reads_a_cosine_refuses_a_linear_head(toy: Any, network_of: Any) -> None:
+def test_what_reads_a_cosine_refuses_a_linear_head(toy: Toy, network_of: NetworkOf) -> None:
     for detector in (Cosine(), IsoMaxPlus(), TwoCosines().fit(network_of("linear"), toy.train)):
         with pytest.raises(MissingOutputError, match="head='cosine'"):
             detector.score_images(network_of("linear"), toy.images)
@@ -153,20 +150,20 @@ def test_the_mean_cosine_is_scikit_learns_and_ignores_the_length_of_features(see
     np.testing.assert_allclose(again, scores, atol=1e-12)
 
 
-def test_two_cosines_are_the_mean_of_both(toy: Any, network_of: Any) -> None:
+def test_two_cosines_are_the_mean_of_both(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("cosine")
-    images = torch.cat([toy.images, toy.strangers])
+    images = torch.cat([toy.images, toy.ood_images])
     both, means = (kind().fit(network, toy.train).score_images(network, images) for kind in (TwoCosines, MeanCosine))
     torch.testing.assert_close(both, (Cosine().score_images(network, images) + means) / 2)
     assert (both.abs() <= 1).all()
 
 
-def test_what_changes_features_refuses_other_heads(toy: Any, network_of: Any) -> None:
+def test_what_changes_features_refuses_other_heads(toy: Toy, network_of: NetworkOf) -> None:
     with pytest.raises(MissingOutputError, match="IsoMaxHead"):
         ViM().fit(network_of("isomax"), toy.train)
 
 
-def test_react_knows_the_quantiles_that_it_was_fitted_for(toy: Any, network_of: Any) -> None:
+def test_react_knows_the_quantiles_that_it_was_fitted_for(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     detector = ReAct(0.7).fit(network, toy.train)
     assert [round(level, 6) for level in detector.levels.tolist()] == [0.7, 0.85, 0.9, 0.95, 0.99]
@@ -174,7 +171,7 @@ def test_react_knows_the_quantiles_that_it_was_fitted_for(toy: Any, network_of: 
         detector.with_hyperparameters(percentile=0.8).score_images(network, toy.images)
 
 
-def test_vim_checks_its_dimension(toy: Any, network_of: Any) -> None:
+def test_vim_checks_its_dimension(toy: Toy, network_of: NetworkOf) -> None:
     with pytest.raises(ArgumentError, match="below the 24 features"):
         ViM(24).fit(network_of("linear"), toy.train)
 
@@ -199,12 +196,12 @@ def test_a_reservoir_is_everything_until_it_is_full_and_a_fair_sample_after() ->
 
 
 def test_the_best_setting_is_found_even_where_every_tnr_is_zero() -> None:
-    known = torch.stack([torch.arange(20.0), torch.arange(20.0)], 1)
-    strange = torch.stack([torch.full((20,), 3.0), torch.full((20,), 15.0)], 1)
-    assert [fpr_at_tpr(known[:, i], strange[:, i]) for i in (0, 1)] == [1, 1]
-    assert best_setting(known, strange) == 1
+    id_scores = torch.stack([torch.arange(20.0), torch.arange(20.0)], 1)
+    ood_scores = torch.stack([torch.full((20,), 3.0), torch.full((20,), 15.0)], 1)
+    assert [fpr_at_tpr(id_scores[:, i], ood_scores[:, i]) for i in (0, 1)] == [1, 1]
+    assert best_setting(id_scores, ood_scores) == 1
     with pytest.raises(ArgumentError, match="0 OOD"):
-        best_setting(known, strange[:0])
+        best_setting(id_scores, ood_scores[:0])
 
 
 @pytest.mark.parametrize("make", [lambda: GEN(0), lambda: GEN(top=0), lambda: Energy(-1), lambda: ASH(variant="x")])
@@ -214,7 +211,7 @@ def test_wrong_arguments(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", EXPORTED)
-def test_scores_can_be_exported_with_a_dynamic_batch(make: Any, toy: Any, network_of: Any) -> None:
+def test_scores_can_be_exported_with_a_dynamic_batch(make: Any, toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("cosine")
     whole = Whole(network, make().fit(network, toy.train)).eval()
     batch = {0: torch.export.Dim("batch", min=2, max=512)}

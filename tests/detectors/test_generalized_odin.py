@@ -1,18 +1,17 @@
 """Generalized ODIN's score and the magnitude that it chooses on ID images alone."""
 
-from typing import Any
-
 import pytest
 import torch
 
 from offaxis.detectors import GeneralizedODIN, State, fit_all
 from offaxis.errors import DetectorError, MissingOutputError, NotFittedError
+from tests.detectors.toy import NetworkOf, Toy
 
 STD = (0.5,)
 
 
 @pytest.mark.parametrize("kind", ["deconf-c", "deconf-i", "deconf-e"])
-def test_the_score_is_the_largest_numerator(kind: str, toy: Any, network_of: Any) -> None:
+def test_the_score_is_the_largest_numerator(kind: str, toy: Toy, network_of: NetworkOf) -> None:
     network = network_of(kind)
     with torch.no_grad():
         outputs = network.outputs(toy.images)
@@ -21,7 +20,7 @@ def test_the_score_is_the_largest_numerator(kind: str, toy: Any, network_of: Any
     torch.testing.assert_close(score, -h.max(1).values, rtol=1e-4, atol=1e-4)
 
 
-def test_the_magnitude_is_the_one_that_raises_the_score_of_id_images_most(toy: Any, network_of: Any) -> None:
+def test_the_magnitude_is_the_one_that_raises_the_score_of_id_images_most(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("deconf-c")
     detector = GeneralizedODIN(std=STD, epsilons=(0.0, 0.01, 0.05))
     fit_all(network, toy.train, [detector])
@@ -36,7 +35,7 @@ def test_the_magnitude_is_the_one_that_raises_the_score_of_id_images_most(toy: A
     assert detector.state is State.NONE  # no hyperparameter is left to choose
 
 
-def test_it_looks_at_no_more_images_than_it_was_told_to(toy: Any, network_of: Any) -> None:
+def test_it_looks_at_no_more_images_than_it_was_told_to(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("deconf-c")
     seen = []
     network.backbone.register_forward_hook(lambda module, inputs, out: seen.append(len(out)))
@@ -44,14 +43,14 @@ def test_it_looks_at_no_more_images_than_it_was_told_to(toy: Any, network_of: An
     assert seen == [100, 30]
 
 
-def test_it_moves_the_image_up_the_score(toy: Any, network_of: Any) -> None:
+def test_it_moves_the_image_up_the_score(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("deconf-c")
     still = GeneralizedODIN(perturb=False).score_images(network, toy.images)
     moved = GeneralizedODIN(std=STD, epsilons=(0.002,)).fit(network, toy.train).score_images(network, toy.images)
     assert (moved <= still).double().mean() > 0.95
 
 
-def test_errors(toy: Any, network_of: Any) -> None:
+def test_errors(toy: Toy, network_of: NetworkOf) -> None:
     with pytest.raises(MissingOutputError, match="scale"):
         GeneralizedODIN(perturb=False).score_images(network_of("linear"), toy.images)
     with pytest.raises(MissingOutputError, match="scale"):

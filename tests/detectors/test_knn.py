@@ -14,6 +14,7 @@ from offaxis.detectors import KNN
 from offaxis.detectors import knn as module
 from offaxis.detectors.knn import kth_neighbours, unit
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
+from tests.detectors.toy import NetworkOf, Toy
 
 
 @settings(deadline=None, max_examples=40)
@@ -66,7 +67,7 @@ class FlatIndex:
         return values.numpy(), places.numpy()
 
 
-def test_faiss_is_used_where_it_is_installed(toy: Any, network_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faiss_is_used_where_it_is_installed(toy: Toy, network_of: NetworkOf, monkeypatch: pytest.MonkeyPatch) -> None:
     network = network_of("linear")
     blocks = KNN(5, "blocks").fit(network, toy.train)
     if importlib.util.find_spec("faiss") is None:
@@ -87,14 +88,16 @@ def test_faiss_is_used_where_it_is_installed(toy: Any, network_of: Any, monkeypa
     assert blocks._index is None
 
 
-def test_without_faiss_it_must_not_be_asked_for(toy: Any, network_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_faiss_it_must_not_be_asked_for(
+    toy: Toy, network_of: NetworkOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     detector = KNN(5, "faiss").fit(network_of("linear"), toy.train)
     with pytest.raises(MissingPackageError, match="faiss-cpu"):
         detector.score_images(network_of("linear"), toy.images)
 
 
-def test_errors(toy: Any, network_of: Any) -> None:
+def test_errors(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     with pytest.raises(NotFittedError, match="at least k = 500"):
         KNN(500).fit(network, toy.train).score_images(network, toy.images)

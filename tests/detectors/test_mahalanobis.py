@@ -15,6 +15,7 @@ from offaxis.detectors.statistics import ClassMoments, TiedGaussian
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import LinearHead
 from offaxis.networks.classifier import Classifier
+from tests.detectors.toy import NetworkOf, Toy
 
 STD = (0.5,)
 
@@ -90,7 +91,7 @@ def test_what_is_kept_does_not_grow_with_the_images() -> None:
     assert sizes == {6 + 3 + 18 + 36}
 
 
-def test_each_layer_moves_the_image_down_its_own_distance(toy: Any, network_of: Any) -> None:
+def test_each_layer_moves_the_image_down_its_own_distance(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear").double()
     train = [(x.double(), y) for x, y in toy.train]
     images = toy.images.double()
@@ -110,7 +111,7 @@ def test_each_layer_moves_the_image_down_its_own_distance(toy: Any, network_of: 
     torch.testing.assert_close(detector.score_images(network, images), scores)
 
 
-def test_the_perturbed_passes_stop_at_the_layer(toy: Any, network_of: Any) -> None:
+def test_the_perturbed_passes_stop_at_the_layer(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     detector = Mahalanobis(("first",), eps=0.001).fit(network, toy.train)
     forward, backward = [], []
@@ -124,7 +125,7 @@ def test_the_perturbed_passes_stop_at_the_layer(toy: Any, network_of: Any) -> No
     assert len(backward) == 1  # for the second layer's own distance alone
 
 
-def test_a_layer_that_runs_twice_is_read_at_its_last_run(toy: Any) -> None:
+def test_a_layer_that_runs_twice_is_read_at_its_last_run(toy: Toy) -> None:
     class Twice(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -142,41 +143,41 @@ def test_a_layer_that_runs_twice_is_read_at_its_last_run(toy: Any) -> None:
     torch.testing.assert_close(moved, clean, rtol=1e-3, atol=1e-3)
 
 
-def test_tuning_follows_the_published_protocol(toy: Any, network_of: Any) -> None:
+def test_tuning_follows_the_published_protocol(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     detector = Mahalanobis(std=STD).fit(network, toy.train)
     assert detector.state is State.DEFAULT
-    tuned = detector.tune(network, toy.images.split(16), toy.strangers.split(16))
+    tuned = detector.tune(network, toy.images.split(16), toy.ood_images.split(16))
     assert tuned.state is State.TUNED
     assert tuned.tuned_on == "OOD samples"
     assert tuned.eps in detector.epsilons
     assert not torch.equal(tuned.weights, detector.weights)
     assert torch.equal(detector.weights, torch.ones(2).double())  # the untuned one is as it was
-    known, strange = (tuned.score_images(network, x) for x in (toy.images, toy.strangers))
-    assert (strange.unsqueeze(1) > known).double().mean() > 0.95
+    id_scores, ood_scores = (tuned.score_images(network, x) for x in (toy.images, toy.ood_images))
+    assert (ood_scores.unsqueeze(1) > id_scores).double().mean() > 0.95
 
 
-def test_tuning_needs_no_ood_sample_with_adversarial_examples(toy: Any, network_of: Any) -> None:
+def test_tuning_needs_no_ood_sample_with_adversarial_examples(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     detector = Mahalanobis(std=STD).fit(network, toy.train)
     tuned = detector.tune_without_ood(network, [(toy.images, toy.labels)], magnitude=0.1)
     assert tuned.tuned_on == "adversarial ID images (FGSM 0.1)"
     assert tuned.state is State.TUNED
-    adversarial = fast_gradient_sign(network, toy.images, toy.labels, 0.1, STD)
+    adversarial = fast_gradient_sign(network, toy.images, toy.labels, magnitude=0.1, std=STD)
     torch.testing.assert_close((adversarial - toy.images).abs().amax(), torch.tensor(0.2))
     wrong = [torch.nn.functional.cross_entropy(network(x), toy.labels) for x in (toy.images, adversarial)]
     assert wrong[1] > wrong[0]
 
 
-def test_fitting_again_forgets_the_tuning(toy: Any, network_of: Any) -> None:
+def test_fitting_again_forgets_the_tuning(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
-    tuned = Mahalanobis(std=STD).fit(network, toy.train).tune(network, [toy.images], [toy.strangers])
+    tuned = Mahalanobis(std=STD).fit(network, toy.train).tune(network, [toy.images], [toy.ood_images])
     again = tuned.fit(network, iter(toy.train))  # an iterator is enough: there is one pass
     assert torch.equal(again.weights, torch.ones(2).double())
     assert again.state is State.DEFAULT
 
 
-def test_errors_say_what_to_do(toy: Any, network_of: Any) -> None:
+def test_errors_say_what_to_do(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     images, labels = toy.train[0]
     with pytest.raises(NotFittedError, match="none of class 3"):
@@ -192,7 +193,7 @@ def test_errors_say_what_to_do(toy: Any, network_of: Any) -> None:
         Mahalanobis().fit(network, toy.train)
     fitted = Mahalanobis(("second",)).fit(network, toy.train)
     with pytest.raises(ArgumentError, match="at least 12"):
-        fitted.tune(network, [toy.images[:8]], [toy.strangers])
+        fitted.tune(network, [toy.images[:8]], [toy.ood_images])
     with pytest.raises(DetectorError, match="grid_scores_images"):
         fitted.grid_scores(network.outputs(toy.images, ("second",)))
     with pytest.raises(DetectorError, match="single network"):

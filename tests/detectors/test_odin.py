@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from offaxis.detectors import ODIN, Mahalanobis, State
 from offaxis.detectors.odin import EPSILONS, OD_TEST_EPSILONS, OD_TEST_TEMPERATURES, TEMPERATURES, odin_scores
 from offaxis.errors import ArgumentError
+from tests.detectors.toy import NetworkOf, Toy
 
 STD = (0.5,)
 
@@ -26,7 +27,7 @@ def plainly(network: Any, images: Tensor, temperature: float, eps: float) -> Ten
     return -confidence
 
 
-def test_the_grid_equals_a_plain_loop(toy: Any, network_of: Any) -> None:
+def test_the_grid_equals_a_plain_loop(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     together = odin_scores(network, toy.images, std=STD)
     assert together.shape == (60, 4, 11)
@@ -35,7 +36,7 @@ def test_the_grid_equals_a_plain_loop(toy: Any, network_of: Any) -> None:
             torch.testing.assert_close(together[:, i, j], plainly(network, toy.images, temperature, eps))
 
 
-def test_it_counts_its_passes(toy: Any, network_of: Any) -> None:
+def test_it_counts_its_passes(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     passes: Counter[str] = Counter()
     network.backbone.register_forward_hook(lambda *_: passes.update(["forward"]))
@@ -61,9 +62,9 @@ def test_grids_are_the_published_ones() -> None:
     assert Mahalanobis().grid == {"eps": (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)}
 
 
-def test_tuning_takes_the_best_of_the_grid(toy: Any, network_of: Any) -> None:
+def test_tuning_takes_the_best_of_the_grid(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
-    tuned = ODIN(std=STD).tune(network, [toy.images], [toy.strangers])
+    tuned = ODIN(std=STD).tune(network, [toy.images], [toy.ood_images])
     assert tuned.state is State.TUNED
     assert {"temperature": tuned.temperature, "eps": tuned.eps} in ODIN().settings
     assert tuned.std == STD

@@ -13,6 +13,7 @@ from offaxis.detectors import DETECTORS, Reads, State, fit_all, load_detector, s
 from offaxis.detectors.pytorch_ood import PyTorchOOD
 from offaxis.detectors.pytorch_ood_table import TABLE, Feed
 from offaxis.errors import ArgumentError, DetectorError, MissingPackageError, NotFittedError
+from tests.detectors.toy import NetworkOf, Toy
 
 KEYWORDS: dict[str, dict[str, Any]] = {
     "KNN": {"k": 5},
@@ -26,7 +27,7 @@ UNSOLVED = {"RankFeat", "MCD", "SHE"}
 
 
 @pytest.fixture(params=TABLE)
-def case(request: pytest.FixtureRequest, ood: Any, toy: Any, network_of: Any) -> tuple[PyTorchOOD, Any]:
+def case(request: pytest.FixtureRequest, ood: Any, toy: Toy, network_of: NetworkOf) -> tuple[PyTorchOOD, Any]:
     network = network_of("linear")
     return PyTorchOOD(request.param, KEYWORDS.get(request.param)).fit(network, toy.train), network
 
@@ -38,21 +39,21 @@ def test_the_table_is_all_of_pytorch_ood(ood: Any) -> None:
     assert {f"pytorch-ood-{kind.lower()}" for kind in TABLE} <= set(DETECTORS)
 
 
-def test_scores(case: Any, toy: Any) -> None:
+def test_scores(case: tuple[PyTorchOOD, Any], toy: Toy) -> None:
     detector, network = case
-    known = detector.score_images(network, toy.images)
-    strange = detector.score_images(network, toy.strangers)
-    assert known.shape == (len(toy.images),)
-    assert torch.isfinite(known).all()
-    assert not known.requires_grad
+    id_scores = detector.score_images(network, toy.images)
+    ood_scores = detector.score_images(network, toy.ood_images)
+    assert id_scores.shape == (len(toy.images),)
+    assert torch.isfinite(id_scores).all()
+    assert not id_scores.requires_grad
     if detector.kind not in UNSOLVED:
-        assert (strange.unsqueeze(1) >= known).double().mean() > 0.6
+        assert (ood_scores.unsqueeze(1) >= id_scores).double().mean() > 0.6
     if detector.kind != "MCD":
         alone = torch.cat([detector.score_images(network, image) for image in toy.images[:3].split(1)])
-        torch.testing.assert_close(alone, known[:3], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(alone, id_scores[:3], rtol=1e-3, atol=1e-4)
 
 
-def test_they_leave_no_trace_in_the_network(case: Any, toy: Any) -> None:
+def test_they_leave_no_trace_in_the_network(case: tuple[PyTorchOOD, Any], toy: Toy) -> None:
     detector, network = case
     network.train()
     modes = [module.training for module in network.modules()]
@@ -65,9 +66,11 @@ def test_they_leave_no_trace_in_the_network(case: Any, toy: Any) -> None:
         assert torch.equal(tensor, before[name]), name
 
 
-def test_saved_and_loaded_they_score_the_same_to_the_bit(case: Any, toy: Any, tmp_path: Path) -> None:
+def test_saved_and_loaded_they_score_the_same_to_the_bit(
+    case: tuple[PyTorchOOD, Any], toy: Toy, tmp_path: Path
+) -> None:
     detector, network = case
-    path = tmp_path / "zoo.safetensors"
+    path = tmp_path / "detector.safetensors"
     if not detector.savable:
         with pytest.raises(DetectorError, match="fit it again"):
             save_detector(detector, path)
@@ -79,7 +82,7 @@ def test_saved_and_loaded_they_score_the_same_to_the_bit(case: Any, toy: Any, tm
     assert torch.equal(again.score_images(network, toy.images), detector.score_images(network, toy.images))
 
 
-def test_they_share_our_pass(ood: Any, toy: Any, network_of: Any) -> None:
+def test_they_share_our_pass(ood: Any, toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     kinds = [kind for kind, entry in TABLE.items() if entry.feed is not Feed.MODEL]
     detectors = [PyTorchOOD(kind, KEYWORDS.get(kind)) for kind in kinds]
@@ -97,25 +100,29 @@ def test_they_share_our_pass(ood: Any, toy: Any, network_of: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, entry in TABLE.items() if entry.head])
-def test_those_that_need_a_linear_head_work_with_a_cosine_head(kind: str, ood: Any, toy: Any, network_of: Any) -> None:
+def test_those_that_need_a_linear_head_work_with_a_cosine_head(
+    kind: str, ood: Any, toy: Toy, network_of: NetworkOf
+) -> None:
     network = network_of("cosine")
     detector = PyTorchOOD(kind, KEYWORDS.get(kind)).fit(network, toy.train)
     assert torch.isfinite(detector.score_images(network, toy.images)).all()
 
 
-def test_tuning_takes_their_search_space(ood: Any, toy: Any, network_of: Any) -> None:
+def test_tuning_takes_their_search_space(ood: Any, toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     detector = PyTorchOOD("DICE").fit(network, toy.train)
     assert detector.state is State.DEFAULT
-    tuned = detector.tune(network, [toy.images], [toy.strangers])
+    tuned = detector.tune(network, [toy.images], [toy.ood_images])
     assert tuned.state is State.TUNED
     assert tuned.keywords["p"] in (0.1, 0.3, 0.5, 0.7, 0.9)
     assert PyTorchOOD("Entropy").state is State.NONE
 
 
-def test_errors(ood: Any, toy: Any, network_of: Any) -> None:
+def test_errors(ood: Any, toy: Toy, network_of: NetworkOf) -> None:
     with pytest.raises(ArgumentError, match="DICE"):
         PyTorchOOD("Dice")
+    with pytest.raises(ArgumentError, match=r"pytorch-ood's GEN .*gamma.* but got k\."):
+        PyTorchOOD("GEN", {"k": 5})
     with pytest.raises(NotFittedError, match="pytorch-ood-dice"):
         PyTorchOOD("DICE").score_images(network_of("linear"), toy.images)
 
@@ -123,7 +130,7 @@ def test_errors(ood: Any, toy: Any, network_of: Any) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ModuleNotFoundError("no", name="pytorch_ood"), r"offaxis\[zoo\]"),
+        (ModuleNotFoundError("no", name="pytorch_ood"), r"offaxis\[pytorch-ood\]"),
         (RuntimeError("operator torchvision::nms does not exist"), "matching pair"),
     ],
 )

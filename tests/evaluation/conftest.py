@@ -1,16 +1,16 @@
-"""A small world for evaluations: stripes that a small network knows, and strangers."""
+"""A small world for evaluations: stripes that a small network is trained on, and noise that is OOD."""
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.data import Normalise, TensorSet
-from offaxis.evaluation import EvaluatedNetwork
+from offaxis.data import ImageSet, Normalise, TensorSet
+from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.heads import make_head
 from offaxis.networks.classifier import Classifier
 
@@ -28,7 +28,7 @@ def stripes(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return (noisy * 50 + 128).clamp(0, 255).to(torch.uint8).unsqueeze(1), labels
 
 
-def strangers(count: int, seed: int, low: int, high: int) -> Tensor:
+def noise(count: int, seed: int, low: int, high: int) -> Tensor:
     return torch.randint(low, high, (count, 1, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
 
 
@@ -60,20 +60,26 @@ NORMALISE = Normalise((0.5,), (0.25,))
 @pytest.fixture
 def subject() -> Callable[..., EvaluatedNetwork]:
     return lambda head="cosine", seed=0: EvaluatedNetwork(
-        trained(head, seed), NORMALISE, f"toy {head}", seed, f"{head}{seed}"
+        network=trained(head, seed), normalise=NORMALISE, label=f"toy {head}", seed=seed, origin=f"{head}{seed}"
     )
 
 
+class World(TypedDict):
+    train: Callable[[], ImageSet]
+    id: TensorSet
+    ood: list[TensorSet]
+
+
 @pytest.fixture(scope="session")
-def world() -> dict[str, Any]:
+def world() -> World:
     images, labels = stripes(150, 1)
     train, train_labels = stripes(240, 2)
     return {
         "train": lambda: TensorSet("stripes", train, train_labels, ("a", "b", "c")),
         "id": TensorSet("stripes", images, labels, ("a", "b", "c")),
         "ood": [
-            TensorSet("bright", strangers(100, 3, 100, 256)),
-            TensorSet("dark", strangers(120, 4, 0, 130)),
-            TensorSet("grey", strangers(80, 5, 60, 200)),
+            TensorSet("bright", noise(100, 3, 100, 256)),
+            TensorSet("dark", noise(120, 4, 0, 130)),
+            TensorSet("grey", noise(80, 5, 60, 200)),
         ],
     }

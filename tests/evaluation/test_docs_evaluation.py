@@ -7,6 +7,7 @@ import pytest
 
 from offaxis import metrics
 from offaxis.cli import app
+from offaxis.evaluation import Store
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
 
@@ -17,7 +18,9 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert len(snippets) == 2
     for snippet in snippets:
         exec(compile(snippet, "docs/evaluation.md", "exec"), {})
-    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == {"cosine", "max-softmax", "odin"}
+    rows = [line.strip("| ").split("|") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert {row[0].strip() for row in rows} == {"cosine", "max-softmax", "odin (default)", "odin (tuned)"}
+    assert len(Store("results").results()) == 2 * (3 + 1) + 2
 
 
 def test_commands_and_metrics_exist() -> None:

@@ -1,7 +1,7 @@
 """Whole evaluations: nothing twice, nothing lost, and no test image reaches tuning."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,13 +13,16 @@ from torch import Tensor
 from offaxis.data import TensorSet
 from offaxis.data.splits import limit_images, split_validation
 from offaxis.data.transforms import Batches
+from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
-from offaxis.errors import ArgumentError, EvaluationError
-from offaxis.evaluation import EvaluatedNetwork, Result, Store, evaluate
-from offaxis.evaluation.detector_runs import compatible_detectors
-from offaxis.evaluation.grid_scores import ScoreRequest
+from offaxis.detectors.passes import compatible_detectors
+from offaxis.errors import ArgumentError, DataError, EvaluationError
+from offaxis.evaluation import Result, Store, evaluate
+from offaxis.evaluation.grid_scores import ScoreRequest, detector_run, score_requests
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
+
+from .conftest import World
 
 Make = Callable[..., EvaluatedNetwork]
 
@@ -33,28 +36,21 @@ def small() -> list[Detector]:
     ]
 
 
-def run(subject: EvaluatedNetwork, world: dict[str, Any], store: Store, **options: Any) -> list[Result]:
+def run(subject: EvaluatedNetwork, world: World, store: Store | None, **options: Any) -> list[Result]:
     detectors = options.pop("detectors", None) or small()
-    return evaluate(
-        subject,
-        world["id"],
-        options.pop("ood", world["ood"]),
-        detectors,
-        store,
-        training_images=world["train"],
-        quiet=True,
-        batch_size=50,
-        **{"protocols": ("one-vs-one", "less-biased"), **options},
+    both = {"protocols": ("one-vs-one", "less-biased"), "tune": True, "fitted_on": "all training images"}
+    ood = options.pop("ood", world["ood"])
+    results = evaluate(
+        subject, world["id"], ood, detectors, train=world["train"], store=store, batch_size=50, **{**both, **options}
     )
+    return list(results)
 
 
-def numbers(results: list[Result]) -> dict[str, dict[str, float]]:
-    return {r.key: r.metrics for r in results}
+def numbers(results: Iterable[Result]) -> dict[str, dict[str, float]]:
+    return {r.key: dict(r.metrics) for r in results}
 
 
-def test_results_are_complete_and_say_where_they_come_from(
-    subject: Make, world: dict[str, Any], tmp_path: Path
-) -> None:
+def test_results_are_complete_and_say_where_they_come_from(subject: Make, world: World, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     results = run(subject(), world, store)
     # 3 sets x (4 as given + 2 tuned on the set itself) + 6 pairs of sets x 2 tuned
@@ -75,7 +71,7 @@ def test_results_are_complete_and_say_where_they_come_from(
     assert all(len(h["weights"]) == 2 for h in learned)
 
 
-def test_scores_are_those_of_the_detector_itself(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+def test_scores_are_those_of_the_detector_itself(subject: Make, world: World, tmp_path: Path) -> None:
     store, one = Store(tmp_path / "store"), subject()
     results = {(r.method, r.ood): r for r in run(one, world, store, protocols=("one-vs-one",))}
     bright = world["ood"][0]
@@ -91,7 +87,7 @@ def test_scores_are_those_of_the_detector_itself(subject: Make, world: dict[str,
 
 
 def test_a_second_call_computes_nothing(
-    subject: Make, world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subject: Make, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, one = Store(tmp_path / "store"), subject()
     first = run(one, world, store)
@@ -111,7 +107,7 @@ def test_a_second_call_computes_nothing(
 
 
 def test_each_set_goes_through_the_network_once(
-    subject: Make, world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subject: Make, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, seen = subject(), [0]
     original = one.network.outputs
@@ -132,7 +128,7 @@ def test_what_a_network_gives_is_found_out_where_it_is(subject: Make) -> None:
     assert unable == {}
 
 
-def test_no_images_at_a_time_and_no_images_at_all_are_refused(subject: Make, world: dict[str, Any]) -> None:
+def test_no_images_at_a_time_and_no_images_at_all_are_refused(subject: Make, world: World) -> None:
     one = subject()
     assert one.normalise is not None
     with pytest.raises(ArgumentError, match="at least 1 image but got a batch size of 0"):
@@ -148,7 +144,7 @@ class StopError(Exception):
 
 @pytest.mark.parametrize("after", [1, 4, 7, 11])
 def test_interrupted_and_resumed_gives_the_same_numbers(
-    subject: Make, world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+    subject: Make, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     whole = numbers(run(subject(), world, Store(tmp_path / "whole")))
     store, kept = Store(tmp_path / "parts"), Store._keep_arrays
@@ -167,7 +163,7 @@ def test_interrupted_and_resumed_gives_the_same_numbers(
     assert numbers(run(subject(), world, Store(tmp_path / "parts"))) == whole
 
 
-def test_sets_and_detectors_can_be_added_later(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+def test_sets_and_detectors_can_be_added_later(subject: Make, world: World, tmp_path: Path) -> None:
     whole = numbers(run(subject(), world, Store(tmp_path / "whole")))
     store = Store(tmp_path / "parts")
     run(subject(), world, store, ood=world["ood"][:1], detectors=[Cosine()], protocols=("one-vs-one",))
@@ -176,7 +172,7 @@ def test_sets_and_detectors_can_be_added_later(subject: Make, world: dict[str, A
     assert numbers(store.results()) == whole
 
 
-def test_deleted_evidence_is_made_again(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+def test_deleted_grid_scores_are_computed_again(subject: Make, world: World, tmp_path: Path) -> None:
     import shutil
 
     store = Store(tmp_path / "store")
@@ -186,7 +182,7 @@ def test_deleted_evidence_is_made_again(subject: Make, world: dict[str, Any], tm
 
 
 class Spy(Detector):
-    """Its grid_scores is the image itself, so that what tuning sees can be looked at."""
+    """Its grid scores identify the image, so that what tuning sees can be looked at."""
 
     name, paper, tunable = "spy", "", ("shift",)
     uses = ("features",)
@@ -208,7 +204,7 @@ class Spy(Detector):
         return super().choose(id_grid, ood_grid, on)
 
 
-def test_no_test_image_ever_reaches_tuning(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+def test_no_test_image_ever_reaches_tuning(subject: Make, world: World, tmp_path: Path) -> None:
     store, one, spy = Store(tmp_path / "store"), subject(), Spy()
     results = run(one, world, store, detectors=[spy, Cosine()])
     assert one.normalise is not None
@@ -234,7 +230,7 @@ def test_no_test_image_ever_reaches_tuning(subject: Make, world: dict[str, Any],
     assert len({(r.id_data, r.ood_data) for r in results}) == 3
 
 
-def test_other_test_images_change_no_choice(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+def test_other_test_images_change_no_choice(subject: Make, world: World, tmp_path: Path) -> None:
     first = run(subject(), world, Store(tmp_path / "first"), protocols=("one-vs-one",))
     changed = []
     for images in world["ood"]:
@@ -247,9 +243,7 @@ def test_other_test_images_change_no_choice(subject: Make, world: dict[str, Any]
     assert numbers(first) != numbers(second)
 
 
-def test_detectors_that_the_network_cannot_feed_are_left_out(
-    subject: Make, world: dict[str, Any], tmp_path: Path
-) -> None:
+def test_detectors_that_the_network_cannot_feed_are_left_out(subject: Make, world: World, tmp_path: Path) -> None:
     said: list[str] = []
     results = run(subject("linear"), world, Store(tmp_path / "store"), tune=False, note=said.append)
     assert {r.detector for r in results} == {"max-softmax", "odin", "mahalanobis"}
@@ -268,7 +262,7 @@ class Broken(Spy):
         return (outputs.features.sum(1) - 1e9).sqrt()
 
 
-def test_scores_that_are_no_numbers_stop_nothing(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+def test_scores_that_are_no_numbers_stop_nothing(subject: Make, world: World, tmp_path: Path) -> None:
     said: list[str] = []
     results = run(subject(), world, Store(tmp_path / "s"), detectors=[Broken(), Cosine()], note=said.append, tune=False)
     assert {r.detector for r in results} == {"cosine"}
@@ -276,23 +270,23 @@ def test_scores_that_are_no_numbers_stop_nothing(subject: Make, world: dict[str,
     assert "broken has no result on bright: Expected finite ID scores" in said[0]
 
 
-def test_too_few_training_images_leave_a_detector_out(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+def test_too_few_training_images_leave_a_detector_out(subject: Make, world: World, tmp_path: Path) -> None:
     said: list[str] = []
     results = run(subject(), world, Store(tmp_path / "s"), detectors=[KNN(k=5000), Cosine()], note=said.append)
     assert {r.detector for r in results} == {"cosine"}
     assert "at least k = 5000 training images" in said[0]
 
 
-def test_other_training_images_are_another_result(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+def test_other_training_images_are_another_result(subject: Make, world: World, tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     first = run(subject(), world, store, detectors=[KNN(k=2), Cosine()], tune=False)
-    few = {**world, "train": lambda: world["train"]().subset(torch.arange(30))}
+    few: World = {**world, "train": lambda: world["train"]().subset(torch.arange(30))}
     second = run(subject(), few, store, detectors=[KNN(k=2), Cosine()], tune=False, fitted_on="30 images")
     assert {r.detector for r in second if r.key not in {r.key for r in first}} == {"knn"}
     assert {r.fitted_on for r in second} == {"30 images", ""}
 
 
-def test_what_cannot_be_evaluated_is_refused(subject: Make, world: dict[str, Any], tmp_path: Path) -> None:
+def test_what_cannot_be_evaluated_is_refused(subject: Make, world: World, tmp_path: Path) -> None:
     from dataclasses import replace
 
     store = Store(tmp_path / "store")
@@ -302,15 +296,12 @@ def test_what_cannot_be_evaluated_is_refused(subject: Make, world: dict[str, Any
     with pytest.raises(EvaluationError, match="name of its own"):
         run(subject(), world, store, ood=[world["ood"][0], world["ood"][0]])
     with pytest.raises(ArgumentError, match="normalised"):
-        run(replace(subject(), normalise=None), world, store)
-    with pytest.raises(ArgumentError, match="labels"):
-        evaluate(subject(), world["ood"][0], world["ood"], [Cosine()], store, training_images=world["train"])
+        evaluate(replace(subject(), normalise=None), world["id"], world["ood"], [Cosine()], store=store)
+    with pytest.raises(DataError, match="labels"):
+        evaluate(subject(), world["ood"][0], world["ood"], [Cosine()], store=store)
 
 
 def test_a_grid_that_lacks_the_given_setting_is_asked_twice() -> None:
-    from offaxis.evaluation.detector_runs import detector_run
-    from offaxis.evaluation.grid_scores import score_requests
-
     held, lacking = detector_run(ODIN()), detector_run(ODIN(eps=0.3))
     assert score_requests(held, True) == [ScoreRequest(held, True)]
     assert score_requests(lacking, True) == [ScoreRequest(lacking, True), ScoreRequest(lacking, False)]
@@ -319,9 +310,7 @@ def test_a_grid_that_lacks_the_given_setting_is_asked_twice() -> None:
     assert score_requests(still, True) == [ScoreRequest(still, True), ScoreRequest(still, False)]
 
 
-def test_a_grid_that_moves_no_image_beside_a_setting_that_does(
-    subject: Make, world: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_grid_that_moves_no_image_beside_a_setting_that_does(subject: Make, world: World, tmp_path: Path) -> None:
     results = run(
         subject(), world, Store(tmp_path / "store"), detectors=[ODIN(temperatures=(1.0, 10.0), epsilons=(0.0,))]
     )

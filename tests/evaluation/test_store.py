@@ -14,7 +14,8 @@ import pytest
 
 from offaxis.errors import StoreError
 from offaxis.evaluation import NetworkRecord, Result, Store
-from offaxis.evaluation.store import archive_store, quantise, smallest
+from offaxis.evaluation.results import SetRecord
+from offaxis.evaluation.store import archive_store, narrow, quantise
 
 RESULT = Result(
     network="wrn cosine",
@@ -36,7 +37,16 @@ RESULT = Result(
     images=(2, 3),
     scores=("a#x", "b#x"),
     versions={"offaxis": "0"},
+    architecture="wrn-10-1",
+    head={"name": "cosine", "scale": "predicted"},
+    members=("a", "b"),
+    command=("offaxis", "evaluate"),
 )
+RECORD = NetworkRecord(label="a", seed=1, weights="f" * 64, id="digits", id_data="d", accuracy=0.9, ece=0.1, aurc=0.01)
+
+
+def some_set(images: int) -> SetRecord:
+    return SetRecord({"images": images}, np.arange(2), np.arange(2))
 
 
 def test_what_is_added_comes_back(tmp_path: Path) -> None:
@@ -49,14 +59,14 @@ def test_what_is_added_comes_back(tmp_path: Path) -> None:
     assert Store(store.path).results() == [RESULT, tuned]
     assert (RESULT.method, tuned.method) == ("cosine", "cosine (tuned)")
     assert replace(RESULT, state="published default").method == "cosine (default)"
-    record = NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01, "run", {"recipe": {"epochs": 1}})
+    record = replace(RECORD, origin="run", recipe={"name": "short", "epochs": 1}, commands=(("offaxis", "train"),))
     store.add_network(record)
     assert store.networks() == [record]
     assert store.has_network(record.key, "d")
     assert not store.has_network("other", "d")
     fuller = replace(record, id_data="e", accuracy=0.8)
-    store.add_set("d", {"images": 10}, np.arange(2), np.arange(2))
-    store.add_set("e", {"images": 90}, np.arange(2), np.arange(2))
+    store.add_set("d", some_set(10))
+    store.add_set("e", some_set(90))
     store.add_network(fuller)
     assert store.networks() == [fuller]
 
@@ -65,7 +75,7 @@ def _write(path: str, process: int) -> None:
     store = Store(path)
     for number in range(20):
         store.add([replace(RESULT, seed=process, ood_data=f"{process}-{number}", metrics={"auroc": float(number)})])
-        store.add_scores(f"scores/n/s/{number}.npz#scores", np.arange(100.0))
+        store.add_scores({f"scores/n/s/{number}.npz#scores": np.arange(100.0)})
 
 
 def test_several_processes_write_at_once(tmp_path: Path) -> None:
@@ -90,14 +100,13 @@ def test_a_store_that_another_process_begins_is_no_foreign_folder(tmp_path: Path
 
 def test_what_another_process_is_writing_is_not_read(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    record = NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01)
     store.add([RESULT])
-    store.add_network(record)
-    store.add_set("d", {"images": 10}, np.arange(2), np.arange(2))
+    store.add_network(RECORD)
+    store.add_set("d", some_set(10))
     for name in ("results/.1-a.jsonl.x1y2.part", "results/.all.jsonl.gz.x1y2.part", "networks/.n.json", "sets/.d.json"):
         (store.path / name).write_text('{"network": "wr')
     assert store.results() == [RESULT]
-    assert store.networks() == [record]
+    assert store.networks() == [RECORD]
     assert list(store.sets()) == ["d"]
 
 
@@ -122,11 +131,14 @@ def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
     (store.path / "scores" / "a.npz").write_bytes(b"PK nonsense")
     with pytest.raises(StoreError, match="missing or damaged"):
         store.scores("scores/a.npz#scores")
-    store.add_scores("scores/b.npz#x", np.zeros(3))
+    store.add_scores({"scores/b.npz#x": np.zeros(3)})
     with pytest.raises(StoreError, match="named 'y'"):
         store.scores("scores/b.npz#y")
     (store.path / "store.json").write_text(json.dumps({"format": "offaxis-results", "version": 99}))
     with pytest.raises(StoreError, match="install a newer"):
+        Store(store.path)
+    (store.path / "store.json").write_text(json.dumps({"format": "offaxis-results", "version": 1}))
+    with pytest.raises(StoreError, match="version 1 but this offaxis reads version 2: evaluate again"):
         Store(store.path)
     (store.path / "store.json").write_text("{}")
     with pytest.raises(StoreError, match="something else's"):
@@ -153,7 +165,7 @@ def _with_half_a_header(file: Path) -> None:
 @pytest.mark.parametrize("damage", [_compressed_wrongly, _with_half_a_header])
 def test_damaged_arrays_are_told_by_their_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     (tmp_path / "store" / "scores").mkdir(parents=True)
-    (tmp_path / "store" / "store.json").write_text(json.dumps({"format": "offaxis-results", "version": 1}))
+    (tmp_path / "store" / "store.json").write_text(json.dumps({"format": "offaxis-results", "version": 2}))
     damage(tmp_path / "store" / "scores" / "a.npz")
     with pytest.raises(StoreError, match=r"a\.npz is missing or damaged"):
         Store(tmp_path / "store").scores("scores/a.npz#scores")
@@ -163,7 +175,7 @@ def test_damaged_arrays_are_told_by_their_file(tmp_path: Path, damage: Callable[
 def test_records_that_are_not_whole_are_told_by_their_file(tmp_path: Path, values: Any) -> None:
     store = Store(tmp_path / "store")
     store.add([RESULT])
-    store.add_network(NetworkRecord("a", 1, "f" * 64, "digits", "d", 0.9, 0.1, 0.01))
+    store.add_network(RECORD)
     [network], [result] = (list((store.path / name).iterdir()) for name in ("networks", "results"))
     for file, read in ((network, store.networks), (result, store.results)):
         file.write_text(json.dumps(values))
@@ -177,20 +189,21 @@ def test_a_result_of_a_newer_version_is_read_without_what_it_adds() -> None:
 
 
 def test_scores_are_narrowed_only_where_no_two_become_one() -> None:
-    assert smallest(np.array([0.1, 0.2])).dtype == np.float32
+    assert narrow(np.array([0.1, 0.2])).dtype == np.float32
     close = 0.1 + np.arange(10) * 1e-12
-    assert smallest(close).dtype == np.float64
-    assert smallest(np.array([0.1], np.float16)).dtype == np.float32
+    assert narrow(close).dtype == np.float64
+    assert narrow(np.array([0.1], np.float16)).dtype == np.float32
 
 
 def test_a_compact_copy_holds_the_same_results_in_few_files(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    store.add_set("d", {"name": "digits", "images": 100, "validation": 10}, np.arange(10), np.arange(10, 100))
-    store.add_set("l", {"name": "letters", "images": 50, "validation": 10}, np.arange(10), np.arange(10, 50))
+    for key, (name, images) in {"d": ("digits", 100), "l": ("letters", 50)}.items():
+        about = {"name": name, "images": images, "validation": 10}
+        store.add_set(key, SetRecord(about, np.arange(10), np.arange(10, images)))
     draw = np.random.default_rng(0)
     scores = {"a": draw.normal(size=90), "b": draw.normal(size=40)}
     for name, values in scores.items():
-        store.add_scores(f"scores/w0/{'d' if name == 'a' else 'l'}/{name}.npz#scores", values)
+        store.add_scores({f"scores/w0/{'d' if name == 'a' else 'l'}/{name}.npz#scores": values})
     result = replace(RESULT, scores=("scores/w0/d/a.npz#scores", "scores/w0/l/b.npz#scores"))
     store.add([result])
     store.add_grid_scores("w0", "d", "big", {"grid_scores": np.zeros((90, 40))})

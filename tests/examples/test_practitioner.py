@@ -3,14 +3,13 @@
 import importlib.util
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "practitioner.py"
 
 
-def test_the_whole_way(tmp_path: Path, capsys: Any) -> None:
+def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mlxtend")
     pytest.importorskip("uvicorn")
     spec = importlib.util.spec_from_file_location("practitioner", EXAMPLE)
@@ -26,7 +25,7 @@ def test_the_whole_way(tmp_path: Path, capsys: Any) -> None:
     assert "served: a letter is" in said
     assert (tmp_path / "digits.oax").exists()
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 51
-    assert (tmp_path / "scores.strangest.png").exists()
+    assert (tmp_path / "scores.top.png").exists()
 
 
 def test_the_readme_shows_lines_of_the_file() -> None:

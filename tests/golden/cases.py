@@ -26,24 +26,20 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import Calibration, Classifier, Model, Paired, Preprocessing, Recipe, metrics
+from offaxis import Calibration, Classifier, Model, Paired, Recipe, metrics
 from offaxis.calibration import conformal
 from offaxis.cli import app
 from offaxis.data import ImageSet, Normalise, TensorSet
 from offaxis.data.embedded import digits, letters, small_digits
-from offaxis.detectors import (
-    DETECTORS,
-    Detector,
-    Ensemble,
-    LeaveOutEnsemble,
-    MarginEntropyLoss,
-)
+from offaxis.deploy import Preprocessing
+from offaxis.detectors import DETECTORS, Detector
 from offaxis.heads import HEADS, make_head
 from offaxis.networks import densenet_bc, wide_resnet
-from offaxis.networks.ensemble import folds
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, folds
 from offaxis.reproduce.items import ITEMS
 from offaxis.reproduce.paper import TABLES as PAPER_TABLES
 from offaxis.training import RECIPES
+from offaxis.training.leave_out import MarginEntropyLoss
 from study.page import BLOCK, PAGES, filled
 
 ROOT = Path(__file__).parents[2]
@@ -247,21 +243,28 @@ NATIVE_CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "generalized odin, deconf-e": ("generalized-odin", {}, "deconf-e"),
     "generalized odin without eps": ("generalized-odin", {"perturb": False}, "deconf-c"),
     "isomax": ("isomax", {}, "isomax"),
+    "fdbd": ("fdbd", {}, "linear"),
+    "fdbd, cosine head": ("fdbd", {}, "cosine"),
+    "nci": ("nci", {}, "linear"),
+    "nci, cosine head": ("nci", {}, "cosine"),
+    "mahalanobis++": ("mahalanobis++", {}, "linear"),
+    "mahalanobis++, shrunk": ("mahalanobis++", {"shrinkage": True}, "linear"),
+    "relative mahalanobis++": ("relative-mahalanobis++", {}, "cosine"),
 }
 """Name -> detector, its arguments, and the network it judges."""
-ZOO_ARGUMENTS: dict[str, dict[str, Any]] = {
+PYTORCH_OOD_ARGUMENTS: dict[str, dict[str, Any]] = {
     "pytorch-ood-knn": {"k": 5},
     "pytorch-ood-mcd": {"samples": 3},
     "pytorch-ood-vim": {"d": 8},
     "pytorch-ood-odin": {"eps": 0.001, "temperature": 1.0},
     "pytorch-ood-mahalanobisodin": {"eps": 0.001},
 }
-ZOO_CASES: dict[str, tuple[str, dict[str, Any], str]] = {
-    name: (name, {"keywords": ZOO_ARGUMENTS.get(name)}, "linear")
+PYTORCH_OOD_CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    name: (name, {"keywords": PYTORCH_OOD_ARGUMENTS.get(name)}, "linear")
     for name in DETECTORS
     if name.startswith("pytorch-ood-")
 } | {
-    f"{name}, cosine head": (name, {"keywords": ZOO_ARGUMENTS.get(name)}, "cosine")
+    f"{name}, cosine head": (name, {"keywords": PYTORCH_OOD_ARGUMENTS.get(name)}, "cosine")
     for name in ("pytorch-ood-dice", "pytorch-ood-nnguide", "pytorch-ood-react", "pytorch-ood-vim", "pytorch-ood-fdbd")
 }
 DIGITS_CASES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -277,7 +280,7 @@ DIGITS_CASES |= {
     "two-cosines on digits-cosine": ("two-cosines", {}, "digits-cosine"),
     "cosine-ensemble on digits-ensemble": ("cosine-ensemble", {}, "digits-ensemble"),
 }
-DETECTOR_CASES = NATIVE_CASES | ZOO_CASES | DIGITS_CASES
+DETECTOR_CASES = NATIVE_CASES | PYTORCH_OOD_CASES | DIGITS_CASES
 PERTURBING = (
     "odin",
     "mahalanobis",

@@ -44,8 +44,8 @@ def test_scores_of_our_detectors(name: str) -> None:
     check_detector(name)
 
 
-@pytest.mark.parametrize("name", cases.ZOO_CASES)
-def test_scores_of_the_zoo(name: str, ood: Any) -> None:
+@pytest.mark.parametrize("name", cases.PYTORCH_OOD_CASES)
+def test_scores_of_pytorch_ood(name: str, ood: Any) -> None:
     check_detector(name)
 
 

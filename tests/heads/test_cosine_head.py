@@ -18,6 +18,7 @@ VARIANTS = [
     pytest.param(partial(CosineHead, scale="learned"), id="cosine-learned"),
     pytest.param(partial(CosineHead, scale=16.0), id="cosine-16"),
     pytest.param(partial(CosineHead, hidden=5), id="cosine-hidden"),
+    pytest.param(partial(CosineHead, start="paper"), id="cosine-paper"),
     pytest.param(partial(LinearHead, scale="predicted"), id="linear-predicted"),
 ]
 
@@ -41,7 +42,7 @@ def slow_outputs(head: CosineHead, features: torch.Tensor) -> tuple[list[list[fl
 
 def test_equals_the_formulas_of_the_paper() -> None:
     torch.manual_seed(0)
-    head = CosineHead(7, 4).double()
+    head = CosineHead(7, 4, start="paper").double()
     head(torch.randn(32, 7).double())  # moves the running statistics
     head.eval()
     features = torch.randn(5, 7).double()
@@ -57,7 +58,7 @@ def test_equals_the_formulas_of_the_paper() -> None:
 
 def test_in_training_the_scale_is_normalised_over_the_batch() -> None:
     torch.manual_seed(0)
-    head = CosineHead(6, 3).double()
+    head = CosineHead(6, 3, start="paper").double()
     features = torch.randn(64, 6).double()
     scale = head.outputs(features).scale
     assert scale is not None

@@ -19,11 +19,9 @@ from offaxis.detectors import (
     CosineEnsemble,
     Detector,
     Energy,
-    Ensemble,
     GeneralizedODIN,
     IsoMaxPlus,
     LeaveOut,
-    LeaveOutEnsemble,
     Mahalanobis,
     MaxLogit,
     MaxSoftmax,
@@ -39,6 +37,7 @@ from offaxis.heads import make_head
 from offaxis.networks import densenet_bc, wide_resnet
 from offaxis.networks import inference as running
 from offaxis.networks.classifier import Classifier, Paired
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
 from offaxis.networks.inference import to_network
 
 NETWORKS: dict[str, Callable[..., Classifier]] = {

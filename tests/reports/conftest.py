@@ -32,7 +32,6 @@ def space(title: str, seed: int = 0) -> figures.Space:
 
 def _draws() -> dict[str, Draw]:
     image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
-    sets = {name: spread(place, 2) for place, name in enumerate(("a", "b"))}
     right = spread(5) < 1
     matrix = {"odin": {"a": {"a": 99.0, "b": 80.0}, "b": {"a": 70.0, "b": 98.0}}}
     return {
@@ -41,7 +40,7 @@ def _draws() -> dict[str, Draw]:
         "ranking": lambda: figures.ranking(
             {"cosine": (97.0, 96.0, 98.0), "odin": (90.0, 80.0, 95.0)}, {"odin": "tuned"}
         ),
-        "image_sheet": lambda: figures.image_sheet({"strangest": [(image, "0.93"), (image, "")]}),
+        "image_sheet": lambda: figures.image_sheet({"highest": [(image, "0.93"), (image, "")]}),
         "head_diagram": figures.head_diagram,
         "less_biased_bars": lambda: figures.less_biased_bars({"wrn": {"cosine": {"a": (97.0, 1.0), "b": (90.0, 2.0)}}}),
         "dependency": lambda: figures.dependency({"a": {"a": 99.0, "b": 60.0}}, {"a": 95.0}),
@@ -50,9 +49,8 @@ def _draws() -> dict[str, Draw]:
         "fixed_scale": lambda: figures.fixed_scale({"cifar10": {16: 94.0, 32: 96.0}}, {"cifar10": 95.0}),
         "feature_spaces": lambda: figures.feature_spaces([space("standard"), space("cosine", 1)], "a", "b"),
         "frames": lambda: figures.frames({"tin": ([np.pad(image, ((2, 2), (2, 2), (0, 0)))], [image])}),
-        "score_grid": lambda: figures.score_grid({"cosine": (spread(0), sets), "odin": (spread(1), sets)}),
         "reliability": lambda: figures.reliability({"standard": (np.linspace(0, 1, 60), right)}),
-        "risk_coverage": lambda: figures.risk_coverage({"standard": (spread(3), right)}),
+        "risk_coverage_curves": lambda: figures.risk_coverage_curves({"standard": (spread(3), right)}),
     }
 
 

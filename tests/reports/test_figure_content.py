@@ -6,10 +6,11 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
+from numpy.typing import ArrayLike
 
 from offaxis.metrics import auroc
 from offaxis.reports import figures
-from offaxis.reports.figures.labels import distinct, shorten
+from offaxis.reports.figures.labels import distinct
 
 Row = np.ndarray[tuple[int], np.dtype[np.float64]]
 SETS = [f"set {number}" for number in range(13)]
@@ -49,8 +50,6 @@ def test_histograms_have_area_one(known: Row, other: Row) -> None:
     for axes in figure.axes:
         assert areas(axes) == pytest.approx([1, 1])
         assert axes.get_xlabel() == "maximum logit"
-    grid = figures.score_grid({"cosine": (known, {"letters": other})})
-    assert areas(grid.axes[0]) == pytest.approx([1, 1])
 
 
 def test_the_histograms_peaks_are_where_the_scores_are() -> None:
@@ -60,17 +59,10 @@ def test_the_histograms_peaks_are_where_the_scores_are() -> None:
     assert edges[peak] < 0.7 < edges[peak + 1]
 
 
-def test_the_score_grid_has_a_place_for_each_detector_and_set() -> None:
-    others = {name: scores(number) for number, name in enumerate(SETS)}
-    figure = figures.score_grid({"cosine": (scores(0), others), "odin": (scores(1), dict(list(others.items())[:4]))})
-    assert len(figure.axes) == 13 + 4
-    wild = figures.score_grid({"m": (np.append(scores(0, count=5000), 1e12), {"a": scores(1, count=5000)})}).axes[0]
-    assert wild.get_xlim()[1] < 10
-
-
 def test_the_area_under_a_roc_curve_is_the_auroc() -> None:
     for known, other in ((scores(0), scores(1, 1)), (np.round(scores(0)), np.round(scores(1, 1))), ([1.0], [1.0])):
-        false, true = figures.roc_curve(known, other)
+        line = figures.roc({"set": {"cosine": (known, other)}}).axes[0].get_lines()[2]
+        false, true = np.asarray(line.get_xydata()).T
         assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
         assert below(false, true) == pytest.approx(auroc(known, other))
 
@@ -158,16 +150,22 @@ def test_reliability_of_a_network_that_is_as_often_right_as_it_says() -> None:
 
 
 def test_risk_over_coverage_with_ties() -> None:
-    coverage, risk = figures.risk_coverage_curve([0.1, 0.2, 0.2, 0.9], [True, True, False, False])
-    assert coverage == pytest.approx([0.25, 0.75, 1.0])
-    assert risk == pytest.approx([0, 1 / 3, 1 / 2])
-    _, constant = figures.risk_coverage_curve(np.zeros(4), [1, 0, 1, 1])
-    assert constant == pytest.approx([0.25])
+    def curve(values: ArrayLike, correct: ArrayLike) -> tuple[Row, Row]:
+        line = figures.risk_coverage_curves({"n": (values, correct)}).axes[0].get_lines()[0]
+        coverage, risk = np.asarray(line.get_xydata()).T
+        return coverage, risk / 100
+
+    coverage, risk = curve([0.1, 0.2, 0.2, 0.9], [True, True, False, False])
+    assert coverage == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert risk[[0, 2, 3]] == pytest.approx([0, 1 / 3, 1 / 2])
+    assert risk[1] == pytest.approx(1 / 4)  # one of two tied images, of which one is wrong
+    _, constant = curve(np.zeros(4), [1, 0, 1, 1])
+    assert constant == pytest.approx([0.25] * 4)
 
 
 def test_long_names_are_shortened_but_stay_different() -> None:
     first, second = "experiments/wide-resnet/the-first-of-them/x", "experiments/wide-resnet/another-not-of-them/x"
-    assert len(shorten(first)) == 28
+    assert len(distinct([first])[0]) == 28
     assert distinct([first, second], 20) == ["…the-first-of-them/x", "…other-not-of-them/x"]
     for limit in (6, 10, 20, 30, 60):
         cut = distinct([first, second, "short", f"{first}/y", f"x{first}"], limit)

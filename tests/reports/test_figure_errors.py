@@ -24,7 +24,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "ranking of NaN": (lambda: figures.ranking({"d": (NAN, 1.0, 2.0)}), "interval of 'd'"),
     "ranking upside down": (lambda: figures.ranking({"d": (5.0, 6.0, 7.0)}), "low <= mean <= high"),
     "no sheet": (lambda: figures.image_sheet({}), "the groups"),
-    "empty group": (lambda: figures.image_sheet({"strangest": []}), "images of 'strangest'"),
+    "empty group": (lambda: figures.image_sheet({"highest": []}), "images of 'highest'"),
     "no bars": (lambda: figures.less_biased_bars({}), "the panels"),
     "no methods": (lambda: figures.less_biased_bars({"p": {}}), "the methods"),
     "no sets": (lambda: figures.less_biased_bars({"p": {"m": {}}}), "sets of 'p'"),
@@ -42,14 +42,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no spaces": (lambda: figures.feature_spaces([], "a", "b"), "the networks"),
     "limit": (lambda: figures.feature_spaces([SPACE], "a", "b", limit=1), "limit of at least 2"),
     "no frames": (lambda: figures.frames({}), "the sets"),
-    "no grid": (lambda: figures.score_grid({}), "the detectors"),
-    "grid without sets": (lambda: figures.score_grid({"d": ([1.0], {})}), "the OOD sets"),
-    "grid of NaN": (lambda: figures.score_grid({"d": ([1.0], {"s": [NAN]})}), "'d' on 's'"),
     "no networks": (lambda: figures.reliability({}), "the networks"),
     "confidence above 1": (lambda: figures.reliability({"n": ([1.5], [True])}), "probabilities"),
     "lengths": (lambda: figures.reliability({"n": ([0.5], [True, False])}), r"shape \(1,\) but got \(2,\)"),
-    "correct is no flag": (lambda: figures.risk_coverage({"n": ([0.5], [3])}), "true or false"),
-    "risk of NaN": (lambda: figures.risk_coverage({"n": ([NAN], [1])}), "scores to be finite"),
+    "correct is no flag": (lambda: figures.risk_coverage_curves({"n": ([0.5], [3])}), "true or false"),
+    "risk of NaN": (lambda: figures.risk_coverage_curves({"n": ([NAN], [1])}), "scores to be finite"),
 }
 
 

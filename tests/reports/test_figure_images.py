@@ -39,9 +39,9 @@ def test_what_is_no_image_is_refused(image: Any) -> None:
 
 def test_a_sheet_has_its_images_under_their_titles() -> None:
     images = [(RNG.random((8, 8)), f"score 0.{number} of a set with a long name indeed") for number in range(10)]
-    figure = figures.image_sheet({"strangest": images, "most familiar": images[:3]}, columns=4)
+    figure = figures.image_sheet({"highest scores": images, "lowest scores": images[:3]}, columns=4)
     assert len(figure.axes) == 13
-    assert [text.get_text() for text in figure.texts] == ["strangest", "most familiar"]
+    assert [text.get_text() for text in figure.texts] == ["highest scores", "lowest scores"]
     tops = [round(axes.get_position().y0, 6) for axes in figure.axes]
     assert len(set(tops)) == 4
     assert tops == sorted(tops, reverse=True)

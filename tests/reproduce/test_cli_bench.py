@@ -42,5 +42,5 @@ def test_unknown_networks(name: str) -> None:
 
 
 def test_unknown_devices() -> None:
-    with pytest.raises(ArgumentError, match=r"can use here \(cpu.*'abacus'"):
+    with pytest.raises(ArgumentError, match=r"can use here \(auto, cpu.*'abacus'"):
         CliRunner().invoke(app, [*SMALL, "--device", "abacus"], catch_exceptions=False)

@@ -1,6 +1,6 @@
 """Every cell against the paper's source, read by a second parser that shares nothing with the first.
 
-The first (``runs/transcribe_paper.py``) splits rows and columns; this one walks along the lines and picks numbers. The
+The first (``scripts/transcribe_paper.py``) splits rows and columns; this one walks along the lines and picks numbers. The
 source is not part of the project: ``OFFAXIS_PAPER`` points at it.
 """
 

@@ -3,6 +3,7 @@
 import csv
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ from typer.testing import CliRunner, Result
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, EvaluationError, RunError
 from offaxis.evaluation import Store
+from offaxis.evaluation.results import SetRecord
 from offaxis.files import digest
-from offaxis.reproduce.commands import Reproduction, TrainingRun
+from offaxis.jobs import EvaluationRun, RecipeOverrides
+from offaxis.reproduce.commands import EvaluateCommand, Reproduction, TrainCommand
 from offaxis.reproduce.items import ITEMS, ablation_rows, paper_item
 from offaxis.reproduce.paper import paper_table
 from offaxis.reproduce.settings import SCALES, tiny_settings
@@ -54,17 +57,50 @@ def test_the_items_are_all_tables_and_figures() -> None:
 def test_every_item_lists_commands_that_the_program_takes(name: str, scale: str, tmp_path: Path) -> None:
     chain = Reproduction(SCALES[scale](), tmp_path, tmp_path / "runs")
     steps = paper_item(name).steps(chain)
-    assert len({step.words for step in steps if step.words[0] == "evaluate"}) == len(
-        [step for step in steps if step.words[0] == "evaluate"]
-    )
+    evaluations = [step for step in steps if isinstance(step, EvaluateCommand)]
+    assert len({step.words for step in evaluations}) == len(evaluations)
     for step in steps:
-        assert shlex.split(step.command)[0] == "offaxis"
-        assert step.words[0] in ("train", "evaluate")
-        assert step.work.forward > 0
+        assert shlex.split(step.command) == ["offaxis", *step.words]
+        assert step.cost.forward > 0
         assert not step.done
-        if step.words[0] == "train":
-            assert step.work.backward > 0
+        if isinstance(step, TrainCommand):
+            assert step.cost.backward > 0
             assert "--resume" in step.words
+            assert step.words[0] == "train"
+        else:
+            assert step.words[0] == "evaluate"
+
+
+def test_the_commands_stand_for_what_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``--list`` prints, typed into the shell, is the call that ``reproduce`` makes."""
+    calls: list[tuple[object, Path]] = []
+
+    def remember(run: object, *, out: Path, **_: object) -> list[object]:
+        calls.append((run, out))
+        return []
+
+    for module in ("offaxis.cli.train", "offaxis.reproduce.commands"):
+        monkeypatch.setattr(f"{module}.train_run", remember)
+    for module in ("offaxis.cli.evaluate", "offaxis.reproduce.commands"):
+        monkeypatch.setattr(f"{module}.evaluate_run", remember)
+    for scale in SCALES:
+        chain = Reproduction(SCALES[scale](), tmp_path, tmp_path / "runs")
+        unique = {step.words: step for name in ITEMS for step in paper_item(name).steps(chain)}
+        for step in unique.values():
+            typed = CliRunner().invoke(app, [*step.words, "--quiet"], catch_exceptions=False)
+            assert typed.exit_code == 0, typed.output
+            step.run(quiet=True)
+            (shell, shell_out), (called, out) = calls
+            assert shell_out == out
+            assert _defaults_filled(shell) == _defaults_filled(called)
+            calls.clear()
+
+
+def _defaults_filled(run: object) -> object:
+    """The settings of a run with the defaults that the command line names in place of None."""
+    if isinstance(run, EvaluationRun):
+        return replace(run, validation=run.validation or 1000, batch_size=run.batch_size or 256)
+    return run
 
 
 @pytest.mark.parametrize("name", ["one-vs-one", "ensembles", "head"])
@@ -112,9 +148,8 @@ def test_what_the_tables_hold(folder: Path) -> None:
 def test_a_second_call_runs_no_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("one-vs-one", "--scale", "tiny", "--quiet", "--out", str(folder)).exit_code == 0
     before = Store(folder / "results").results()
-    monkeypatch.setattr(
-        "offaxis.cli.reproduce._run", lambda steps, quiet: pytest.fail("nothing is left") if steps else None
-    )
+    for kind in (TrainCommand, EvaluateCommand):
+        monkeypatch.setattr(kind, "run", lambda *_, **__: pytest.fail("nothing is left"))
     assert run("one-vs-one", "--scale", "tiny", "--quiet", "--out", str(folder)).exit_code == 0
     assert "Nothing is left" in run("one-vs-one", "--scale", "tiny", "--dry-run", "--out", str(folder)).output
     assert Store(folder / "results").results() == before
@@ -137,14 +172,14 @@ def test_networks_of_another_recipe_are_not_taken(folder: Path) -> None:
 
 def test_a_mark_needs_its_networks_and_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Reproduction(tiny_settings(), tmp_path, tmp_path / "runs")
-    one = TrainingRun(chain.scale.networks[0], "cifar10", 0, "cosine")
+    one = chain.scale.networks[0].training("cifar10", 0, "cosine")
     monkeypatch.setenv("OFFAXIS_DATA", str(tmp_path / "data"))
 
     def done(ood: list[str]) -> bool:
         return chain.evaluate([one], ood, ["cosine"]).done
 
     named = chain.evaluate([one], ["letters", "gaussian"], ["cosine"])
-    assert named._mark.name == f"evaluate-{digest(list(named.words))}"
+    assert named.name == f"evaluate-{digest(list(named.words))}"
     files = [tmp_path / "results" / "store.json", tmp_path / "runs" / one.name / "model.safetensors"]
     for file in files:
         file.parent.mkdir(parents=True)
@@ -175,7 +210,8 @@ def test_what_follows_from_a_network_that_is_trained_again_is_done_again(
     assert run(*words).exit_code == 0
     for model in tmp_path.glob("runs/*cosine*/model.safetensors"):
         model.unlink()
-    monkeypatch.setattr("offaxis.cli.reproduce._run", lambda steps, quiet: pytest.fail("stopped"))
+    for kind in (TrainCommand, EvaluateCommand):
+        monkeypatch.setattr(kind, "run", lambda *_, **__: pytest.fail("stopped"))
     with pytest.raises(pytest.fail.Exception):
         CliRunner().invoke(app, ["reproduce", *words], catch_exceptions=False)
     monkeypatch.undo()
@@ -186,10 +222,9 @@ def test_what_follows_from_a_network_that_is_trained_again_is_done_again(
         )
         if not step.done
     ]
-    assert [step.words[0] for step in left] == ["train", "evaluate"]
-    for step in left[:1]:
-        assert step.outcome is not None
-        step.outcome.touch()  # as if the next call had come as far as this
+    assert [type(step) for step in left] == [TrainCommand, EvaluateCommand]
+    (left[0].out / "model.safetensors").touch()  # as if the next call had come as far as this
+    assert left[0].done
     assert not left[1].done
 
 
@@ -205,15 +240,42 @@ def test_figures_are_really_drawn(name: str, folder: Path) -> None:
 def test_the_ablation_has_the_papers_rows() -> None:
     rows = ablation_rows(tiny_settings().networks[0], "cifar10", 0)
     assert set(rows) == {cell.method for cell in paper_table("ablation")}
-    assert rows["row-1"].variant == ()
-    assert rows["row-2"].variant == ("--scale", "predicted")
-    assert (rows["row-8"].head, rows["row-8"].variant) == ("cosine", ())
-    assert "--decay-head" in rows["row-9"].variant
-    assert "--decay-head" not in rows["row-10"].variant
+    assert (rows["row-1"].head, rows["row-1"].variant) == ("linear", "")
+    assert (rows["row-2"].scale, rows["row-2"].variant) == ("predicted", "scale predicted")
+    assert (rows["row-3"].scale, rows["row-3"].variant) == (16.0, "scale 16 decay-head")
+    assert (rows["row-8"].head, rows["row-8"].variant) == ("cosine", "")
+    assert rows["row-9"].decay_head
+    assert not rows["row-10"].decay_head
+    assert rows["row-9"].hidden == rows["row-10"].hidden == 512
+
+
+def test_names_of_folders_show_what_is_special() -> None:
+    trained = tiny_settings().networks[0]
+    assert trained.training("cifar10", 3, "cosine").name == "wrn-10-1-half-cosine-cifar10-seed3"
+    special = trained.training("cifar10", 0, "cosine", scale=16.0, hidden=8, decay_head=True)
+    assert special.name == "wrn-10-1-half-cosine-scale-16-hidden-8-decay-head-cifar10-seed0"
+    left_out = trained.training("cifar10", 1, "linear", leave_out=(1, 5), overrides=RecipeOverrides(epochs=9))
+    assert left_out.name == "wrn-10-1-half-linear-leave-out-1of5-cifar10-seed1"
+    assert (left_out.overrides.epochs, left_out.overrides.crop) == (9, 0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"), [("precision", "bf16-mixed", "precision bf16"), ("dropout", 0.5, "dropout 0.5")]
+)
+def test_networks_that_were_computed_otherwise_are_not_taken(
+    folder: Path, field: str, value: object, said: str
+) -> None:
+    words = ("classification", "--scale", "tiny", "--quiet", "--out", str(folder))
+    assert run(*words).exit_code == 0
+    chain = Reproduction(tiny_settings(), folder, folder / "runs")
+    training = chain.scale.networks[0].training("small-digits", 0, "cosine")
+    chain.train(training).check()
+    with pytest.raises(RunError, match=f"trained with {said}.* but the one in .*seed0 was trained with {field} "):
+        chain.train(replace(training, **{field: value})).check()  # type: ignore[arg-type]
 
 
 def test_an_outcome_without_results_says_so(tmp_path: Path) -> None:
     chain = Reproduction(tiny_settings(), tmp_path, tmp_path / "runs")
-    Store(tmp_path / "results").add_set("k", {}, np.arange(2), np.arange(2))
+    Store(tmp_path / "results").add_set("k", SetRecord({}, np.arange(2), np.arange(2)))
     with pytest.raises(EvaluationError, match="run the steps first"):
         paper_item("one-vs-one").finish(chain, tmp_path / "out")

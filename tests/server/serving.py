@@ -3,16 +3,16 @@
 import io
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 import uvicorn
 from PIL import Image
+from torch import Tensor
 
-from offaxis import Model
+from offaxis import Model, Prediction
 from offaxis.data import ImageSet
 from offaxis.server.body import Limits
 from offaxis.server.run import make_server
@@ -32,11 +32,16 @@ def running(
     """(address, server) while the block lasts."""
     port = free_port()
     server = make_server(model, port=port, limits=limits, token=token)
+    started, startup = threading.Event(), server.startup
+
+    async def startup_and_tell(sockets: list[socket.socket] | None = None) -> None:
+        await startup(sockets)
+        started.set()
+
+    server.startup = startup_and_tell  # type: ignore[method-assign]
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert started.wait(20)
     assert server.started
     try:
         yield f"http://127.0.0.1:{port}", server
@@ -44,6 +49,16 @@ def running(
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
+
+
+def altered(model: Model, given: Callable[[Tensor], list[Prediction]]) -> Model:
+    """The model with another way to predict a batch of pixels."""
+
+    class Altered(Model):
+        def predict_batch(self, pixels: Tensor) -> list[Prediction]:
+            return given(pixels)
+
+    return Altered(**{name: getattr(model, name) for name in model.__dataclass_fields__})
 
 
 def png(images: ImageSet, number: int) -> bytes:

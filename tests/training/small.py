@@ -3,16 +3,17 @@
 import functools
 import os
 import signal
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor
 
 from offaxis import Classifier, Outputs
 from offaxis.data import TensorSet
 from offaxis.data.embedded import small_digits
 from offaxis.networks import wide_resnet
-from offaxis.training import Recipe, cross_entropy
+from offaxis.training import Loss, Recipe, cross_entropy
 
 SHORT = Recipe(epochs=2, batch_size=64, crop=1, flip=False)
 
@@ -28,10 +29,8 @@ def frozen() -> Classifier:
     return made
 
 
-def fabric(precision: str) -> Any:
-    from lightning_fabric import Fabric
-
-    return Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
+def fabric(precision: Literal["32-true", "bf16-mixed", "64-true"]) -> Fabric:
+    return Fabric(accelerator="cpu", devices=1, precision=precision)
 
 
 def few(count: int = 200) -> TensorSet:
@@ -48,7 +47,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
 
 
-def stop_after(step: int, how: int = signal.SIGTERM) -> Any:
+def stop_after(step: int, how: int = signal.SIGTERM) -> Loss:
     """A loss that sends this process a signal at a step."""
     calls = [0]
 

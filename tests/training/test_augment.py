@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offaxis.training.step import crop_and_flip
+from offaxis.training.batches import crop_and_flip
 
 
 def slow(images: torch.Tensor, padding: int, flip: bool, generator: torch.Generator) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """Which epoch the networks of the leave-out method keep, and that it is told which set decided."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,24 +8,14 @@ from torch import Tensor
 
 from offaxis import train
 from offaxis.data import Normalise, TensorSet
-from offaxis.detectors import (
-    LeaveOut,
-    LeaveOutEnsemble,
-    MarginEntropyLoss,
-    Passes,
-    SelectOn,
-    State,
-    load_detector,
-    save_detector,
-    train_leave_out,
-)
+from offaxis.detectors import LeaveOut, State
 from offaxis.errors import DetectorError
 from offaxis.metrics import auroc
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import Chosen, kept_classes
+from offaxis.networks.ensemble import SelectedEpoch, kept_classes
 from offaxis.training import AfterEpoch, Recipe
-from offaxis.training.leave_out import BestEpoch, leave_out_score
+from offaxis.training.leave_out import BestEpoch, MarginEntropyLoss, SelectOn, leave_out_score, train_leave_out
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 PLAIN = Normalise((0.5,), (0.25,))
@@ -45,7 +34,12 @@ def bright_rows(count: int, seed: int) -> tuple[Tensor, Tensor]:
 def select() -> SelectOn:
     images, labels = bright_rows(40, 1)
     noise = torch.rand(48, 1, 8, 8, generator=torch.Generator().manual_seed(2))
-    return SelectOn(TensorSet("rows", images, labels), TensorSet("grey-noise", noise), PLAIN, batch_size=16)
+    return SelectOn(
+        id_images=TensorSet("rows", images, labels),
+        ood_images=TensorSet("grey-noise", noise),
+        normalise=PLAIN,
+        batch_size=16,
+    )
 
 
 def make(classes: int = 4) -> Classifier:
@@ -79,7 +73,7 @@ def plain_auroc(weights: dict[str, Tensor], left_out: tuple[int, ...], select: S
     known = [c for c in range(4) if c not in left_out]
     scores = [
         leave_out_score(network((images.batch(torch.arange(len(images))) - 0.5) / 0.25)[:, known]).detach().numpy()
-        for images in (select.known, select.strange)
+        for images in (select.id_images, select.ood_images)
     ]
     return auroc(*scores)
 
@@ -92,13 +86,15 @@ def test_each_member_keeps_its_best_epoch_and_the_result_names_the_set(select: S
     states: list[list[dict[str, Tensor]]] = []
     ensemble = train_leave_out(4, make, members_training(4, states), count=2, select=select)
     assert ensemble.selected_on == "grey-noise"
-    assert len(ensemble.chosen) == 2
-    for member, fold, chosen, epochs in zip(ensemble.networks, ensemble.left_out, ensemble.chosen, states, strict=True):
+    assert len(ensemble.selected) == 2
+    for member, fold, selected, epochs in zip(
+        ensemble.networks, ensemble.left_out, ensemble.selected, states, strict=True
+    ):
         found = [plain_auroc(weights, fold, select) for weights in epochs]
-        assert chosen.compared == len(found) == 4
-        assert chosen.auroc == pytest.approx(max(found), abs=1e-3)
-        assert found[chosen.epoch - 1] == pytest.approx(max(found), abs=1e-3)
-        assert same(member.state_dict(), epochs[chosen.epoch - 1])
+        assert selected.compared == len(found) == 4
+        assert selected.auroc == pytest.approx(max(found), abs=1e-3)
+        assert found[selected.epoch - 1] == pytest.approx(max(found), abs=1e-3)
+        assert same(member.state_dict(), epochs[selected.epoch - 1])
         assert not member.training
 
 
@@ -112,20 +108,24 @@ def test_choosing_changes_no_step_and_without_it_the_last_epoch_is_kept(select: 
     for member, epochs in zip(ensemble.networks, without, strict=True):
         assert same(member.state_dict(), epochs[-1])
     assert ensemble.selected_on is None
-    assert ensemble.chosen == ()
+    assert ensemble.selected == ()
     assert LeaveOut.for_ensemble(ensemble).tuned_on is None
     assert LeaveOut.for_ensemble(ensemble).state is State.DEFAULT
 
 
 def test_the_first_of_equal_epochs_is_kept_even_where_none_is_any_good(select: SelectOn) -> None:
-    hopeless = SelectOn(select.known, select.known.subset(torch.arange(40), "the same"), PLAIN)
+    hopeless = SelectOn(
+        id_images=select.id_images,
+        ood_images=select.id_images.subset(torch.arange(40), "the same"),
+        normalise=PLAIN,
+    )
     best = BestEpoch(hopeless, kept_classes((0,), 4))
     torch.manual_seed(0)
     network, other = make(), make()
     best(1, network)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     best(2, other)
-    assert best.restore(other) == Chosen("the same", 1, 0.5, 2)
+    assert best.restore(other) == SelectedEpoch("the same", 1, 0.5, 2)
     assert same(other.state_dict(), before)
 
 
@@ -144,23 +144,3 @@ def test_a_training_that_never_asks_is_refused(select: SelectOn) -> None:
 
     with pytest.raises(DetectorError, match="after every epoch"):
         train_leave_out(4, make, forgetful, count=2, select=select)
-
-
-def test_the_detector_says_what_the_epochs_were_chosen_on(toy: Any, network_of: Any, tmp_path: Path) -> None:
-    plain = network_of("leave-out")
-    chosen = [Chosen("iSUN", epoch, 0.9, 5) for epoch in (3, 5)]
-    ensemble = LeaveOutEnsemble(plain.networks, plain.left_out, chosen)
-    detector = LeaveOut.for_ensemble(ensemble, std=(0.5,))
-    assert detector.passes == Passes(4, 2)
-    assert detector.state is State.TUNED
-    assert detector.tuned_on == "iSUN (epochs)"
-    assert detector.with_hyperparameters(eps=0.0).tuned_on == "iSUN (epochs)"
-    tuned = detector.tune(ensemble, [toy.images[:20]], [toy.strangers[:20]])
-    assert tuned.tuned_on == "iSUN (epochs), OOD samples"
-    save_detector(tuned, tmp_path / "detector.safetensors")
-    loaded = load_detector(tmp_path / "detector.safetensors")
-    assert isinstance(loaded, LeaveOut)
-    assert (loaded.tuned_on, loaded.selected_on) == (tuned.tuned_on, "iSUN")
-    assert torch.equal(loaded.score_images(ensemble, toy.images), tuned.score_images(ensemble, toy.images))
-    with pytest.raises(DetectorError, match=r"chosen on iSUN but this one says nothing: make it with LeaveOut\.of"):
-        LeaveOut().score_images(ensemble, toy.images)

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from offaxis.errors import DataError
 from offaxis.training import Recipe
-from offaxis.training.plan import Plan
+from offaxis.training.recipe import ImagePlan
 
 
-def plan(images: int, batch: int, processes: int = 1, rank: int = 0, epochs: int = 2, seed: int = 0) -> Plan:
-    return Plan(images, Recipe(epochs, batch), seed, processes, rank)
+def plan(images: int, batch: int, processes: int = 1, rank: int = 0, epochs: int = 2, seed: int = 0) -> ImagePlan:
+    return ImagePlan(images=images, recipe=Recipe(epochs, batch), seed=seed, processes=processes, rank=rank)
 
 
 @given(st.integers(1, 3), st.integers(2, 6), st.integers(0, 40))

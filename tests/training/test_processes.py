@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+
+from tests.waiting import eventually
 
 OPTIONS = ["--id", "small-digits", "--network", "wrn-10-1", "--batch-size", "64", "--seed", "2", "--quiet"]
 
@@ -29,21 +30,24 @@ def lines(out: Path) -> list[dict[str, float]]:
     return [r for r in map(json.loads, (out / "log.jsonl").read_text().splitlines()) if r["kind"] == "step"]
 
 
+def kill_after(out: Path, epochs: int, *more: str) -> None:
+    """Start a training and kill it in the epoch after this many, or while the next checkpoint is written."""
+    log, process = out / "log.jsonl", subprocess.Popen(command(out, *more), env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def is_there() -> bool:
+        _, *later = log.read_text().split('"kind": "epoch"') if log.exists() else [""]
+        return len(later) >= epochs and '"kind": "step"' in "".join(later[epochs - 1 :])
+
+    assert eventually(lambda: process.poll() is not None or is_there(), 120)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
 def test_killed_without_warning_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     assert run(straight, "--epochs", "4").returncode == 0
-    for wanted in (1, 3):  # twice: in some epoch after the first checkpoint, and in a later one
-        more = ["--epochs", "4", "--log-every", "1"] + (["--resume"] if wanted > 1 else [])
-        process = subprocess.Popen(command(broken, *more), env={**os.environ, "OMP_NUM_THREADS": "1"})
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            log = broken / "log.jsonl"
-            if log.exists() and log.read_text().count('"kind": "epoch"') >= wanted:
-                break
-            time.sleep(0.01)
-        time.sleep(0.05)  # somewhere inside the next epoch, or inside the writing of a checkpoint
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    kill_after(broken, 1, "--epochs", "4", "--log-every", "1")
+    kill_after(broken, 3, "--epochs", "4", "--log-every", "1", "--resume")
     finished = run(broken, "--epochs", "4", "--resume")
     assert finished.returncode == 0, finished.stderr
     first, second = load_file(straight / "model.safetensors"), load_file(broken / "model.safetensors")
@@ -59,14 +63,14 @@ def test_sigterm_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    while process.poll() is None and not (tmp_path / "run" / "checkpoint.safetensors").exists():
-        time.sleep(0.02)
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    assert eventually(lambda: process.poll() is not None or checkpoint.exists(), 120)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "Stopped by SIGTERM" in said
-    assert "--resume" in said
-    assert "Traceback" not in said
+    assert "Stopped by SIGTERM" in stderr
+    assert "--resume" in stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.parametrize("precision", ["64-true", "32-true"])
@@ -76,7 +80,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path, precision: str) ->
     In 32 bits they agree until the first unit whose input is zero but for rounding falls on the other side of a ReLU, which
     takes a few steps; another number of threads does the same. In 64 bits that does not happen.
     """
-    common = ("--epochs", "1", "--log-every", "1", "--precision", precision, "--accelerator", "cpu")
+    common = ("--epochs", "1", "--log-every", "1", "--precision", precision, "--device", "cpu")
     one, two = run(tmp_path / "one", *common), run(tmp_path / "two", *common, "--devices", "2", "--sync-bn")
     assert one.returncode == 0, one.stderr
     assert two.returncode == 0, two.stderr
@@ -98,7 +102,7 @@ def test_torchrun_starts_it_too(tmp_path: Path) -> None:
         "1",
         "--devices",
         "2",
-        "--accelerator",
+        "--device",
         "cpu",
     ]
     done = subprocess.run(

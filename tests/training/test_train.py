@@ -210,6 +210,7 @@ def test_in_64_bits_it_trains_validates_and_is_scored() -> None:
     images = few()
     trained = train(network(), images, SHORT, fabric=fabric("64-true"), validation=images, quiet=True)
     assert trained.history[-1]["validation_accuracy"] > 0
+    assert trained.normalise is not None
     scores = Cosine().score_images(trained.classifier, trained.normalise(images.images[:5]))
     assert scores.dtype == torch.float64
 

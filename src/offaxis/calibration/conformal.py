@@ -1,8 +1,8 @@
 """ID scores -> p-values and thresholds, with a guarantee for finitely many calibration images.
 
 Scores are those of a detector: larger = more out-of-distribution. If a new ID image and the n calibration images are
-exchangeable, then p = (1 + how many calibration scores are at least as large) / (n + 1) satisfies P(p <= alpha) <= alpha
-for every alpha and n (Vovk, Gammerman, Shafer 2005). Ties count against a flag, so that they cost power and never validity.
+exchangeable, then p = (1 + number of calibration scores that are at least as large) / (n + 1) satisfies P(p <= alpha) <= alpha
+for every alpha and n (Vovk, Gammerman, Shafer 2005). Ties count against a flag: they cost power, never validity.
 """
 
 import math
@@ -19,14 +19,14 @@ Floats = NDArray[np.float64]
 
 
 def check_alpha(alpha: float) -> float:
-    """A level strictly between 0 and 1."""
+    """Return a level strictly between 0 and 1, or raise ArgumentError."""
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < 1:
         raise ArgumentError(f"Expected `alpha` to be a number between 0 and 1, such as 0.05, but got {alpha!r}.")
     return float(alpha)
 
 
 def smallest_count(alpha: float) -> int:
-    """The fewest calibration images with which anything can be flagged at level alpha: ceil(1 / alpha) - 1.
+    """Return the fewest calibration images with which anything can be flagged at level alpha: ceil(1 / alpha) - 1.
 
     With n images the smallest p-value is 1 / (n + 1).
 
@@ -54,7 +54,7 @@ def check_count(count: int, alpha: float, whose: str = "") -> None:
 
 
 def p_values(scores: Floats, calibration: Floats) -> Floats:
-    """Scores (N,) and sorted calibration scores (n,) -> p-values (N,) in [1 / (n + 1), 1]; small = out-of-distribution.
+    """Compute p-values (N,) in [1 / (n + 1), 1] of scores (N,), given sorted calibration scores (n,): small = OOD.
 
     Example:
         >>> p_values(np.array([0.0, 2.5, 9.0]), np.array([1.0, 2.0, 3.0]))
@@ -65,7 +65,7 @@ def p_values(scores: Floats, calibration: Floats) -> Floats:
 
 
 def threshold(calibration: Floats, alpha: float) -> float:
-    """The score above which an image is flagged: ``score > threshold`` exactly where ``p <= alpha``.
+    """Return the score above which an image is flagged: ``score > threshold`` exactly where ``p <= alpha``.
 
     Args:
         calibration: sorted scores (n,) of ID images.
@@ -77,18 +77,18 @@ def threshold(calibration: Floats, alpha: float) -> float:
     """
     check_count(len(calibration), alpha)
     if np.any(calibration[1:] < calibration[:-1]):
-        raise ArgumentError("Expected calibration scores in rising order but got others: sort them.")
+        raise ArgumentError("Expected calibration scores in rising order but these are not: sort them.")
     return float(calibration[len(calibration) - allowed(len(calibration), alpha)])
 
 
 def allowed(count: int, alpha: float) -> int:
-    """K = floor(alpha (n + 1)): an image is flagged where fewer than k calibration scores are at least as large."""
+    """Return k = floor(alpha (n + 1)): an image is flagged where fewer than k calibration scores are at least as large."""
     return math.floor(_exact(alpha) * (count + 1))
 
 
 @dataclass(frozen=True)
 class FlagRate:
-    """What share of new ID images a calibration flags in the long run: Beta(k, n + 1 - k) over calibration sets.
+    """The false positive rate of a calibration in the long run: Beta(k, n + 1 - k) over calibration sets.
 
     Attributes:
         mean: over all calibration sets of this size; at most alpha.
@@ -101,7 +101,7 @@ class FlagRate:
 
 
 def flag_rate(count: int, alpha: float) -> FlagRate:
-    """The law of the share of ID images that is flagged, for n = ``count`` calibration images without ties.
+    """Compute the distribution of the share of ID images that is flagged, for n = ``count`` images without ties.
 
     The guarantee holds on average over calibration sets; a given set may flag more or less, by this much. With ties
     fewer images are flagged.
@@ -115,20 +115,20 @@ def flag_rate(count: int, alpha: float) -> FlagRate:
 
     check_count(count, alpha)
     law = beta(allowed(count, alpha), count + 1 - allowed(count, alpha))
-    return FlagRate(float(law.mean()), float(law.ppf(0.05)), float(law.ppf(0.95)))
+    return FlagRate(mean=float(law.mean()), low=float(law.ppf(0.05)), high=float(law.ppf(0.95)))
 
 
 def check_scores(scores: Floats) -> Floats:
-    """Scores (N,) in float64, refused where they are not finite."""
+    """Return scores (N,) in float64, or raise CalibrationError where they are not finite."""
     values = np.asarray(scores, np.float64)
     if values.ndim != 1 or not np.isfinite(values).all():
         raise CalibrationError(
             f"Expected finite scores of shape (N,) but got shape {values.shape} with {int((~np.isfinite(values)).sum())} that "
-            "are NaN or infinite. Look at those images, and at the training."
+            "are NaN or infinite. Check those images and the training."
         )
     return values
 
 
 def _exact(alpha: float) -> Fraction:
-    """0.1 as one tenth: a product with the nearest binary fraction can fall just short of a whole number."""
+    """Return 0.1 as one tenth: a product with the nearest binary fraction can fall just short of a whole number."""
     return Fraction(repr(check_alpha(alpha)))

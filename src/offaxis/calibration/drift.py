@@ -1,18 +1,18 @@
-r"""Has the stream as a whole left the training distribution? A conformal test martingale on online p-values.
+r"""Detect that a stream of images has drifted from the training distribution: a conformal test martingale.
 
-Each image is compared with the bag of all scores so far, calibration images first, and then joins it; with ties broken at
-random its p-value is uniform and independent of those before, as long as the stream is exchangeable with the calibration
-images (Vovk, Gammerman, Shafer 2005, chapter 7). Against that the watch bets, and
+Each image is compared with all scores so far, calibration images first, and then joins them; with ties broken at random
+its online p-value is uniform and independent of those before, as long as the stream is exchangeable with the calibration
+images (Vovk, Gammerman, Shafer 2005, chapter 7). The martingale bets against that, and
 
 .. math:: M_n = R_n + \sum_k A_{k,n}, \qquad P\bigl(\sup_n M_n \ge 1/\text{level}\bigr) \le \text{level}
 
 holds over a stream of any length (Ville). A :math:`A_k` is what has been wagered with the bet
 :math:`f_k(p) = (1 - w_k) + w_k a_k p^{a_k - 1}`, which wins where small p-values are too many; R is a reserve out of which
-a little goes into play at every step, so that a change after a long quiet time still finds money to bet with.
+a little goes into play at every step, so that a drift after a long quiet time still finds money to bet with.
 
-A *fixed* calibration set is not valid for this: its own luck can be bet against for ever, and a martingale that learns how
-would alarm on nearly every long ID stream (benchmarks/stream_watch.py). Nor is a stream with memory (the frames of a
-video, one user's photographs): neighbours are not exchangeable.
+A *fixed* calibration set is not valid for this: its sampling error can be bet against for ever, and a martingale that learns
+how would alarm on nearly every long ID stream (benchmarks/stream_watch.py). Nor is a stream with memory (the frames of
+a video, one user's photographs): neighbours are not exchangeable.
 """
 
 import math
@@ -28,14 +28,14 @@ from offaxis.errors import ArgumentError
 
 BITS = 22
 BETS = ((0.03, 0.2), (0.1, 0.2), (0.3, 0.3), (0.8, 0.5))
-"""(w, a): from a few very strange images among many to a shift of all."""
+"""(w, a): from a few far OOD images among many to a shift of all."""
 
 
 class ScoreCounts:
-    """Scores and how many of them are above a given one, in O(log) time and constant memory, however many come.
+    """Counts of scores above a given one, in O(log) time and constant memory, however many scores are added.
 
-    Scores are kept to their first 22 bits (a relative step of 2^-13), a rule that is fixed beforehand, so that p-values
-    stay exact: scores that fall together are ties. The counts are a Fenwick tree.
+    Scores are rounded to their first 22 bits (a relative step of 2^-13), a rule that is fixed beforehand, so that
+    p-values stay exact: scores that round to the same value are ties. The counts are a Fenwick tree.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class ScoreCounts:
         self.count = 0
 
     def add(self, score: float) -> tuple[int, int]:
-        """Put a score in; (how many others are larger, how many are equal, itself among them)."""
+        """Add a score and return how many others are larger and how many are equal, itself included."""
         place = slot(score)
         below, upto = self._below(place), self._below(place + 1)
         larger, equal = self.count - upto, upto - below + 1
@@ -55,7 +55,7 @@ class ScoreCounts:
         return larger, equal
 
     def _below(self, place: int) -> int:
-        """How many scores are in slots before this one."""
+        """Count the scores in slots before this one."""
         total, tree = 0, self.tree
         while place:
             total += tree[place]
@@ -64,7 +64,7 @@ class ScoreCounts:
 
 
 def slot(score: float) -> int:
-    """The first 22 bits of a score as float32, in an order that follows that of the scores."""
+    """Return the first 22 bits of a score as float32, as a number that orders as the scores do."""
     try:
         bits: int = struct.unpack("<I", struct.pack("<f", score))[0]
     except OverflowError:  # beyond float32: the last slot on its side
@@ -73,15 +73,15 @@ def slot(score: float) -> int:
     return ordered >> (32 - BITS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DriftState:
-    """What the watch says.
+    """The state of a drift monitor.
 
     Attributes:
-        images: how many it has seen since it began.
+        images: the number of images since it began.
         log10_wealth: log10 of the martingale now; about 0 or below while nothing has changed.
-        log10_largest: the largest that it has been.
-        level: the chance of ever alarming on a stream that does not change.
+        log10_largest: log10 of its largest value so far.
+        level: the probability of ever alarming on a stream that does not drift.
         alarm: whether the martingale has reached 1 / level.
         alarmed_at: the number of the image at which it did; None where it has not.
     """
@@ -95,10 +95,10 @@ class DriftState:
 
 
 class Martingale:
-    """Money that is bet against p-values being uniform.
+    """Wealth from bets against p-values being uniform.
 
     Args:
-        level: the chance of ever reaching 1 / level while they are.
+        level: the probability of ever reaching 1 / level while they are.
     """
 
     def __init__(self, level: float = 0.01) -> None:
@@ -128,27 +128,31 @@ class Martingale:
             self.alarmed_at = self.images
 
     def state(self) -> DriftState:
-        """Where it stands."""
+        """Return the state after the images so far."""
         ten = math.log(10)
-        alarm = self.alarmed_at is not None
         return DriftState(
-            self.images, self.log_wealth / ten, self.log_largest / ten, self.level, alarm, self.alarmed_at
+            images=self.images,
+            log10_wealth=self.log_wealth / ten,
+            log10_largest=self.log_largest / ten,
+            level=self.level,
+            alarm=self.alarmed_at is not None,
+            alarmed_at=self.alarmed_at,
         )
 
 
 class DriftMonitor:
-    """Looks at one score after another and says when the stream has left the distribution of the calibration images.
+    """Takes one score after another and raises an alarm when the stream has left the calibration distribution.
 
     Args:
         calibration: scores (n,) of ID images; larger = more out-of-distribution.
-        level: the chance of ever alarming on a stream that does not change.
+        level: the probability of ever alarming on a stream that does not drift.
         seed: of the random numbers that break ties.
 
     Example:
-        >>> watch = Watch(np.random.default_rng(0).normal(size=500), level=0.01)
+        >>> monitor = DriftMonitor(np.random.default_rng(0).normal(size=500), level=0.01)
         >>> for score in np.random.default_rng(1).normal(3, 1, size=50):
-        ...     _ = watch.add(float(score))
-        >>> watch.state().alarm
+        ...     _ = monitor.add(float(score))
+        >>> monitor.state().alarm
         True
     """
 
@@ -157,31 +161,31 @@ class DriftMonitor:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the stream and begin anew with the calibration images."""
+        """Discard the stream and start again from the calibration images."""
         self._random = random.Random(self.seed)
         self._martingale = Martingale(self.level)
-        self._bag = ScoreCounts()
+        self._counts = ScoreCounts()
         for score in self.calibration.tolist():
-            self._bag.add(score)
+            self._counts.add(score)
 
     def add(self, score: float) -> float:
-        """See one image: its score -> its online p-value in (0, 1], uniform while nothing changes."""
-        larger, equal = self._bag.add(score)
-        p = (larger + (1 - self._random.random()) * equal) / self._bag.count
+        """Add the score of one image and return its online p-value in (0, 1], uniform while nothing drifts."""
+        larger, equal = self._counts.add(score)
+        p = (larger + (1 - self._random.random()) * equal) / self._counts.count
         self._martingale.bet(p)
         return p
 
     def state(self) -> DriftState:
-        """Where it stands."""
+        """Return the state after the images so far."""
         return self._martingale.state()
 
 
 def _reserve(step: int) -> float:
-    """What is not yet in play after so many steps: it falls slowly, so that no change comes too late to be bet on."""
+    """Return the reserve after so many steps: it falls slowly, so that no drift comes too late to be bet on."""
     return 1 / math.sqrt(1 + step / 100)
 
 
 def _log_sum(first: float, second: float) -> float:
-    """log(exp(first) + exp(second))."""
+    """Compute log(exp(first) + exp(second))."""
     high, low = max(first, second), min(first, second)
     return high if low == -math.inf else high + math.log1p(math.exp(low - high))

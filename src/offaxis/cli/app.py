@@ -1,18 +1,47 @@
-"""The program ``offaxis``: one thin command a file, errors without tracebacks."""
+"""The program ``offaxis``: thin commands, errors without tracebacks.
+
+Modules of this folder import nothing heavy at their top, so that the program starts at once: torch, NumPy, and every
+room that needs them are imported inside the commands.
+"""
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
 from offaxis import __version__
 from offaxis.errors import ArgumentError, OffaxisError, TrainingStopped
 
+HEAD_NAMES = ("cosine", "linear", "deconf-c", "deconf-i", "deconf-e", "isomax", "logitnorm", "t2fnorm", "elogitnorm")
+RECIPE_NAMES = ("laptop", "short", "paper-wide-resnet", "paper-densenet")
+POOL_NAMES = ("paper-one-vs-one", "paper-frame-free", "paper-framed", "embedded", "here")
+METRIC_NAMES = (
+    "auroc",
+    "aupr_in",
+    "aupr_out",
+    "accuracy_at_tpr95",
+    "fpr_at_tpr95",
+    "fpr_at_tpr95_ood",
+    "detection_error",
+)
+"""The names that help texts list, without the import of what they name; a test compares them."""
+
+
+class Program(TyperGroup):
+    """A command group that remembers the words that it was called with."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words, and parse them."""
+        ctx.obj = ("offaxis", *args)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="offaxis",
-    help="Tells whether an image is one that a classifier was trained for.",
+    cls=Program,
+    help="Out-of-distribution detection for image classifiers.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -20,8 +49,14 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def command_words(context: typer.Context) -> tuple[str, ...]:
+    """Return the words that a command was called with, ``offaxis`` first."""
+    words: tuple[str, ...] = context.find_root().obj
+    return words
+
+
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"offaxis {__version__}")
         raise typer.Exit
 
@@ -32,51 +67,53 @@ def offaxis_command(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Tells whether an image is one that a classifier was trained for."""
+    """Out-of-distribution detection for image classifiers."""
 
 
 def example(*commands: str) -> str:
-    """The epilogue of a command's help: examples that can be pasted."""
+    """Return the end of a command's help: examples that can be pasted."""
     return "\n\n".join(f"[bold]Example[/bold]   [cyan]{command}[/cyan]" for command in commands)
 
 
+def print_note(text: str, style: str | None = None) -> None:
+    """Print a sentence to standard error, as it is."""
+    from rich.console import Console
+
+    Console(stderr=True).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 def main() -> None:
-    """Run the command line; what a user got wrong is told in a sentence, with exit code 2."""
+    """Run the command line; a user's error is one sentence, with exit code 2."""
     try:
         app()
     except TrainingStopped as stopped:
-        Console(stderr=True).print(str(stopped), style="yellow", markup=False, highlight=False)
+        print_note(str(stopped), "yellow")
         sys.exit(stopped.exit_code)
     except OffaxisError as error:
-        console = Console(stderr=True)
-        console.print("error:", style="bold red", end=" ")
-        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        from rich.console import Console
+
+        Console(stderr=True).print("error:", style="bold red", end=" ")
+        print_note(str(error))
         sys.exit(2)
 
 
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or mps.")]
+Device = Annotated[
+    str, typer.Option(help="Where networks run: auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:1, ... or mps.")
+]
+Data = Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")]
+Quiet = Annotated[bool, typer.Option(help="Show no progress.")]
+Network = Annotated[
+    str | None,
+    typer.Option(help="file.py:function that makes the network, where the run or bundle holds only its weights."),
+]
 
 
-def usable(device: str) -> str:
-    """The device, once a number has been there and back.
+def choice(option: str, value: str, names: tuple[str, ...]) -> Any:
+    """Return the value of an option if it is one of some names.
 
     Raises:
-        ArgumentError: PyTorch knows no such device or cannot use it here; the message names those that it can.
+        ArgumentError: it is another.
     """
-    try:
-        torch.zeros(1, device=device).item()
-    except (
-        RuntimeError,
-        AssertionError,
-        ImportError,
-    ):  # by whether PyTorch knows it, was built for it, or has a plug-in
-        raise ArgumentError(
-            f"Expected --device to be one that PyTorch can use here ({', '.join(devices())}) but got {device!r}."
-        ) from None
-    return device
-
-
-def devices() -> list[str]:
-    """The devices that there are, such as cpu, cuda:0 and cuda:1."""
-    found = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-    return [*found, "mps"] if torch.backends.mps.is_available() else found
+    if value not in names:
+        raise ArgumentError(f"Expected {option} to be one of {', '.join(names)} but got {value!r}.")
+    return value

@@ -1,19 +1,15 @@
-"""``offaxis bundle``, ``calibrate`` and ``export``: a run -> a bundle, calibrated anew, and as an ONNX file."""
+"""``offaxis bundle``, ``calibrate`` and ``export``: a run -> a bundle, a new calibration, an ONNX file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from offaxis.cli.app import app, example
-from offaxis.cli.score import Network
+from offaxis.cli.app import Data, Device, Network, app, command_words, example, print_note
 from offaxis.errors import ArgumentError
 
-Alpha = Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")]
-PerClass = Annotated[bool, typer.Option(help="Verdicts hold for each predicted class.")]
-Data = Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")]
-AsFolder = Annotated[bool, typer.Option("--folder", help="Write a folder instead of one file.")]
+if TYPE_CHECKING:
+    from offaxis.deploy.model import Model
 
 
 @app.command(
@@ -24,28 +20,37 @@ AsFolder = Annotated[bool, typer.Option("--folder", help="Write a folder instead
     ),
 )
 def bundle_command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders that offaxis train --out made.", metavar="RUN...")],
+    context: typer.Context,
+    networks: Annotated[
+        list[str],
+        typer.Argument(
+            help="Folders of training runs, or file.py:function that returns a Classifier.", metavar="RUN..."
+        ),
+    ],
     calibrate: Annotated[
         str, typer.Option(help="ID images that nothing was trained on: a set (its test images), folder or archive.")
     ],
     out: Annotated[Path, typer.Option(help="The bundle, by custom x.oax.")],
-    together: Annotated[
+    kind: Annotated[
         str,
         typer.Option(
             "--as",
-            help="Several networks as one: ensemble (averaged), paired (the first names the class, the second judges "
-            "familiarity) or leave-out (in the order of their folds).",
+            help="Several networks as one: ensemble (averaged), paired (the first predicts the class, the second gives "
+            "the detection score) or leave-out (in the order of their folds).",
         ),
     ] = "single",
     detector_run: Annotated[
-        Path | None, typer.Option(help="The same as a second RUN and --as paired: its network judges familiarity.")
+        str | None,
+        typer.Option(help="The same as a second RUN and --as paired: its network gives the detection score."),
     ] = None,
     detector: Annotated[
         str | None,
-        typer.Option(help="How familiarity is judged.", show_default="cosine, cosine-ensemble or leave-out"),
+        typer.Option(
+            help="The detector, with arguments as in knn:k=10.", show_default="cosine, cosine-ensemble or leave-out"
+        ),
     ] = None,
-    alpha: Alpha = 0.05,
-    per_class: PerClass = False,
+    alpha: Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")] = 0.05,
+    per_class: Annotated[bool, typer.Option(help="Verdicts hold for each predicted class.")] = False,
     trained_on: Annotated[
         str | None, typer.Option(help="The training images, where the run does not name a known set.")
     ] = None,
@@ -53,57 +58,68 @@ def bundle_command(
         bool, typer.Option("--unchecked", help="Do not look for calibration images among the training images.")
     ] = False,
     size: Annotated[int | None, typer.Option(help="Height and width of images, with --unchecked.", min=1)] = None,
-    folder: AsFolder = False,
+    folder: Annotated[bool, typer.Option("--folder", help="Write a folder instead of one file.")] = False,
+    network: Network = None,
+    device: Device = "auto",
     data: Data = None,
 ) -> None:
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
-    from offaxis.deploy.assemble import Wanted, assemble
+    from offaxis.deploy.assemble import make_model
+    from offaxis.jobs import open_runs
 
     if detector_run is not None:
-        if together not in ("single", "paired"):
-            raise ArgumentError(
-                f"Expected --detector-run for a pair but got --as {together} beside it: name one of them."
-            )
-        runs, together = [*runs, detector_run], "paired"
-    wanted = Wanted(tuple(runs), calibrate, together, detector, alpha, per_class, trained_on, unchecked, size, data)
-    model = assemble(wanted)
+        if kind not in ("single", "paired"):
+            raise ArgumentError(f"Expected --detector-run for a pair but got --as {kind} beside it: name one of them.")
+        networks, kind = [*networks, detector_run], "paired"
+    model = make_model(
+        open_runs(networks, network),
+        calibrate,
+        kind=kind,
+        detector=detector,
+        alpha=alpha,
+        per_class=per_class,
+        trained_on=trained_on,
+        unchecked=unchecked,
+        size=size,
+        device=device,
+        data=data,
+        command=command_words(context),
+    )
     model.save(out, folder=folder)
     _report(model, out)
 
 
 @app.command("calibrate", epilog=example("offaxis calibrate digits.oax photos/ --alpha 0.01"))
 def calibrate_command(
-    bundle: Annotated[Path, typer.Argument(help="A bundle; it is changed in place unless --out says otherwise.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle; it is changed in place without --out.")],
     images: Annotated[str, typer.Argument(help="ID images: a set (its test images), a folder or an archive.")],
     out: Annotated[Path | None, typer.Option(help="Write another bundle.", show_default="BUNDLE itself")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Another level.", show_default="as it was")] = None,
-    per_class: Annotated[bool | None, typer.Option(help="Verdicts per class.", show_default="as it was")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Another level.", show_default="unchanged")] = None,
+    per_class: Annotated[bool | None, typer.Option(help="Verdicts per class.", show_default="unchanged")] = None,
     network: Network = None,
+    device: Device = "auto",
     data: Data = None,
 ) -> None:
-    """Calibrate a bundle anew, on other ID images or for another level; nothing is trained."""
+    """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
-    from offaxis.deploy.open import made_by
 
-    model = load(bundle, made_by(network))
+    model = load(bundle, network).to(device)
     model = model.recalibrated(images_like(images, model.preprocessing.shape, data), alpha, per_class)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
 
 
-def _report(model: "object", path: Path) -> None:
-    from offaxis.deploy.model import Model
-
-    assert isinstance(model, Model)
+def _report(model: "Model", path: Path) -> None:
+    """Print the detector, its threshold and the share of ID images that it will flag."""
     calibration = model.calibration
     about = f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above"
     level = f"(alpha {calibration.alpha:g})"
     if calibration.per_class:
-        used = [value for value in calibration.class_thresholds() if value is not None]
+        thresholds = [value for value in calibration.class_thresholds() if value is not None]
         rates = [rate for rate in calibration.class_flag_rates() if rate is not None]
         lines = [
-            f"{about} {min(used):.4g} to {max(used):.4g}, by predicted class {level}.",
+            f"{about} {min(thresholds):.4g} to {max(thresholds):.4g}, by predicted class {level}.",
             f"In the long run it flags {min(r.mean for r in rates):.2%} to {max(r.mean for r in rates):.2%} of the ID images "
             "of a class; nine of ten calibration sets of these sizes give "
             f"{min(r.low for r in rates):.2%} to {max(r.high for r in rates):.2%}.",
@@ -122,7 +138,7 @@ def _report(model: "object", path: Path) -> None:
         )
     if not len(model.used):
         lines.append("It was not checked whether calibration images were used for training.")
-    Console(stderr=True).print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    print_note("\n".join(lines))
 
 
 @app.command("export", epilog=example("offaxis export digits.oax --onnx digits.onnx"))
@@ -133,16 +149,12 @@ def export_command(
 ) -> None:
     """Write a bundle as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out."""
     from offaxis.deploy.bundle import load
-    from offaxis.deploy.onnx import export, names
-    from offaxis.deploy.open import made_by
+    from offaxis.deploy.onnx import export_onnx, output_names
 
-    model = load(bundle, made_by(network))
-    difference = export(model, onnx)
+    model = load(bundle, network)
+    difference = export_onnx(model, onnx)
     channels, height, width = model.preprocessing.shape
-    Console(stderr=True).print(
-        f"{onnx}: pixels uint8 (N, {channels}, {height}, {width}) -> {', '.join(names(model))}. onnxruntime and PyTorch differ "
-        f"by {difference:.1g} at most.",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+    print_note(
+        f"{onnx}: pixels uint8 (N, {channels}, {height}, {width}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
+        f"differ by {difference:.1g} at most."
     )

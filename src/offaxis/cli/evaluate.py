@@ -1,47 +1,33 @@
-"""``offaxis evaluate``: networks x detectors x sets -> a results store."""
+"""``offaxis evaluate`` and ``offaxis report``: networks x detectors x sets -> a results store -> tables and one page."""
 
-import functools
 import re
-from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from offaxis.cli.app import Device, app, example, usable
-from offaxis.data import ImageSet, limit_images, load_images
-from offaxis.data.splits import VALIDATION_IMAGES
-from offaxis.errors import ArgumentError
-from offaxis.evaluation import (
-    POOLS,
-    EvaluatedNetwork,
-    Result,
-    Store,
-    ensemble,
-    evaluate,
-    leave_out_ensemble,
-    make_detectors,
-    normalised,
-    open_network,
-    paired,
-    sets_for,
+from offaxis.cli.app import (
+    METRIC_NAMES,
+    POOL_NAMES,
+    Data,
+    Device,
+    Network,
+    Quiet,
+    app,
+    choice,
+    command_words,
+    example,
+    print_note,
 )
-from offaxis.evaluation.summary import summarise
+from offaxis.errors import ArgumentError
+from offaxis.jobs import EvaluationRun, Kind, ProtocolName, evaluate_run
 
-PROTOCOLS: dict[str, tuple[Literal["one-vs-one", "less-biased"], ...]] = {
-    "one-vs-one": ("one-vs-one",),
-    "less-biased": ("less-biased",),
-    "both": ("one-vs-one", "less-biased"),
-}
-TOGETHER: dict[str, Callable[[Sequence[EvaluatedNetwork], str | None], EvaluatedNetwork]] = {
-    "ensemble": ensemble,
-    "paired": paired,
-    "leave-out": leave_out_ensemble,
-}
+if TYPE_CHECKING:
+    from offaxis.evaluation import Result
+
 SHOWN = 20
+"""Rows of the table in the terminal."""
 
 
 @app.command(
@@ -49,6 +35,7 @@ SHOWN = 20
     epilog=example("offaxis evaluate runs/digits --ood letters,photographs,gaussian --out results/digits"),
 )
 def evaluate_command(
+    context: typer.Context,
     networks: Annotated[
         list[str],
         typer.Argument(
@@ -59,18 +46,24 @@ def evaluate_command(
     id: Annotated[
         str | None, typer.Option(help="The ID set: a name or a folder.", show_default="what the run was trained on")
     ] = None,
-    ood: Annotated[str, typer.Option(help=f"OOD sets with commas: names, folders, or {', '.join(POOLS)}.")] = "here",
+    ood: Annotated[
+        str, typer.Option(help=f"OOD sets with commas: names, folders, or {', '.join(POOL_NAMES)}.")
+    ] = "here",
     detectors: Annotated[
         str,
-        typer.Option(help="Detectors with commas: names, arguments as in knn:k=10, or native, zoo, all."),
+        typer.Option(help="Detectors with commas: names, arguments as in knn:k=10, or native, pytorch-ood, all."),
     ] = "native",
-    protocol: Annotated[str, typer.Option(help=f"How detectors are tuned: {', '.join(PROTOCOLS)}.")] = "one-vs-one",
+    protocol: Annotated[
+        str, typer.Option(help=f"How detectors are tuned: {', '.join(get_args(ProtocolName))}.")
+    ] = "one-vs-one",
     tune: Annotated[
         bool, typer.Option(help="Report detectors that have a grid tuned too, beside their published values.")
     ] = True,
-    together: Annotated[
-        str, typer.Option("--as", help="The networks: each by itself (single), or as one: ensemble, paired, leave-out.")
+    kind: Annotated[
+        str,
+        typer.Option("--as", help="The networks: each by itself (single), or as one: ensemble, paired, leave-out."),
     ] = "single",
+    network: Network = None,
     label: Annotated[
         str | None, typer.Option(help="What tables call the networks.", show_default="network and head")
     ] = None,
@@ -83,91 +76,117 @@ def evaluate_command(
     ] = None,
     validation: Annotated[
         int, typer.Option(help="Images of each set that tuning may see; never more than a fifth.", min=0)
-    ] = VALIDATION_IMAGES,
+    ] = 1000,
     batch_size: Annotated[int, typer.Option(help="Images at a time.", min=1)] = 256,
-    device: Device = "cpu",
-    data: Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")] = None,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    device: Device = "auto",
+    data: Data = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Compare detectors on trained networks; stop it and start it again as you like."""
-    if protocol not in PROTOCOLS:
-        raise ArgumentError(f"Expected --protocol to be one of {', '.join(PROTOCOLS)} but got {protocol!r}.")
-    usable(device)
-    console = Console(stderr=True, quiet=quiet)
+    """Compare detectors on trained networks; it can be stopped at any time and resumes where it stopped."""
+    run = EvaluationRun(
+        networks=tuple(networks),
+        network=network,
+        id=id,
+        ood=_parts(ood),
+        detectors=_parts(detectors),
+        protocol=choice("--protocol", protocol, get_args(ProtocolName)),
+        tune=tune,
+        kind=choice("--as", kind, get_args(Kind)),
+        label=label,
+        images=images,
+        fit_images=fit_images,
+        validation=validation,
+        batch_size=batch_size,
+    )
 
     def note(text: str) -> None:
-        console.print(text, style="yellow", highlight=False, markup=False)
+        if not quiet:
+            print_note(text, "yellow")
 
-    @functools.cache  # networks share the sets, and their checksums
-    def tested(name: str, like: str | None) -> ImageSet:
-        return limit_images(
-            load_images(name, "test", root=data, like=None if like is None else tested(like, None)), images
-        )
-
-    store = Store(out)
-    made: list[Result] = []
-    for subject in _subjects(networks, together, label):
-        id_name = id or subject.id
-        if id_name is None:
-            raise ArgumentError(f"Name the ID set of {subject.origin}: --id NAME.")
-        names, left_out = sets_for(id_name, _words(ood), data)
-        for name, reason in left_out.items():
-            note(f"{name} is left out: {reason}.")
-        training = functools.cache(functools.partial(_training, id_name, data, fit_images))
-        ready = normalised(subject, id_name, training)
-        ready.network.to(device)
-        made += evaluate(
-            ready,
-            tested(id_name, None),
-            [tested(name, id_name) for name in names],
-            make_detectors(_words(detectors), ready),
-            store,
-            training_images=training,
-            fitted_on=f"{fit_images or 'all'} training images of {id_name}",
-            protocols=PROTOCOLS[protocol],
-            tune=tune,
-            validation=validation,
-            batch_size=batch_size,
-            quiet=quiet,
-            note=note,
-        )
+    results = evaluate_run(
+        run, out=out, device=device, data=data, command=command_words(context), quiet=quiet, note=note
+    )
     if not quiet:
-        _show(made, store)
+        _show(results, out)
 
 
-def _training(id_name: str, data: Path | None, count: int | None) -> ImageSet:
-    return limit_images(load_images(id_name, "train", root=data), count)
+def _parts(text: str) -> tuple[str, ...]:
+    """Return the parts between commas that are not inside brackets."""
+    return tuple(word.strip() for word in re.split(r",(?![^(\[]*[)\]])", text) if word.strip())
 
 
-def _subjects(paths: list[str], together: str, label: str | None) -> list[EvaluatedNetwork]:
-    if together not in ("single", *TOGETHER):
-        raise ArgumentError(f"Expected --as to be single, {', '.join(TOGETHER)} but got {together!r}.")
-    found = [open_network(path, label if together == "single" else None) for path in paths]
-    if together == "single":
-        return found
-    return [TOGETHER[together](found, label)]
+def _show(results: "list[Result]", store: Path) -> None:
+    """Print the mean AUROC of every detector; the two protocols apart, where they differ."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
 
+    from offaxis.evaluation.summary import summarise
 
-def _words(text: str) -> list[str]:
-    """The parts between commas that are not inside brackets."""
-    return [word.strip() for word in re.split(r",(?![^(\[]*[)\]])", text) if word.strip()]
-
-
-def _show(results: list[Result], store: Store) -> None:
-    """The mean AUROC of every detector, and where the rest is; the protocols apart, as far as they differ."""
-    found = [("the tested set", s) for s in summarise(results)]
-    found += [("another set", s) for s in summarise(results, "less-biased by tested set") if s.state == "tuned"]
+    rows = [("the tested set", s) for s in summarise(results)]
+    rows += [("another set", s) for s in summarise(results, "less-biased by tested set") if s.state == "tuned"]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("network", "detector", "tuned on"):
         table.add_column(column)
-    for column in ("AUROC %", "least", "tests"):
+    for column in ("AUROC %", "lowest", "tests"):
         table.add_column(column, justify="right")
-    ranked = sorted(found, key=lambda item: -item[1].groups["all"].mean)
+    ranked = sorted(rows, key=lambda row: -row[1].groups["all"].mean)
     for where, s in ranked[:SHOWN]:
         numbers = [f"{100 * value:.2f}" for value in (s.groups["all"].mean, min(s.cells.values()))]
         tests = str(sum(cell.count for cell in s.rows.values()))
         table.add_row(s.network, s.method, where if s.state == "tuned" else "", *numbers, tests)
-    console = Console(stderr=True)
-    console.print(table)
+    Console(stderr=True).print(table)
     more = f"{len(ranked) - SHOWN} more rows, tables" if len(ranked) > SHOWN else "Tables"
-    console.print(f"{more} and a page: offaxis report {store.path} --out DIR", highlight=False, markup=False)
+    print_note(f"{more} and a page: offaxis report {store} --out DIR")
+
+
+if TYPE_CHECKING:
+    from offaxis.data import ImageSet
+
+
+@app.command("report", epilog=example("offaxis report results/digits --out report"))
+def report_command(
+    store: Annotated[Path, typer.Argument(help="The folder that [cyan]offaxis evaluate --out[/cyan] was given.")],
+    out: Annotated[Path, typer.Option(help="Folder for report.md, tables/ and index.html.")],
+    metrics: Annotated[
+        str, typer.Option(help=f"Metrics with commas; the first one ranks: {', '.join(METRIC_NAMES)}.")
+    ] = "auroc,accuracy_at_tpr95,aupr_in",
+    thumbnails: Annotated[
+        int, typer.Option(help="Images with the highest and the lowest scores of each detector; 0 for none.", min=0)
+    ] = 6,
+    paper: Annotated[
+        bool, typer.Option(help="Put the paper's numbers beside ours, where it has the same sets.")
+    ] = False,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Out-of-distribution detection",
+    archive: Annotated[
+        int | None,
+        typer.Option(
+            help="Also write a small copy of the store, OUT/results, with scores of so many images of each set.", min=1
+        ),
+    ] = None,
+    data: Data = None,
+) -> None:
+    """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
+    from offaxis.evaluation.store import Store, archive_store
+    from offaxis.reports.page import write_page
+    from offaxis.reports.report import write_tables
+    from offaxis.reproduce.tables import beside_view
+
+    names = [word.strip() for word in metrics.split(",") if word.strip()]
+    if not names or not set(names) <= set(METRIC_NAMES):
+        raise ArgumentError(f"Expected metrics out of {', '.join(METRIC_NAMES)} but got {metrics!r}.")
+    results = Store.existing(store)
+    sections = write_tables(results, out, names, beside_view if paper else None)
+    page = out / "index.html"
+    write_page(results, sections, page, title=title, thumbnails=thumbnails, load=partial(_load, data))
+    typer.echo(f"The page: {page}")
+    typer.echo(f"Tables: {out / 'report.md'} and {out / 'tables'}")
+    if archive is not None:
+        archive_store(results, out / "results", archive)
+        typer.echo(f"A small copy of the results: {out / 'results'}")
+
+
+def _load(root: Path | None, name: str, like: "ImageSet | None") -> "ImageSet":
+    from offaxis.data import load_images
+
+    return load_images(name, "test", root=root, like=like, force=True)

@@ -1,27 +1,31 @@
-"""``offaxis reproduce`` and ``offaxis bench``: a table or a figure of the paper, from training to the file."""
+"""``offaxis paper``, ``reproduce`` and ``bench``: the paper's tables, and each of them again from training to the file."""
 
 import json
-import os
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from offaxis.cli.app import Device, app, example, usable
-from offaxis.errors import ArgumentError, RunError
-from offaxis.reproduce.cost import PAPER, Cost, measure_cost
+from offaxis.cli.app import Data, Device, Quiet, app, choice, example, print_note
+from offaxis.errors import ArgumentError
+from offaxis.reproduce.paper import CITATION, TABLES, PaperCell, as_csv, paper_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
     from offaxis.reproduce.commands import Command
+    from offaxis.reproduce.cost import Cost
     from offaxis.reproduce.items import PaperItem
     from offaxis.reproduce.settings import Settings
-
-OF_THE_RECIPE = ("epochs", "batch_size", "learning_rate", "weight_decay", "clip", "crop", "flip", "decay_head")
-"""Options of ``offaxis train`` that change the recipe."""
 
 
 @app.command("reproduce", epilog=example("offaxis reproduce one-vs-one --scale laptop --dry-run"))
@@ -34,7 +38,7 @@ def reproduce_command(
     runs: Annotated[
         Path | None, typer.Option(help="Folder with trained networks; what is there is used.", show_default="OUT/runs")
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Say what would be done, and how long it would take here.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Show what would be done, and how long it would take here.")] = False,
     list_steps: Annotated[
         bool,
         typer.Option("--list", help="Print the commands, one a line; each can run on any machine, trainings first."),
@@ -48,170 +52,264 @@ def reproduce_command(
     epochs: Annotated[
         int | None, typer.Option(help="Epochs of each training.", show_default="the recipe's", min=1)
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Where image sets are kept.", show_default="OFFAXIS_DATA")] = None,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    device: Device = "auto",
+    data: Data = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Make a table or a figure of the paper again; what is there already is not computed again."""
-    from offaxis.reproduce.commands import Reproduction
-    from offaxis.reproduce.items import ITEMS
-    from offaxis.reproduce.items import paper_item as item_of
+    """Compute a table or a figure of the paper again; what is there already is not computed again."""
+    from rich.console import Console
+
+    from offaxis.reproduce.commands import Reproduction, TrainCommand
+    from offaxis.reproduce.items import ITEMS, paper_item
 
     console = Console(quiet=quiet)
     if item is None:
-        for found in ITEMS.values():
-            console.print(f"[cyan]{found.name:<20}[/cyan]{found.title}", highlight=False)
+        for entry in ITEMS.values():
+            console.print(f"[cyan]{entry.name:<20}[/cyan]{entry.title}", highlight=False)
         return
-    if data is not None:
-        os.environ["OFFAXIS_DATA"] = str(data)
-    size = _scale(scale, id, seeds, network, recipe, epochs)
     folder = out or Path("reproduce") / scale
-    chain = Reproduction(size, folder, runs or folder / "runs")
-    wanted = item_of(item)
-    steps = list({step.words: step for step in wanted.steps(chain)}.values())
-    steps.sort(key=lambda step: step.words[0] != "train")
-    left = [step for step in steps if not step.done]
-    if not list_steps:
-        for step in steps:
-            _check_network(step)
+    settings = _settings(scale, id, seeds, network, recipe, epochs)
+    chain = Reproduction(settings, folder, runs or folder / "runs", data=data, device=device)
+    chosen = paper_item(item)
+    steps = list({step.words: step for step in chosen.steps(chain)}.values())
+    steps.sort(key=lambda step: not isinstance(step, TrainCommand))
     if list_steps:
         for step in steps:
             console.print(step.command, soft_wrap=True, highlight=False, markup=False)
-    elif dry_run:
-        _explain(console, wanted, steps, left, folder / item)
-    else:
-        for step in left:
-            step.forget()  # what follows from a network that is trained now is done anew, even by a later call
-        _run(left, quiet)
-        for path in wanted.finish(chain, folder / item):
-            console.print(str(path), highlight=False, markup=False, soft_wrap=True)
+        return
+    for step in steps:
+        step.check()
+    left = [step for step in steps if not step.done]
+    if dry_run:
+        _explain(console, chosen, steps, left)
+        console.print(f"Then tables or figures are written into {folder / item}.", highlight=False, markup=False)
+        return
+    for step in left:
+        step.forget()  # evaluations of a network that is trained now are repeated, even by a later call
+    _run(left, quiet)
+    for path in chosen.finish(chain, folder / item):
+        console.print(str(path), highlight=False, markup=False, soft_wrap=True)
 
 
-def _scale(
+def _settings(
     name: str, ids: str | None, seeds: int | None, network: str | None, recipe: str | None, epochs: int | None
 ) -> "Settings":
-    from dataclasses import replace
-
+    """Return the settings of a scale with what the options change."""
+    from offaxis.jobs import RecipeOverrides
     from offaxis.reproduce.settings import SCALES, NetworkRecipe
     from offaxis.training import RECIPES
 
     if name not in SCALES:
         raise ArgumentError(f"Expected --scale to be paper or laptop but got {name!r}.")
-    if recipe is not None and recipe not in RECIPES:
-        raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
-    size = SCALES[name]()
-    networks = (NetworkRecipe(network, recipe or "laptop"),) if network else size.networks
-    if recipe and not network:
-        networks = tuple(replace(t, recipe=recipe) for t in networks)
-    if epochs is not None:
-        networks = tuple(replace(t, options=(*t.options, "--epochs", str(epochs))) for t in networks)
+    if recipe is not None:
+        choice("--recipe", recipe, tuple(RECIPES))
+    settings = SCALES[name]()
+    networks = settings.networks
+    if network:
+        networks = (NetworkRecipe(architecture=network, recipe=recipe or "laptop"),)
+    elif recipe:
+        networks = tuple(replace(entry, recipe=recipe) for entry in networks)
+    changed = RecipeOverrides(epochs=epochs)
+    networks = tuple(replace(entry, overrides=entry.overrides.updated(changed)) for entry in networks)
     chosen = tuple(word.strip() for word in ids.split(",")) if ids else None
-    return size.replace(networks=networks, ids=chosen, seeds=tuple(range(seeds)) if seeds else None)
+    return settings.replace(networks=networks, ids=chosen, seeds=tuple(range(seeds)) if seeds else None)
 
 
-def _check_network(step: "Command") -> None:
-    """Refuse a network that is there already but was trained by another recipe."""
-    from offaxis.training import RECIPES
-    from offaxis.training.run import read_about
-
-    folder = step.outcome.parent if step.outcome else None
-    if folder is None or not (step.done or (folder / "run.json").exists()):
-        return
-    program = typer.main.get_command(app)
-    assert isinstance(program, typer.core.TyperGroup)
-    said = program.commands["train"].make_context("train", list(step.words[1:])).params
-    given = {name: said[name] for name in OF_THE_RECIPE}
-    wanted = RECIPES[said["recipe"]]().replace(**given).to_json()
-    left_open = {"crop", "flip"} - {
-        name for name, value in given.items() if value is not None
-    }  # they follow the images
-    trained = read_about(folder)["settings"]["recipe"]
-    differs = [name for name in wanted if name in trained and name not in left_open and wanted[name] != trained[name]]
-    if differs:
-        raise RunError(
-            f"Expected a network trained with {_named(wanted, differs)} but the one in {folder} was trained with "
-            f"{_named(trained, differs)}: name other folders (--out, --runs), or remove this one and the results that came "
-            "of it."
-        )
-
-
-def _named(recipe: dict[str, Any], names: list[str]) -> str:
-    return ", ".join(f"{name} {recipe[name]}" for name in names)
-
-
-def _explain(console: Console, item: "PaperItem", steps: "list[Command]", left: "list[Command]", folder: Path) -> None:
-    from offaxis.reproduce.cost import seconds, spoken
+def _explain(console: "Console", item: "PaperItem", steps: "Sequence[Command]", left: "Sequence[Command]") -> None:
+    """Print the commands, which of them are done, and how long the others would take."""
+    from offaxis.reproduce.commands import EvaluateCommand, TrainCommand
+    from offaxis.reproduce.cost import duration_text, total_seconds
 
     console.print(f"{item.title}", style="bold", highlight=False)
     for step in steps:
         console.print(
             f"{'done ' if step.done else '     '} {step.command}", highlight=False, markup=False, soft_wrap=True
         )
-    for kind, name in (("train", "trainings"), ("evaluate", "evaluations")):
-        own = [step for step in left if step.words[0] == kind]
+    for kind, name in ((TrainCommand, "trainings"), (EvaluateCommand, "evaluations")):
+        own = [step for step in left if isinstance(step, kind)]
         if own:
-            forward, backward = (sum(getattr(step.work, way) for step in own) for way in ("forward", "backward"))
+            forward, backward = sum(step.cost.forward for step in own), sum(step.cost.backward for step in own)
             console.print(
                 f"{len(own)} {name} to do: {forward / 1e6:,.2f} million images forward, {backward / 1e6:,.2f} million back, "
-                f"about {spoken(seconds(own))} on this machine, one after the other.",
+                f"about {duration_text(total_seconds(own))} on this machine's CPU, one after the other.",
                 highlight=False,
             )
     if not left:
         console.print("Nothing is left to compute.", highlight=False)
-    console.print(f"Then tables or figures are written into {folder}.", highlight=False, markup=False)
 
 
-def _run(steps: "list[Command]", quiet: bool) -> None:
-    command = typer.main.get_command(app)
+def _run(steps: "Sequence[Command]", quiet: bool) -> None:
+    """Run commands one after the other, in this process."""
+
+    def note(text: str) -> None:
+        if not quiet:
+            print_note(text)
+
     for number, step in enumerate(steps, 1):
         if not quiet:
-            Console(stderr=True).print(
-                f"[{number}/{len(steps)}] {step.command}", style="bold", markup=False, highlight=False
-            )
-        command.main([*step.words, *(["--quiet"] if quiet else [])], prog_name="offaxis", standalone_mode=False)
-        step.mark()
+            print_note(f"[{number}/{len(steps)}] {step.command}", "bold")
+        step.run(quiet=quiet, note=note)
 
 
-bench_app = typer.Typer(name="bench", help="What things cost on this machine.", no_args_is_help=True)
+bench_app = typer.Typer(name="bench", help="Computing times on this machine.", no_args_is_help=True)
 
 
 @bench_app.callback()
 def bench() -> None:
-    """What things cost on this machine."""
+    """Measure computing times on this machine."""
 
 
 @bench_app.command("cost", epilog=example("offaxis bench cost --network wrn-16-4 --rounds 3"))
 def cost_command(
     network: Annotated[
         list[str] | None,
-        typer.Option(help=f"wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH; repeatable [{', '.join(PAPER)}]."),
+        typer.Option(
+            help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH; repeatable.", show_default="densenet-100-12 and wrn-28-10"
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Images in a batch.", min=1)] = 128,
-    rounds: Annotated[int, typer.Option(help="Batches that the median goes over.", min=1)] = 5,
-    device: Device = "cpu",
+    rounds: Annotated[int, typer.Option(help="Batches that the median is taken over.", min=1)] = 5,
+    device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One object a network, as JSON lines.")] = False,
 ) -> None:
-    """The paper's table of computing times: seconds per batch for Mahalanobis, ODIN and the cosine score."""
-    usable(device)
-    waiting = Console(stderr=True)
+    """Measure the paper's table of computing times: seconds per batch for Mahalanobis, ODIN and the cosine score."""
+    from rich.console import Console
+
+    from offaxis.networks.inference import resolve_device
+    from offaxis.reproduce.cost import PAPER, measure_cost
+
+    where = str(resolve_device(device))
     costs = []
     for name in network or PAPER:
-        with waiting.status(name) as status:
-            costs.append(measure_cost(name, batch, rounds, device, status.update))
+        with Console(stderr=True).status(name) as status:
+            costs.append(measure_cost(name, batch, rounds, where, status.update))
     if as_json:
         for cost in costs:
             typer.echo(json.dumps(asdict(cost)))
     else:
-        Console().print(_table(costs, batch, device))
+        Console().print(_table(costs, batch, where))
 
 
-def _table(costs: list[Cost], batch: int, device: str) -> Table:
+def _table(costs: "list[Cost]", batch: int, device: str) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
     title = f"Seconds per batch of {batch} on {device}, median, and times the plain forward pass"
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
     table.add_column("Network")
     for column in ("Mahalanobis", "ODIN", "Cosine", "Plain forward"):
         table.add_column(column, justify="right")
     for cost in costs:
-        found = (cost.mahalanobis, cost.odin, cost.cosine)
-        cells = [f"{seconds:.3f} ({seconds / cost.forward:.2f}x)" for seconds in found]
+        cells = [
+            f"{seconds:.3f} ({seconds / cost.forward:.2f}x)" for seconds in (cost.mahalanobis, cost.odin, cost.cosine)
+        ]
         table.add_row(cost.network, *cells, f"{cost.forward:.3f}")
     return table
+
+
+_METRICS = {
+    "accuracy_at_tpr": "Accuracy at TPR 95 %",
+    "auroc": "AUROC (%)",
+    "aupr_in": "AUPR-In (%)",
+    "accuracy": "Accuracy (%)",
+    "seconds": "Seconds",
+}
+
+
+@app.command("paper", epilog=example("offaxis paper one-vs-one --network wrn-28-10 --id cifar100 --metric auroc"))
+def paper_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="Which table; without it they are listed.")
+    ] = None,
+    network: Annotated[str | None, typer.Option(help="This network only: densenet-100-12 or wrn-28-10.")] = None,
+    id: Annotated[str | None, typer.Option(help="This ID set only: cifar10 or cifar100.")] = None,
+    metric: Annotated[str | None, typer.Option(help="This metric only: auroc, aupr_in, accuracy_at_tpr.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="One line per number, with every name as printed.")] = False,
+) -> None:
+    """Print the paper's own numbers, as printed there."""
+    console = Console(emoji=False)
+    if name is None:
+        _list(console)
+        return
+    cells = paper_table(name)
+    for column, value in (("network", network), ("id", id), ("metric", metric)):
+        cells = _only(cells, column, value)
+    if csv:
+        typer.echo(as_csv(cells), nl=False)
+        return
+    console.print(f"[bold]Table {TABLES[name].number}[/bold]  {TABLES[name].title}", highlight=False)
+    groups: dict[tuple[str, ...], list[PaperCell]] = {}
+    for cell in cells:
+        groups.setdefault(_group(cell), []).append(cell)
+    for group, some in groups.items():
+        console.print(_drawn(some, ", ".join(group)), highlight=False)
+    for note in TABLES[name].notes:
+        console.print(f"• {note}", style="dim", highlight=False)
+
+
+def _list(console: Console) -> None:
+    shown = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    shown.add_column("table", style="cyan", no_wrap=True)
+    shown.add_column("no.", justify="right")
+    shown.add_column("numbers", justify="right")
+    shown.add_column("what it shows")
+    for entry in TABLES.values():
+        shown.add_row(entry.name, str(entry.number), str(len(paper_table(entry.name))), entry.title)
+    console.print(shown, highlight=False)
+    console.print(CITATION, style="dim", highlight=False)
+
+
+def _only(cells: list[PaperCell], column: str, value: str | None) -> list[PaperCell]:
+    """Return the cells with this value in a column, by offaxis's name or the paper's."""
+    if value is None:
+        return cells
+    word = value.casefold()
+    kept = [
+        cell
+        for cell in cells
+        if word in (getattr(cell, column).casefold(), getattr(cell, f"printed_{column}", "").casefold())
+    ]
+    if not kept:
+        known = ", ".join(filter(None, _values(cells, column)))
+        raise ArgumentError(
+            f"Expected --{column} to be one of {known} but got {value!r}."
+            if known
+            else f"The table has no column {column}: leave out --{column} {value}."
+        )
+    return kept
+
+
+def _group(cell: PaperCell) -> tuple[str, ...]:
+    """Return what cells of one shown table share: metric, and network and ID set where lines are OOD sets."""
+    together = (cell.network, cell.id) if cell.ood and cell.table != "ablation" else ()
+    return _METRICS[cell.metric], *together
+
+
+def _drawn(cells: list[PaperCell], title: str) -> Table:
+    """Return a table: a line for each OOD set, network or variant, a column for each method, or ID set of the ablation."""
+    first = cells[0]
+    labels, across = ["ood"], "method"
+    if first.table == "ablation":
+        labels, across = ["printed_method"], "id"
+    elif not first.ood:
+        labels = [column for column in ("network", "id") if getattr(first, column)]
+    shown = Table(
+        box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True, title=title, title_justify="left"
+    )
+    for label in labels:
+        shown.add_column(label.replace("printed_method", "variant"), style="cyan", no_wrap=True)
+    columns = _values(cells, across)
+    for column in columns:
+        shown.add_column(column, justify="right", no_wrap=True)
+    lines: dict[tuple[str, ...], dict[str, Text]] = {}  # not str, which would be searched for markup
+    for cell in cells:
+        text = "-" if cell.mean is None else cell.printed.replace("(", " (")
+        line = lines.setdefault(tuple(getattr(cell, label) for label in labels), {})
+        line[getattr(cell, across)] = Text(text, "bold" if cell.bold else "")
+    for names, values in lines.items():
+        shown.add_row(*map(Text, names), *(values.get(column, Text()) for column in columns))
+    return shown
+
+
+def _values(cells: Iterable[PaperCell], column: str) -> list[str]:
+    return list(dict.fromkeys(getattr(cell, column) for cell in cells))

@@ -1,4 +1,4 @@
-"""``offaxis score``: a verdict for each of many images."""
+"""``offaxis score`` and ``offaxis serve``: a verdict for each of many images, as rows of a file or over HTTP."""
 
 import io
 import sys
@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
-from offaxis.cli.app import app, example
-from offaxis.errors import ArgumentError, DataError
-
-Network = Annotated[
-    str | None, typer.Option(help="module:function that makes the network, where the bundle holds only its weights.")
-]
+from offaxis.cli.app import Device, Network, Quiet, app, example, print_note
+from offaxis.errors import ArgumentError, DataError, MissingPackageError
 
 
 @app.command("score", epilog=example("offaxis score digits.oax photos/ more.zip --out scores.csv"))
@@ -35,31 +30,40 @@ def score_command(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads that decode, or workers of Ray.", show_default="by cores")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
-    strangest: Annotated[int, typer.Option(min=0, help="Images on the page of the strangest.")] = 49,
+    top: Annotated[int, typer.Option(min=0, help="Images on the sheet of those with the highest scores.")] = 49,
     network: Network = None,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:
-    """Judge images: one row each with class, probability, cosine, score, p-value and verdict, or why there is none.
+    """Score images: one row each with class, probability, cosine, score, p-value and verdict, or the error.
 
-    Beside the rows a summary (.summary.json) and a page of the strangest images (.strangest.png) are written.
+    A summary (.summary.json) and a sheet of the images with the highest scores (.top.png) are written beside the rows.
     """
     from offaxis.deploy.bundle import load
-    from offaxis.deploy.open import made_by
-    from offaxis.deploy.scoring import ScoringOptions, score_images
-    from offaxis.deploy.scoring.run import sentences
+    from offaxis.deploy.scoring import ScoringOptions, score_images, sentences
 
     if engine == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")
-    model = load(bundle, made_by(network))
-    options = ScoringOptions(out, format, batch, engine, workers, resume, overwrite, strangest, quiet)
+    model = load(bundle, network).to(device)
+    options = ScoringOptions(
+        out=out,
+        format=format,
+        batch=batch,
+        engine=engine,
+        workers=workers,
+        resume=resume,
+        overwrite=overwrite,
+        top=top,
+        quiet=quiet,
+    )
     summary = score_images(bundle, model, _paths(paths or ["-"]), options)
-    Console(stderr=True).print(sentences(summary), markup=False, highlight=False, soft_wrap=True)
+    print_note(sentences(summary))
 
 
 def _paths(given: list[str]) -> Iterator[str]:
-    """The paths as they were typed, with a list from standard input in place of a dash."""
+    """Return the paths, with a list from standard input in place of a dash."""
     absent = [path for path in given if path != "-" and not Path(path).exists()]
     if absent:
         raise DataError(
@@ -76,3 +80,62 @@ def _lines() -> Iterator[str]:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # names of files need not be UTF-8
     return (name for line in sys.stdin if (name := line.rstrip("\r\n")))
+
+
+@app.command("serve", epilog=example("offaxis serve digits.oax --port 8000"))
+def serve_command(
+    bundle: Annotated[Path, typer.Argument(help="A bundle.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; by default this machine alone is served.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the bearer token that requests must carry (else OFFAXIS_TOKEN).")
+    ] = None,
+    token: Annotated[str | None, typer.Option(envvar="OFFAXIS_TOKEN", hidden=True)] = None,
+    level: Annotated[float, typer.Option(help="Probability that the drift monitor ever raises a false alarm.")] = 0.01,
+    max_body: Annotated[int, typer.Option(min=1, help="Megabytes of one request.")] = 16,
+    max_images: Annotated[int, typer.Option(min=1, help="Images of one request.")] = 32,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of one image.")] = 16_000_000,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered with 503.")] = 256,
+    batch: Annotated[int, typer.Option(min=1, help="Images that go through the network together.")] = 32,
+    network: Network = None,
+    device: Device = "auto",
+) -> None:
+    """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
+    from offaxis.deploy.bundle import load
+
+    try:
+        from offaxis.server.body import Limits
+        from offaxis.server.run import is_local, make_server, serve
+    except ImportError as error:
+        raise MissingPackageError(
+            f"The service needs more packages ({error}): pip install 'offaxis[serve]'."
+        ) from error
+    limits = Limits(
+        body_bytes=max_body * 2**20,
+        bodies_bytes=max(max_body * 2**20, Limits.bodies_bytes),
+        images=max_images,
+        pixels=max_pixels,
+        queue=queue,
+        batch=batch,
+    )
+    model = load(bundle, network).to(device)
+    secret = _token(token_file, token)
+    server = make_server(model, host=host, port=port, token=secret, limits=limits, level=level)
+    if secret is None and not is_local(host):
+        print_note(f"Every client that reaches {host} can use this service: --token-file requires a token.", "yellow")
+    print_note(f"offaxis serves {bundle} at http://{host}:{port}  (Ctrl-C stops it)")
+    serve(server)
+
+
+def _token(file: Path | None, given: str | None) -> str | None:
+    if file is None:
+        return given or None
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"Expected a token in {file} but it cannot be read ({error}).") from error
+    if not text:
+        raise ArgumentError(f"Expected a token in {file} but it is empty.")
+    return text

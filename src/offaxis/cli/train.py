@@ -1,47 +1,46 @@
 """``offaxis train``: images -> a trained network in a folder."""
 
-from functools import partial
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
-import torch
 import typer
-from rich.console import Console
 
-from offaxis.cli.app import app, example
-from offaxis.data import PUBLISHED, load_images
+from offaxis.cli.app import (
+    HEAD_NAMES,
+    RECIPE_NAMES,
+    Data,
+    Device,
+    Quiet,
+    app,
+    command_words,
+    example,
+    print_note,
+)
 from offaxis.errors import ArgumentError
-from offaxis.heads import HEADS, Head, HeadLike
-from offaxis.networks import by_name
-from offaxis.training import RECIPES, Loss, cross_entropy, train
-from offaxis.training.run import labels_of
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
-NOT_MIRRORED = ("digits", "small-digits", "mnist", "kmnist", "notmnist", "svhn", "gtsrb")
-"""Sets whose images mean something else, or nothing, in a mirror."""
-
-Precision = Literal["32-true", "16-mixed", "bf16-mixed", "64-true"]
+from offaxis.jobs import Precision, RecipeOverrides, TrainingRun, train_run
 
 
 @app.command("train", epilog=example("offaxis train --id digits --network wrn-10-2-half --epochs 12 --out runs/digits"))
 def train_command(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for the run: checkpoint, log and trained weights.")],
     id: Annotated[
         str, typer.Option(help="Images to train on: a name of [cyan]offaxis data list[/cyan] or a folder.")
     ] = "digits",
     network: Annotated[
-        str, typer.Option(help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH; -half halves the maps at once.")
+        str,
+        typer.Option(
+            help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH (-half halves the maps at once), timm:NAME, torchvision:NAME, "
+            "transformers:FOLDER or file.py:function."
+        ),
     ] = "wrn-10-4-half",
-    head: Annotated[str, typer.Option(help=f"Output layer: {', '.join(HEADS)}.")] = "cosine",
+    head: Annotated[str, typer.Option(help=f"Output layer: {', '.join(HEAD_NAMES)}.")] = "cosine",
     scale: Annotated[
         str | None,
         typer.Option(help="Scale of the head: predicted, learned or a number.", show_default="the head's own"),
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Size of an extra layer inside the cosine head.")] = None,
-    recipe: Annotated[str, typer.Option(help=f"Recipe to start from: {', '.join(RECIPES)}.")] = "laptop",
+    recipe: Annotated[str, typer.Option(help=f"Recipe to start from: {', '.join(RECIPE_NAMES)}.")] = "laptop",
     epochs: Annotated[int | None, typer.Option(help="Passes over the images.", show_default="the recipe's")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images a step.", show_default="the recipe's")] = None,
     learning_rate: Annotated[
@@ -50,7 +49,7 @@ def train_command(
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.", show_default="the recipe's")] = None,
     clip: Annotated[
         float | None,
-        typer.Option(help="Largest gradient, as a multiple of the usual one.", show_default="the recipe's"),
+        typer.Option(help="Largest gradient, as a multiple of the typical one.", show_default="the recipe's"),
     ] = None,
     flip: Annotated[
         bool | None, typer.Option(help="Mirror images at random.", show_default="not for digits and letters")
@@ -62,12 +61,12 @@ def train_command(
     dropout: Annotated[float, typer.Option(help="Dropout inside the network.")] = 0.0,
     leave_out: Annotated[
         str | None,
-        typer.Option(help="K/N: the K-th of N leave-out networks, to which a share of the classes is foreign."),
+        typer.Option(help="K/N: the K-th of N leave-out networks, for which a share of the classes is OOD."),
     ] = None,
     validate: Annotated[bool, typer.Option(help="Measure accuracy on the test images after each epoch.")] = False,
     seed: Annotated[int, typer.Option(help="Same seed, same machine: same weights.", min=0, max=2**63 - 1)] = 0,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    resume: Annotated[bool, typer.Option(help="Resume the run in --out.")] = False,
+    device: Device = "auto",
     devices: Annotated[int, typer.Option(help="Devices, or processes on the CPU, of each node.", min=1)] = 1,
     nodes: Annotated[
         int,
@@ -79,112 +78,62 @@ def train_command(
     precision: Annotated[Precision, typer.Option(help="Arithmetic.")] = "32-true",
     sync_bn: Annotated[bool, typer.Option(help="All batch normalisations span all processes.")] = False,
     log_every: Annotated[int | None, typer.Option(help="Steps between log lines.", show_default="ten an epoch")] = None,
-    data: Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")] = None,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    data: Data = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Train a network with a cosine head (or another) and keep it in a folder."""
-    if recipe not in RECIPES:
-        raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
-    make = by_name(network)
-    images = load_images(id, "train", root=data)
-    labels_of(images, "train on")
-    base = RECIPES[recipe]()
-    wanted = base.replace(
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        clip=clip,
-        crop=min(base.crop, min(images.shape[1:]) // 8) if crop is None else crop,
-        flip=(id not in NOT_MIRRORED) if flip is None else flip,
+    """Train a network with a cosine head (or another) and write it into a folder."""
+    run = TrainingRun(
+        id=id,
+        architecture=network,
+        head=head,
+        scale=_scale(scale),
+        hidden=hidden,
         decay_head=decay_head,
+        dropout=dropout,
+        leave_out=_fold(leave_out),
+        recipe=recipe,
+        overrides=RecipeOverrides(
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            clip=clip,
+            crop=crop,
+            flip=flip,
+        ),
+        seed=seed,
+        precision=precision,
     )
-    fabric = _fabric(accelerator, devices, nodes, precision)
-    fabric.launch()
-    torch.manual_seed(seed)
-    classifier = make(
-        num_classes=len(images.classes), in_channels=images.shape[0], dropout=dropout, head=_head(head, scale, hidden)
+    train_run(
+        run,
+        out=out,
+        resume=resume,
+        validate=validate,
+        device=device,
+        devices=devices,
+        nodes=nodes,
+        sync_bn=sync_bn,
+        log_every=log_every,
+        data=data,
+        command=command_words(context),
+        quiet=quiet,
+        note=(lambda _: None) if quiet else print_note,
     )
-    validation = load_images(id, "test", root=data) if validate else None
-    try:
-        trained = train(
-            classifier,
-            images,
-            wanted,
-            seed=seed,
-            out=out,
-            resume=resume,
-            normalise=PUBLISHED.get(id),
-            validation=validation,
-            fabric=fabric,
-            sync_bn=sync_bn,
-            log_every=log_every,
-            quiet=quiet,
-            loss=_loss(leave_out, len(images.classes)),
-        )
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()  # else its threads abort the process at exit
-    if fabric.is_global_zero and not quiet:
-        last = trained.history[-1]
-        Console(stderr=True).print(
-            f"Trained for {last['epoch']} epochs: loss {last['loss']:.3f}, training accuracy {last['accuracy']:.2%}. "
-            f"The network is in {out}.",
-            highlight=False,
-            markup=False,
-        )
 
 
-def _fabric(accelerator: str, devices: int, nodes: int, precision: Precision) -> "Fabric":
-    """Device, processes and arithmetic, where this machine has them."""
-    from lightning_fabric import Fabric  # takes a second to import
-
-    strategy = "ddp" if devices * nodes > 1 else "auto"
-    try:
-        return Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, precision=precision, strategy=strategy)
-    except (RuntimeError, ValueError, TypeError, ImportError) as error:
-        raise ArgumentError(
-            f"Expected --accelerator, --devices and --precision to be what this machine has but got {accelerator}, {devices} "
-            f"and {precision}: {' '.join(str(error).split())} Try --accelerator auto --devices 1."
-        ) from error
-
-
-def _loss(leave_out: str | None, num_classes: int) -> Loss:
-    """Cross-entropy, or that of one network of a leave-out ensemble; the classes are always dealt alike."""
-    if leave_out is None:
-        return cross_entropy
-    from offaxis.detectors import MarginEntropyLoss
-    from offaxis.networks.ensemble import folds
-
-    member, _, count = leave_out.partition("/")
-    if not (member.isdecimal() and count.isdecimal() and int(member) < int(count)):
-        raise ArgumentError(f"Expected --leave-out to be K/N with K from 0 to N - 1, as in 0/5, but got {leave_out!r}.")
-    return MarginEntropyLoss(folds(num_classes, int(count))[int(member)], num_classes)
-
-
-def _head(name: str, scale: str | None, hidden: int | None) -> HeadLike:
-    """The head that the options describe."""
-    options: dict[str, object] = {}
-    if scale is not None:
-        options["scale"] = scale if scale in ("predicted", "learned") else _number(scale)
-    if hidden is not None:
-        options["hidden"] = hidden
-    if not options or name not in HEADS:
-        return name  # an unknown name is refused where the head is made
-    made = partial(HEADS[name], **options)
-
-    def head(in_features: int, num_classes: int) -> Head:
-        try:
-            return made(in_features, num_classes)
-        except TypeError:
-            unknown = [f"--{o}" for o in options if o not in signature(HEADS[name]).parameters]
-            raise ArgumentError(f"The head {name!r} takes no {' and no '.join(unknown)}.") from None
-
-    return head
-
-
-def _number(text: str) -> float:
+def _scale(text: str | None) -> str | float | None:
+    if text is None or text in ("predicted", "learned"):
+        return text
     try:
         return float(text)
     except ValueError:
         raise ArgumentError(f"Expected --scale to be predicted, learned or a number but got {text!r}.") from None
+
+
+def _fold(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    member, _, count = text.partition("/")
+    if not (member.isdecimal() and count.isdecimal() and int(member) < int(count)):
+        raise ArgumentError(f"Expected --leave-out to be K/N with K from 0 to N - 1, as in 0/5, but got {text!r}.")
+    return int(member), int(count)

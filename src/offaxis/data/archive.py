@@ -1,4 +1,4 @@
-"""Tar and zip archives, unpacked without trusting them."""
+"""Tar and zip archives, unpacked and read without trusting them."""
 
 import lzma
 import shutil
@@ -45,7 +45,7 @@ class ArchiveLimits:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file has the name of an archive."""
+    """Tell whether a file has the name of an archive."""
     return path.name.lower().endswith(SUFFIXES)
 
 
@@ -85,7 +85,7 @@ def _move(source: Path, target: Path, archive: Path) -> None:
 
 
 def read_member(archive: Path, name: str, max_bytes: int = 2**30) -> bytes:
-    """One file of an archive.
+    """Read one file of an archive.
 
     Raises:
         DataError: it is not there, is too large, or the archive is damaged.
@@ -100,7 +100,7 @@ def read_member(archive: Path, name: str, max_bytes: int = 2**30) -> bytes:
 
 
 def read_each(archive: Path, max_bytes: int) -> Iterator[tuple[str, bytes | None]]:
-    """(name, content) of every plain file of an archive in order, without unpacking it; None where one is too large.
+    """Yield (name, content) of every plain file of an archive in order, without unpacking it; None where too large.
 
     Raises:
         DataError: it is damaged, or holds links or devices; what came before has been given.
@@ -128,7 +128,7 @@ def _unpack_into(archive: Path, room: Path, limits: ArchiveLimits) -> None:
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """(name, size, open file) of every plain file, in order."""
+    """Yield (name, size, open file) of every plain file, in order."""
     if archive.suffix.lower() == ".zip":
         with _naming(archive), zipfile.ZipFile(archive) as content:
             for info in content.infolist():
@@ -150,7 +150,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _check_end(pack: tarfile.TarFile, archive: Path) -> None:
-    """A whole tar archive ends with a block of zeros; one that was cut between two files does not."""
+    """Check that a tar archive ends with a block of zeros; one that was cut between two files does not."""
     assert pack.fileobj is not None
     pack.fileobj.seek(pack.offset)
     if pack.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -166,7 +166,7 @@ def _safe(name: str, archive: Path) -> PurePosixPath:
 
 @contextmanager
 def _naming(archive: Path) -> Iterator[None]:
-    """Damage that is met while reading becomes an error that names the archive."""
+    """Turn damage that is met while reading into an error that names the archive."""
     try:
         yield
     except _DAMAGE as error:

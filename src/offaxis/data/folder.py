@@ -1,4 +1,4 @@
-"""A folder of image files -> images, decoded when they are asked for, by several workers at once."""
+"""A folder of image files -> images, decoded at once or when they are read, by several workers."""
 
 import os
 from collections import deque
@@ -17,12 +17,11 @@ from offaxis.data.image_set import ImageSet, Skipped, TensorSet
 from offaxis.data.transforms import Shape, check_shape, fit
 from offaxis.errors import DataError
 
-IGNORED = frozenset(
-    {"thumbs.db", "desktop.ini", "__macosx"}
-)  # what systems leave behind, beside names with a dot first
+# files that operating systems leave behind, besides those whose names start with a dot
+IGNORED = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Files:
     """Image files in order, before any is decoded.
 
@@ -41,16 +40,19 @@ class Files:
     skipped: tuple[Skipped, ...] = ()
 
     def without(self, skipped: Sequence[Skipped]) -> "Files":
-        """The same files but these."""
+        """Return the same files without these."""
         left_out = {bad.path for bad in skipped}
         kept = [i for i, path in enumerate(self.paths) if str(path) not in left_out]
-        labels = None if self.labels is None else tuple(self.labels[i] for i in kept)
-        paths = tuple(self.paths[i] for i in kept)
-        return Files(paths, labels, self.classes, self.sorted_by_class, (*self.skipped, *skipped))
+        return replace(
+            self,
+            paths=tuple(self.paths[i] for i in kept),
+            labels=None if self.labels is None else tuple(self.labels[i] for i in kept),
+            skipped=(*self.skipped, *skipped),
+        )
 
 
 def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = ()) -> Files:
-    """All files of a folder and the folders in it, by name; one folder a class gives labels.
+    """List all images of a folder and the folders in it, by name; one folder a class gives labels.
 
     Classes are the folders directly inside, where there are at least two (or one of a known name) and no image lies
     beside them.
@@ -63,47 +65,47 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
     Raises:
         DataError: there is no image, a file is none and ``skip_bad`` is False, or a folder is none of ``classes``.
     """
-    found = sorted(_walk(folder))
-    skipped = [Skipped(str(path), "not an image file") for path in found if path.suffix.lower() not in SUFFIXES]
+    present = sorted(_walk(folder))
+    skipped = [Skipped(str(path), "not an image file") for path in present if path.suffix.lower() not in SUFFIXES]
     if skipped and not skip_bad:
         raise DataError(
             f"{skipped[0].path} is not an image file, and {folder} may hold nothing else "
-            f"(such files: {len(skipped)}): remove it, or ask for bad files to be skipped."
+            f"(such files: {len(skipped)}): remove it, or skip bad files (skip_bad=True, --skip-bad)."
         )
-    paths = tuple(path for path in found if path.suffix.lower() in SUFFIXES)
+    paths = tuple(path for path in present if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise DataError(f"Expected images in {folder} but there are none ({', '.join(sorted(SUFFIXES))}).")
     tops = [path.relative_to(folder).parts for path in paths]
     inside = sorted({parts[0] for parts in tops if len(parts) > 1})
     several = len(inside) > 1 or (bool(inside) and inside[0] in classes)
     if not several or any(len(parts) == 1 for parts in tops):
-        return Files(paths, sorted_by_class=bool(inside), skipped=tuple(skipped))
-    known = tuple(classes or inside)
-    strange = [name for name in inside if name not in known]
-    if strange:
+        return Files(paths=paths, sorted_by_class=bool(inside), skipped=tuple(skipped))
+    names = tuple(classes or inside)
+    unknown = [name for name in inside if name not in names]
+    if unknown:
         raise DataError(
-            f"Expected in {folder} only classes that there are in training ({', '.join(known[:8])}"
-            f"{', ...' if len(known) > 8 else ''}) but got {strange[0]}: take it out, or add it to the training images."
+            f"Expected in {folder} only classes that there are in training ({', '.join(names[:8])}"
+            f"{', ...' if len(names) > 8 else ''}) but got {unknown[0]}: take it out, or add it to the training images."
         )
-    number = {name: label for label, name in enumerate(known)}
+    number = {name: label for label, name in enumerate(names)}
     labels = tuple(number[parts[0]] for parts in tops)
-    return Files(paths, labels, known, True, tuple(skipped))
+    return Files(paths=paths, labels=labels, classes=names, sorted_by_class=True, skipped=tuple(skipped))
 
 
 def find_classes(folder: Path) -> tuple[str, ...]:
-    """The classes that ``find_images`` finds in a folder, whatever else lies there; none where it finds no labels."""
+    """Return the classes that ``find_images`` finds in a folder, whatever else lies there; none where it has no labels."""
     images = (path.relative_to(folder).parts for path in _walk(folder) if path.suffix.lower() in SUFFIXES)
     inside = {parts[0] if len(parts) > 1 else "" for parts in images}
     return () if "" in inside or len(inside) < 2 else tuple(sorted(inside))
 
 
 def ignored(name: str) -> bool:
-    """Whether a file or folder of this name is no part of a set."""
+    """Tell whether a file or folder of this name is no part of a set."""
     return name.startswith(".") or name.lower() in IGNORED
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every file below a folder that is not to be ignored; links are followed, but no folder is entered twice."""
+    """Yield every file below a folder that is not ignored; links are followed, but no folder is entered twice."""
     entered = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         here = Path(place)
@@ -118,7 +120,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 MEMORY_LIMIT = 2 * 2**30  # bytes of pixels: larger sets stay in their files
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reading:
     """How each file becomes an image.
 
@@ -135,7 +137,7 @@ class Reading:
     workers: int = min(8, os.cpu_count() or 1)
 
     def image(self, path: Path) -> NDArray[np.uint8]:
-        """A file -> uint8 (c, h, w).
+        """Decode a file and match it to the shape: uint8 (c, h, w).
 
         Raises:
             DataError: the file is damaged, is no image or has another size than it must have; it is named.
@@ -145,7 +147,7 @@ class Reading:
         if self.native is not None and (height, width) != self.native:
             raise DataError(
                 f"Expected an image of {self.native[1]}x{self.native[0]} but {path} is {width}x{height}: "
-                "remove it, or give the size that all images shall have."
+                "remove it, or give the size that all images are resized to (size=..., --size)."
             )
         if self.trim:
             image = image.crop((self.trim, self.trim, width - self.trim, height - self.trim))
@@ -153,7 +155,7 @@ class Reading:
 
 
 class FolderSet(ImageSet):
-    """Images that stay in their files until they are asked for."""
+    """Images that stay in their files until they are read."""
 
     def __init__(self, name: str, files: Files, reading: Reading) -> None:
         check_shape(reading.shape)
@@ -172,11 +174,11 @@ class FolderSet(ImageSet):
         return self.reading.shape
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> uint8 (B, c, h, w)."""
+        """Decode the images at these indices: uint8 (B, c, h, w)."""
         return next(self.stream([indices]))
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
-        """A batch for each tensor of indices, in order; the next two are decoded while one is used."""
+        """Yield a batch for each tensor of indices, in order; the next two are decoded while one is used."""
         with ThreadPoolExecutor(self.reading.workers) as pool:
             waiting: deque[list[Future[NDArray[np.uint8]]]] = deque()
             try:
@@ -198,13 +200,13 @@ class FolderSet(ImageSet):
         return batch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """When files are decoded, and what becomes of bad ones.
+    """When files are decoded, and what is done with bad ones.
 
     Attributes:
         skip_bad: whether files that cannot be read are left out and listed.
-        in_memory: all now (True), each when it is asked for (False), or whatever fits in ``MEMORY_LIMIT`` now (None).
+        in_memory: all now (True), each when it is read (False), or now if all fit in ``MEMORY_LIMIT`` (None).
         workers: threads; None for one a core, at most 8.
     """
 
@@ -212,19 +214,25 @@ class Decoding:
     in_memory: bool | None = None
     workers: int | None = None
 
-    def sparing(self, also: bool) -> "Decoding":
-        """The same, and bad files are skipped if ``also`` says so."""
-        return replace(self, skip_bad=self.skip_bad or also)
+    def also_skipping_bad(self, skip_bad: bool) -> "Decoding":
+        """Return the same, with bad files skipped also where ``skip_bad`` is True."""
+        return replace(self, skip_bad=self.skip_bad or skip_bad)
 
 
 def decoded(
-    name: str, files: Files, shape: Shape, how: Decoding, native: tuple[int, int] | None = None, trim: int = 0
+    name: str,
+    files: Files,
+    shape: Shape,
+    decoding: Decoding,
+    *,
+    native: tuple[int, int] | None = None,
+    trim: int = 0,
 ) -> ImageSet:
-    """The set of these files, in memory or lazily; see :class:`Reading` for ``native`` and ``trim``."""
-    reading = Reading(shape, native, trim, how.workers or Reading.workers)
+    """Make the set of these files, in memory or lazily; see :class:`Reading` for ``native`` and ``trim``."""
+    reading = Reading(shape=shape, native=native, trim=trim, workers=decoding.workers or Reading.workers)
     fits = len(files.paths) * int(np.prod(shape)) <= MEMORY_LIMIT
-    read = read_all if how.in_memory or (how.in_memory is None and fits) else read_lazily
-    return read(name, files, reading, how.skip_bad)
+    now = decoding.in_memory or (decoding.in_memory is None and fits)
+    return (read_all if now else read_lazily)(name, files, reading, decoding.skip_bad)
 
 
 def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> TensorSet:
@@ -250,7 +258,7 @@ def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) 
 
 
 def read_lazily(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> FolderSet:
-    """A set that decodes as it goes; where bad files are to be skipped, every file is tried once now."""
+    """Make a set that decodes files when they are read; to skip bad files, every file is tried once now."""
     if skip_bad:
         bad = [
             Skipped(str(path), str(result))

@@ -1,4 +1,4 @@
-"""Sets that are folders of images with lists beside them: Food-101, GTSRB."""
+"""Readers of sets that are folders of images, some with lists beside them: Food-101, GTSRB."""
 
 import csv
 from collections.abc import Sequence
@@ -11,12 +11,17 @@ GTSRB_CLASSES = tuple(f"{number:05d}" for number in range(43))
 
 
 def read_images(paths: Sequence[Path], skip_bad: bool = False) -> Files:
-    """A folder of images, or a folder per class."""
+    """List the images of a folder, or of a folder per class."""
     return find_images(paths[0], skip_bad)
 
 
+def read_parent_folder(paths: Sequence[Path]) -> Files:
+    """List the images of the folder that holds these class folders."""
+    return find_images(paths[0].parent)
+
+
 def read_food101(paths: Sequence[Path]) -> Files:
-    """Food-101: a list (``meta/test.txt``, lines such as ``apple_pie/1005649``) and the folder ``images``.
+    """List the images of Food-101: a list (``meta/test.txt``, lines such as ``apple_pie/1005649``) and the folder ``images``.
 
     Raises:
         DataError: the list is damaged, or an image in it is missing.
@@ -34,15 +39,15 @@ def read_food101(paths: Sequence[Path]) -> Files:
 
 
 def read_gtsrb_training(paths: Sequence[Path]) -> Files:
-    """GTSRB's training images: a folder per class with .ppm files, and a .csv beside them that is not needed."""
+    """List GTSRB's training images: a folder per class with .ppm files, and a .csv beside them that is not needed."""
     folder = paths[0]
-    found = sorted(folder.glob("*/*.ppm"))
-    names, labels = [str(path.relative_to(folder)) for path in found], [path.parent.name for path in found]
+    paths = sorted(folder.glob("*/*.ppm"))
+    names, labels = [str(path.relative_to(folder)) for path in paths], [path.parent.name for path in paths]
     return _listed(folder, names, labels, GTSRB_CLASSES, True)
 
 
 def read_gtsrb_test(paths: Sequence[Path]) -> Files:
-    """GTSRB's test images: the folder of .ppm files and ``GT-final_test.csv`` (Filename;…;ClassId).
+    """List GTSRB's test images: the folder of .ppm files and ``GT-final_test.csv`` (Filename;…;ClassId).
 
     Raises:
         DataError: the table is damaged, or an image in it is missing.
@@ -72,8 +77,12 @@ def _listed(
             "unpack the archive again."
         )
     number = {name: label for label, name in enumerate(classes)}
-    strange = sorted(set(labels) - set(number))
-    if strange:
-        raise DataError(f"Expected classes from {classes[0]} to {classes[-1]} in {folder} but got {strange[0]}.")
-    paths = tuple(folder / name for name in names)
-    return Files(paths, tuple(number[label] for label in labels), tuple(classes), sorted_by_class)
+    unknown = sorted(set(labels) - set(number))
+    if unknown:
+        raise DataError(f"Expected classes from {classes[0]} to {classes[-1]} in {folder} but got {unknown[0]}.")
+    return Files(
+        paths=tuple(folder / name for name in names),
+        labels=tuple(number[label] for label in labels),
+        classes=tuple(classes),
+        sorted_by_class=sorted_by_class,
+    )

@@ -1,14 +1,14 @@
-"""A set of images, whatever it was read from, and a short hash for every image."""
+"""A set of images as a torch Dataset, its statistics, and a short hash for every image."""
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from offaxis.errors import DataError
 
@@ -26,13 +26,63 @@ class Skipped:
     reason: str
 
 
-class ImageSet(ABC):
-    """N images of one size, with labels where they are known.
+@dataclass(frozen=True)
+class PixelStatistics:
+    """What one pass over the images of a set gives.
+
+    Attributes:
+        mean: of the pixels in [0, 1], by channel.
+        std: standard deviation likewise.
+        fingerprint: SHA-256 of the images and labels in order.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fingerprint: str
+
+
+class StatisticsPass:
+    """Sums and a digest over the images of a set, batch by batch: ``add`` each batch, then ``finish``."""
+
+    def __init__(self, count: int, shape: tuple[int, int, int]) -> None:
+        self.digest = _start_digest(count, shape)
+        self.total = torch.zeros(shape[0]).double()
+        self.squares = torch.zeros(shape[0]).double()
+        self.pixels = 0
+
+    def add(self, images: Tensor) -> None:
+        """Add a batch (B, c, h, w); the sums are in float64."""
+        _update_digest(self.digest, images)
+        values = to_unit(images).double().transpose(0, 1).flatten(1)
+        self.total += values.sum(1)
+        self.squares += values.square().sum(1)
+        self.pixels += values.shape[1]
+
+    def finish(self, labels: Tensor | None) -> PixelStatistics:
+        """Return the statistics of all batches, with the labels in the fingerprint."""
+        mean = self.total / self.pixels
+        std = (self.squares / self.pixels - mean.square()).clamp_min(0).sqrt()
+        return PixelStatistics(tuple(mean.tolist()), tuple(std.tolist()), _finish_digest(self.digest, labels))
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """Scale uint8 pixels to [0, 1] in float32; return floats unchanged."""
+    return images.float().div(255) if images.dtype == torch.uint8 else images
+
+
+STATISTICS_BATCH = 512
+"""Images that :meth:`ImageSet.statistics` sums at a time: the last bits of mean and std depend on it."""
+
+
+class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
+    """N images of one size, with labels where they are known: a torch ``Dataset``.
+
+    ``images[i]`` is (image, label), or the image alone where there are no labels; an image is uint8 (c, h, w), or
+    float32 in [0, 1]. Whole batches are faster: ``batch``, ``batches``, ``stream``.
 
     Attributes:
         name: what tables and files call it.
         classes: the classes' names in the order of the labels; empty where there are none.
-        labels: int64 (N,), or None.
         sorted_by_class: whether the first images are all of one kind, as in a folder per class; such a set is shuffled
             before a part of it is taken.
         skipped: the files that could not be read and were left out, where that was allowed.
@@ -40,11 +90,18 @@ class ImageSet(ABC):
 
     sorted_by_class: bool = False
     skipped: tuple[Skipped, ...] = ()
+    _statistics: PixelStatistics | None = None
+    _fingerprint: str | None = None
 
     def __init__(self, name: str, labels: Tensor | None = None, classes: Sequence[str] = ()) -> None:
         self.name = name
-        self.labels = labels
+        self._labels = labels
         self.classes = tuple(classes)
+
+    @property
+    def labels(self) -> Tensor | None:
+        """Labels, int64 (N,), or None."""
+        return self._labels
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -56,29 +113,78 @@ class ImageSet(ABC):
 
     @abstractmethod
     def batch(self, indices: Tensor) -> Tensor:
-        """The images at these indices: (B, c, h, w), uint8, or float32 in [0, 1] where they never were bytes."""
+        """Return the images at these indices: (B, c, h, w), uint8, or float32 in [0, 1] where they never were bytes."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int] | Tensor:
+        """Return (image (c, h, w), label), or the image alone where there are no labels."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int] | Tensor]:
+        """Return several items at once, as a torch DataLoader reads them."""
+        count = len(self)
+        for index in indices:
+            if not -count <= index < count:
+                raise IndexError(
+                    f"Expected an index below {count}, the number of images of {self.name}, but got {index}."
+                )
+        chosen = torch.tensor(indices, dtype=torch.long) % max(count, 1)
+        images, labels = self.batch(chosen), self.labels
+        if labels is None:
+            return list(images)
+        return list(zip(images, labels[chosen].tolist(), strict=True))
 
     def batches(self, size: int) -> Iterator[Tensor]:
-        """All images in order, ``size`` at a time."""
+        """Yield all images in order, ``size`` at a time."""
         return self.stream(torch.arange(len(self)).split(size))
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
-        """A batch for each tensor of indices, in order; sets that read files have the next ones ready beforehand."""
+        """Yield a batch for each tensor of indices, in order; sets that read files prepare the next ones meanwhile."""
         return map(self.batch, indices)
 
     def subset(self, indices: Tensor, name: str | None = None) -> "ImageSet":
-        """The images at these indices as a set of their own."""
-        return Subset(self, indices, name or self.name)
+        """Return the images at these indices as a set of their own."""
+        return ImageSubset(self, indices, name or self.name)
 
-    @cached_property
+    def statistics(self) -> PixelStatistics:
+        """Return mean, std and fingerprint, all from one pass over the images; they are computed once.
+
+        Raises:
+            DataError: the set is empty.
+        """
+        if self._statistics is None:
+            if len(self) == 0:
+                raise DataError(f"Expected images to compute mean and std of but {self.name} is empty.")
+            sums = StatisticsPass(len(self), self.shape)
+            for images in self.batches(STATISTICS_BATCH):
+                sums.add(images)
+            self._statistics = sums.finish(self.labels)
+        return self._statistics
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of the images and labels in order: the same whatever they were read from."""
-        digest = hashlib.sha256(str((len(self), *self.shape)).encode())
-        for images in self.batches(1024):
-            digest.update(images.contiguous().numpy().tobytes())
-        if self.labels is not None:
-            digest.update(self.labels.numpy().tobytes())
-        return digest.hexdigest()
+        if self._statistics is not None:
+            return self._statistics.fingerprint
+        if self._fingerprint is None:
+            digest = _start_digest(len(self), self.shape)
+            for images in self.batches(1024):
+                _update_digest(digest, images)
+            self._fingerprint = _finish_digest(digest, self.labels)
+        return self._fingerprint
+
+
+def _start_digest(count: int, shape: tuple[int, int, int]) -> "hashlib._Hash":
+    return hashlib.sha256(str((count, *shape)).encode())
+
+
+def _update_digest(digest: "hashlib._Hash", images: Tensor) -> None:
+    digest.update(images.contiguous().numpy().reshape(-1).data)
+
+
+def _finish_digest(digest: "hashlib._Hash", labels: Tensor | None) -> str:
+    if labels is not None:
+        digest.update(labels.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 class TensorSet(ImageSet):
@@ -105,19 +211,26 @@ class TensorSet(ImageSet):
         return channels, height, width
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> (B, c, h, w)."""
+        """Return the images at these indices: (B, c, h, w)."""
         return self.images[indices]
 
 
-class Subset(ImageSet):
+class ImageSubset(ImageSet):
     """Some images of another set."""
 
     def __init__(self, whole: ImageSet, indices: Tensor, name: str) -> None:
-        super().__init__(name, None if whole.labels is None else whole.labels[indices], whole.classes)
+        super().__init__(name, classes=whole.classes)
         self.sorted_by_class = whole.sorted_by_class
         self.skipped = whole.skipped
         self.whole = whole
         self.indices = indices
+
+    @property
+    def labels(self) -> Tensor | None:
+        """Labels, int64 (N,), or None."""
+        if self._labels is None and self.whole.labels is not None:
+            self._labels = self.whole.labels[self.indices]
+        return self._labels
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -128,33 +241,33 @@ class Subset(ImageSet):
         return self.whole.shape
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> (B, c, h, w)."""
+        """Return the images at these indices: (B, c, h, w)."""
         return self.whole.batch(self.indices[indices])
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
-        """A batch for each tensor of indices, in order."""
+        """Yield a batch for each tensor of indices, in order."""
         return self.whole.stream(self.indices[chosen] for chosen in indices)
 
 
 def hash_batch(images: Tensor) -> list[bytes]:
-    """(B, c, h, w) -> 16 bytes for each image, of its shape, type and pixels."""
+    """Hash each image of a batch (B, c, h, w): 16 bytes of its shape, type and pixels."""
     head = f"{tuple(images.shape[1:])} {images.dtype}".encode()
     return [hashlib.blake2b(head + row.tobytes(), digest_size=16).digest() for row in np.asarray(images)]
 
 
 def image_hashes(images: ImageSet, batch: int = 1024) -> list[bytes]:
-    """The hash of every image of a set, in order."""
+    """Return the hash of every image of a set, in order."""
     return [value for pixels in images.batches(batch) for value in hash_batch(pixels)]
 
 
 def shared(first: Iterable[bytes], second: Iterable[bytes]) -> list[int]:
-    """The indices in ``second`` of images that are in ``first`` too."""
-    there = set(first)
-    return [index for index, value in enumerate(second) if value in there]
+    """Return the indices in ``second`` of images that are in ``first`` too."""
+    present = set(first)
+    return [index for index, value in enumerate(second) if value in present]
 
 
 def repeated(hashes: Iterable[bytes]) -> list[int]:
-    """The indices of images that came before in the same set."""
+    """Return the indices of images that came before in the same set."""
     seen: set[bytes] = set()
     again = []
     for index, value in enumerate(hashes):

@@ -1,4 +1,4 @@
-"""Look into a set before trusting a number made with it: sizes, duplicates, black frames, a contact sheet."""
+"""Checks of a set before it is used: sizes, duplicates, black frames, a contact sheet."""
 
 import math
 from collections.abc import Callable
@@ -36,13 +36,13 @@ class Frame:
     sharp: float
 
     @property
-    def found(self) -> bool:
-        """Whether it is a frame: a border of one width around nearly all images."""
+    def is_frame(self) -> bool:
+        """Whether this is a frame: a border of one width around nearly all images."""
         return self.width > 0 and self.sharp >= 0.9
 
 
 def border_widths(images: Tensor, black: int = 0) -> Tensor:
-    """(B, c, h, w) uint8, or float32 in [0, 1] -> int64 (B,): how many rings of pixels from outside are black.
+    """Count the black rings of pixels from outside: (B, c, h, w) uint8, or float32 in [0, 1] -> int64 (B,).
 
     A ring is black where no channel is above ``black`` (of 255). An image that is black all over counts as -1.
     """
@@ -59,7 +59,7 @@ def border_widths(images: Tensor, black: int = 0) -> Tensor:
 
 
 def common_frame(widths: Tensor) -> Frame:
-    """The frame of a set from the border widths (N,) of its images; images that are black all over do not count."""
+    """Compute the frame of a set from the border widths (N,) of its images; entirely black images do not count."""
     widths = widths[widths >= 0]
     if not len(widths):
         return Frame(0, 0.0, 0.0)
@@ -69,17 +69,12 @@ def common_frame(widths: Tensor) -> Frame:
     return Frame(width, share, (widths == width).double().mean().item())
 
 
-def find_frame(images: ImageSet, black: int = 0, batch: int = 1024) -> Frame:
-    """The black frame that the images of a set have in common, if any."""
-    return common_frame(torch.cat([border_widths(pixels, black) for pixels in images.batches(batch)]))
-
-
 _GAP = 6
 _BACKGROUND = (120, 140, 170)  # neither black nor grey, so that frames and margins show
 
 
 def contact_sheet(images: ImageSet, count: int = 100, tile: int = 64) -> Image.Image:
-    """Evenly spaced images of a set as a page, row by row; small ones are enlarged without smoothing.
+    """Draw evenly spaced images of a set as a page, row by row; small ones are enlarged without smoothing.
 
     Args:
         images: the set.
@@ -130,9 +125,9 @@ class Sizes:
     different: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was found in a set.
+    """Counts, statistics, frame and duplicates of a set.
 
     Attributes:
         name: the set.
@@ -171,12 +166,12 @@ def inspect(
     progress: Callable[[int], None] | None = None,
     batch: int = 512,
 ) -> Inspection:
-    """Read a set once and tell what is in it.
+    """Inspect a set in one pass over its images.
 
     Args:
         images: the set.
         others: sets in which its images should not be, by name; their images must have the same shape to be found.
-        progress: is told how many more images were read.
+        progress: called with the number of images after each batch.
         batch: images at a time.
     """
     channels = images.shape[0]
@@ -191,29 +186,31 @@ def inspect(
         widths.append(border_widths(part))
         if progress:
             progress(len(part))
-    elsewhere = {name: image_hashes(other) for name, other in (others or {}).items()}
+    others_hashes = {name: image_hashes(other) for name, other in (others or {}).items()}
     mean = total / pixels
     std = (squares / pixels - mean.square()).clamp_min(0).sqrt()
     counts = np.bincount(images.labels.numpy()) if images.labels is not None else np.zeros(1, int)
     return Inspection(
-        images.name,
-        len(images),
-        images.shape,
-        len(images.classes),
-        (int(counts.min()), int(counts.max())),
-        tuple(mean.tolist()),
-        tuple(std.tolist()),
-        file_sizes(images),
-        common_frame(torch.cat(widths)),
-        len(repeated(hashes)),
-        {name: len(shared(there, hashes)) for name, there in elsewhere.items()},
-        {(a, b): len(shared(elsewhere[a], elsewhere[b])) for a, b in combinations(elsewhere, 2)},
-        images.skipped,
+        name=images.name,
+        count=len(images),
+        shape=images.shape,
+        classes=len(images.classes),
+        per_class=(int(counts.min()), int(counts.max())),
+        mean=tuple(mean.tolist()),
+        std=tuple(std.tolist()),
+        sizes=file_sizes(images),
+        frame=common_frame(torch.cat(widths)),
+        repeated=len(repeated(hashes)),
+        shared={name: len(shared(their_hashes, hashes)) for name, their_hashes in others_hashes.items()},
+        among_others={
+            (a, b): len(shared(others_hashes[a], others_hashes[b])) for a, b in combinations(others_hashes, 2)
+        },
+        skipped=images.skipped,
     )
 
 
 def file_sizes(images: ImageSet) -> Sizes | None:
-    """The sizes of a set's files from their headers, or None where it is not made of files."""
+    """Read the sizes of a set's files from their headers; None where it is not made of files."""
     if not isinstance(images, FolderSet):
         return None
     sizes = np.array([size_of(path) for path in images.files.paths])  # (N, 2): width, height

@@ -2,23 +2,61 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from offaxis.data import embedded
 from offaxis.data.archive import is_archive, unpack
-from offaxis.data.catalogue import CATALOGUE, Entry, Split
+from offaxis.data.binary_formats import (
+    read_cifar10_binary,
+    read_cifar10_pickled,
+    read_cifar100_binary,
+    read_cifar100_pickled,
+    read_idx_pair,
+    read_stl10,
+    read_svhn,
+)
+from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_pair, data_root, known
 from offaxis.data.decode import size_of
+from offaxis.data.embedded import GaussianNoise, UniformNoise
 from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, ignored
+from offaxis.data.image_lists import (
+    read_food101,
+    read_gtsrb_test,
+    read_gtsrb_training,
+    read_images,
+    read_parent_folder,
+)
 from offaxis.data.image_set import ImageSet, TensorSet
-from offaxis.data.noise import GaussianNoise, UniformNoise
-from offaxis.data.relations import check_pair
-from offaxis.data.root import cache_folder, data_root, known
 from offaxis.data.splits import hold_out
 from offaxis.data.transforms import Shape, fit_batch
 from offaxis.errors import ArgumentError, DataError
+
+# (files, further arguments) -> images in memory, or the list of image files; nothing in a file is ever executed.
+# A file that is not what it should be is named in a DataError.
+READERS: dict[str, Callable[..., TensorSet | Files]] = {
+    "cifar10-binary": read_cifar10_binary,
+    "cifar10-pickled": read_cifar10_pickled,
+    "cifar100-binary": read_cifar100_binary,
+    "cifar100-pickled": read_cifar100_pickled,
+    "folder": read_images,
+    "food101": read_food101,
+    "gtsrb-test": read_gtsrb_test,
+    "gtsrb-training": read_gtsrb_training,
+    "idx": read_idx_pair,
+    "parent-folder": read_parent_folder,
+    "stl10": read_stl10,
+    "svhn": read_svhn,
+}
+NOISE: dict[str, Callable[..., ImageSet]] = {
+    "gaussian": GaussianNoise,
+    "gaussian-025": partial(GaussianNoise, std=0.25),
+    "uniform": UniformNoise,
+}
 
 _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {
     "train": ("train", "training"),
@@ -27,20 +65,26 @@ _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {
 
 
 def own_splits(path: Path) -> tuple[Split, ...]:
-    """The splits that a folder or an archive has folders for; one without such is a test split as a whole."""
+    """Return the splits that a folder or an archive has folders for; one without such is a test split as a whole."""
     return tuple(_split_folders(_opened(path))) or ("test",)
 
 
 def load_own(
-    path: Path, split: Split, shape: Shape | None, how: Decoding, holdout: float | None = None, seed: int = 0
+    path: Path,
+    split: Split,
+    shape: Shape | None,
+    decoding: Decoding,
+    *,
+    holdout: float | None = None,
+    seed: int = 0,
 ) -> ImageSet:
-    """The images of a folder or an archive; see :func:`~offaxis.data.load.load`.
+    """Read a folder or an archive of images; see :func:`load_images`.
 
     Args:
         path: the folder or the archive.
         split: the folder inside that is taken, where there are such.
         shape: what all are matched to; None where they have one size, which is then kept.
-        how: when they are decoded, and what becomes of bad ones.
+        decoding: when they are decoded, and what is done with bad ones.
         holdout: the share that is the test split, where there is no folder for it.
         seed: of the shuffle that chooses it.
 
@@ -56,23 +100,23 @@ def load_own(
             raise DataError(_no_split(path, split, own))
         place = folder
     classes = find_classes(own["train"]) if split == "test" and "train" in own else ()
-    files = find_images(place, how.skip_bad, classes)
+    files = find_images(place, decoding.skip_bad, classes)
     native = None
     if shape is None:
-        native = _common_size(files, how.skip_bad)
+        native = _common_size(files, decoding.skip_bad)
         shape = (3, *native)
-    images = decoded(path.name, files, shape, how, native)
+    images = decoded(path.name, files, shape, decoding, native=native)
     if not divided or holdout is None:
         return images
     return hold_out(images, holdout, seed)[0 if split == "train" else 1]
 
 
 def _split_folders(folder: Path) -> dict[Split, Path]:
-    """The folder of each split that has one."""
-    found = {
+    """Return the folder of each split that has one."""
+    folders_of = {
         split: [folder / name for name in names if (folder / name).is_dir()] for split, names in _SPLIT_FOLDERS.items()
     }
-    return {split: folders[0] for split, folders in found.items() if folders}
+    return {split: folders[0] for split, folders in folders_of.items() if folders}
 
 
 def _no_split(path: Path, split: Split, own: dict[Split, Path]) -> str:
@@ -85,7 +129,7 @@ def _no_split(path: Path, split: Split, own: dict[Split, Path]) -> str:
 
 
 def _common_size(files: Files, skip_bad: bool) -> tuple[int, int]:
-    """(height, width) of the first image, which all others must have too; or that of most, where the others are left out."""
+    """Return (height, width) of the first image, or, where bad files are skipped, that of most images."""
     if not skip_bad:
         width, height = size_of(files.paths[0])
         return height, width
@@ -100,7 +144,7 @@ def _common_size(files: Files, skip_bad: bool) -> tuple[int, int]:
 
 
 def _opened(path: Path) -> Path:
-    """The folder itself, or that into which an archive was unpacked, once for each of its versions."""
+    """Return the folder itself, or that into which an archive was unpacked, once for each of its versions."""
     if not path.is_file():
         return path
     if not is_archive(path):
@@ -146,12 +190,13 @@ def load_images(
             no sense is refused. Framed crops stay 36x36 beside an ID set of 32x32.
         size: height and width, where neither ``like`` nor the set itself says it.
         seed: of noise, of crops and of ``holdout``.
-        count: how many images, for sets that are made.
+        count: how many images, for sets that are generated.
         skip_bad: leave out files that are damaged or no images; they are listed in ``skipped``.
         holdout: the share of a folder that is its test split, where it has no folder for that.
-        in_memory: True to decode all now, False to decode as it goes; by default whatever fits in 2 GiB is decoded.
+        in_memory: True to decode all files now, False to decode them when they are read; by default now if they fit in
+            2 GiB.
         workers: threads that decode.
-        force: take a pair that is refused.
+        force: accept a pair that is refused.
 
     Returns:
         The images: uint8 (N, c, h, w), or float32 in [0, 1] for noise.
@@ -163,9 +208,9 @@ def load_images(
     if split not in ("train", "test"):
         raise ArgumentError(f"Expected split to be 'train' or 'test' but got {split!r}.")
     path = Path(name).expanduser()
-    how = Decoding(skip_bad, in_memory, workers)
+    decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers)
     if str(name) not in CATALOGUE and path.exists():
-        return load_own(path, split, _wanted(like, size), how, holdout, seed)
+        return load_own(path, split, _requested_shape(like, size), decoding, holdout=holdout, seed=seed)
     entry = known(str(name))
     if split not in entry.counts:
         raise DataError(f"{entry.title} has no {split} split: it has {' and '.join(entry.counts)}.")
@@ -173,19 +218,20 @@ def load_images(
         check_pair(like.name, entry.name, force)
     shape = _shape(entry, like, size)
     if not entry.layouts:
-        return _made(entry, split, shape, count, seed)
-    found = entry.find(data_root(root), split)
-    if found is None:
+        return _generate(entry, split, shape, count, seed)
+    location = entry.find(data_root(root), split)
+    if location is None:
         raise DataError(_missing(entry, split, data_root(root)))
-    layout, paths = found
-    content = layout.read(paths)
+    layout, paths = location
+    content = READERS[layout.reader](paths, **layout.arguments)
     if isinstance(content, TensorSet):
         content.name = entry.name
         return _in_memory(content, shape)
-    return decoded(entry.name, content, shape, how.sparing(entry.skip_bad), entry.native_size, entry.trim)
+    decoding = decoding.also_skipping_bad(entry.skip_bad)
+    return decoded(entry.name, content, shape, decoding, native=entry.native_size, trim=entry.trim)
 
 
-def _wanted(like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape | None:
+def _requested_shape(like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape | None:
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
         if min(height, width) < 1:
@@ -195,26 +241,24 @@ def _wanted(like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape 
 
 
 def _shape(entry: Entry, like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape:
-    wanted = _wanted(like, size)
-    if wanted is None:
+    requested = _requested_shape(like, size)
+    if requested is None:
         return entry.shape
-    if size is None and entry.framed and wanted[1:] == (32, 32):
-        return (wanted[0], *entry.shape[1:])
-    return wanted if like is not None else (entry.shape[0], *wanted[1:])
+    if size is None and entry.framed and requested[1:] == (32, 32):
+        return (requested[0], *entry.shape[1:])
+    return requested if like is not None else (entry.shape[0], *requested[1:])
 
 
-def _made(entry: Entry, split: Split, shape: Shape, count: int | None, seed: int) -> ImageSet:
+def _generate(entry: Entry, split: Split, shape: Shape, count: int | None, seed: int) -> ImageSet:
     number = count or entry.counts[split]
     channels, height, width = shape
-    if entry.name == "uniform":
-        return UniformNoise(number, shape, seed)
-    if entry.kind == "noise":
-        return GaussianNoise(number, shape, 0.25 if entry.name == "gaussian-025" else 1.0, seed)
-    if entry.name in embedded.STRANGERS:
-        made = embedded.STRANGERS[entry.name](number, max(height, width), channels, seed)
+    if entry.name in NOISE:
+        return NOISE[entry.name](number, shape, seed=seed)
+    if entry.name in embedded.EMBEDDED_OOD:
+        images = embedded.EMBEDDED_OOD[entry.name](number, max(height, width), channels, seed)
     else:
-        made = embedded.digits(split) if entry.name == "digits" else embedded.small_digits(split)
-    return _in_memory(made, shape)
+        images = embedded.digits(split) if entry.name == "digits" else embedded.small_digits(split)
+    return _in_memory(images, shape)
 
 
 def _in_memory(images: TensorSet, shape: Shape) -> TensorSet:

@@ -13,7 +13,7 @@ _PLAIN = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", 
 
 
 class _NdArray:
-    """Stands for numpy.ndarray inside a pickle: it can be named there, but not called."""
+    """Stand-in for numpy.ndarray inside a pickle: it can be named there, but not called."""
 
     def __new__(cls) -> "_NdArray":
         raise pickle.UnpicklingError("an array made from nothing")
@@ -63,10 +63,10 @@ for _package in ("numpy.core", "numpy._core"):
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Knows arrays, numbers, text and containers; every other name in a pickle is refused, and nothing is called."""
+    """Unpickler of arrays, numbers, text and containers; any other name is refused, and nothing is called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in for an admitted name."""
+        """Return the stand-in for an admitted name."""
         try:
             return _ADMITTED[module, name]
         except KeyError:
@@ -74,7 +74,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a pickle that holds arrays, numbers, text, lists and dictionaries alone; its keys as text.
+    """Read the dictionary in a pickle that holds arrays, numbers, text, lists and dictionaries alone; its keys as text.
 
     Raises:
         DataError: it holds anything else, is damaged or too large. Nothing in it was executed.

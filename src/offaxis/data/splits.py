@@ -1,4 +1,4 @@
-"""Parts of a set: what tuning may see, what is tested, what is held out of a folder, and at most so many images."""
+"""Parts of a set: validation and test images, a held-out share, at most so many images."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,11 +38,11 @@ class ValidationSplit:
 
     @cached_property
     def key(self) -> str:
-        """Names the images and their parts in a store."""
+        """Key of the images and their parts in a store."""
         return digest([self.name, self.images.fingerprint, self.rule])
 
     def about(self) -> dict[str, Any]:
-        """For the results: what the images are, with their checksum."""
+        """Return what results record about the images, with their checksum."""
         return {
             "name": self.name,
             "images": len(self.images),
@@ -71,7 +71,7 @@ def split_validation(images: ImageSet, count: int = VALIDATION_IMAGES, seed: int
 
 
 def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """(the rest, the held-out share) of a set, with the same share of every class; always the same for one seed.
+    """Split a set into (the rest, the held-out share), with the same share of every class; the same for one seed.
 
     Raises:
         ArgumentError: the share is not between 0 and 1.
@@ -96,7 +96,7 @@ def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, I
 
 
 def limit_images(images: ImageSet, count: int | None, seed: int = 0) -> ImageSet:
-    """The set, or a random part of it, in its own order and always the same for one seed, where it is larger.
+    """Return the set, or, where it is larger, ``count`` random images of it in their order, the same for one seed.
 
     Raises:
         ArgumentError: the count is below 1.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from offaxis.data.image_set import ImageSet
+from offaxis.data.image_set import ImageSet, to_unit
 from offaxis.errors import ArgumentError
 
 
@@ -40,35 +40,23 @@ class Normalise:
 
     @classmethod
     def from_images(cls, images: ImageSet) -> Self:
-        """The mean and the standard deviation of all pixels of a set, by channel, summed in float64."""
-        channels = images.shape[0]
-        total, squares, count = torch.zeros(channels).double(), torch.zeros(channels).double(), 0
-        for batch in images.batches(512):
-            pixels = _unit(batch).double().transpose(0, 1).flatten(1)
-            total += pixels.sum(1)
-            squares += pixels.square().sum(1)
-            count += pixels.shape[1]
-        mean = total / count
-        std = (squares / count - mean.square()).clamp_min(0).sqrt().clamp_min(1e-6)
-        return cls(tuple(mean.tolist()), tuple(std.tolist()))
+        """Compute the mean and the standard deviation of all pixels of a set, by channel, summed in float64."""
+        statistics = images.statistics()
+        return cls(statistics.mean, tuple(max(std, 1e-6) for std in statistics.std))
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(N, c, h, w) in uint8 or in [0, 1] -> float (N, c, h, w)."""
+        """Normalise a batch (N, c, h, w), uint8 or in [0, 1]: float (N, c, h, w)."""
         if images.shape[1] != len(self.mean):
             raise ArgumentError(f"Expected images with {len(self.mean)} channels but got {images.shape[1]}.")
-        pixels = _unit(images)
+        pixels = to_unit(images)
         return (pixels - _column(self.mean, pixels)) / _column(self.std, pixels)
 
 
-# As the paper's authors ran their networks; for every other set, Normalise.of computes them.
+# As the paper's authors ran their networks; for every other set, Normalise.from_images computes them.
 PUBLISHED: dict[str, Normalise] = {
     "cifar10": Normalise((0.49137255, 0.48235294, 0.44666667), (0.24705882, 0.24352941, 0.26156863)),
     "cifar100": Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
-
-
-def _unit(images: Tensor) -> Tensor:
-    return images.float().div(255) if images.dtype == torch.uint8 else images
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
@@ -76,10 +64,11 @@ def _column(values: Sequence[float], like: Tensor) -> Tensor:
 
 
 Shape = tuple[int, int, int]
+NO_LABELS = torch.empty(0, dtype=torch.long)
 
 
 def fit(image: Image.Image, shape: Shape) -> NDArray[np.uint8]:
-    """An image in mode L or RGB -> uint8 (c, h, w) by the declared rule."""
+    """Match an image in mode L or RGB to a shape by the declared rule: uint8 (c, h, w)."""
     channels, height, width = shape
     if channels == 1 and image.mode != "L":
         image = image.convert("L")
@@ -92,7 +81,7 @@ def fit(image: Image.Image, shape: Shape) -> NDArray[np.uint8]:
 
 
 def fit_batch(images: Tensor, shape: Shape) -> Tensor:
-    """(B, c, h, w), uint8 or float32 in [0, 1] -> (B, *shape) of the same type, by the declared rule."""
+    """Match a batch (B, c, h, w), uint8 or float32 in [0, 1], to a shape by the declared rule: (B, *shape), same type."""
     check_shape(shape)
     if tuple(images.shape[1:]) == shape:
         return images
@@ -133,11 +122,16 @@ class Matched(ImageSet):
 
     def __init__(self, source: ImageSet, shape: Shape) -> None:
         check_shape(shape)
-        super().__init__(source.name, source.labels, source.classes)
+        super().__init__(source.name, classes=source.classes)
         self.sorted_by_class = source.sorted_by_class
         self.skipped = source.skipped
         self.source = source
         self._shape = shape
+
+    @property
+    def labels(self) -> Tensor | None:
+        """Labels, int64 (N,), or None."""
+        return self.source.labels
 
     def __len__(self) -> int:
         return len(self.source)
@@ -148,22 +142,25 @@ class Matched(ImageSet):
         return self._shape
 
     def batch(self, indices: Tensor) -> Tensor:
-        """(B,) -> (B, c, h, w)."""
+        """Return the images at these indices: (B, c, h, w)."""
         return fit_batch(self.source.batch(indices), self._shape)
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
-        """A batch for each tensor of indices, in order."""
+        """Yield a batch for each tensor of indices, in order."""
         return (fit_batch(images, self._shape) for images in self.source.stream(indices))
 
 
 def match(images: ImageSet, shape: Shape) -> ImageSet:
-    """The set itself where it has this shape, or else the set matched to it."""
+    """Return the set itself where it has this shape, else the set matched to it."""
     return images if images.shape == shape else Matched(images, shape)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Normalised images of a set with their labels, batch by batch, as often as wanted."""
+    """Normalised batches of a set with their labels, which can be iterated again and again.
+
+    The labels of a set without labels are an empty tensor (0,), so that nothing can be fitted on them by mistake.
+    """
 
     images: ImageSet
     normalise: Normalise
@@ -177,7 +174,7 @@ class Batches:
         return -(-len(self.images) // self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        places = torch.arange(len(self.images)).split(self.size)
-        labels = torch.zeros(len(self.images), dtype=torch.long) if self.images.labels is None else self.images.labels
-        for where, pixels in zip(places, self.images.stream(places), strict=True):
-            yield self.normalise(pixels), labels[where]
+        indices = torch.arange(len(self.images)).split(self.size)
+        labels = self.images.labels
+        for chosen, pixels in zip(indices, self.images.stream(indices), strict=True):
+            yield self.normalise(pixels), NO_LABELS if labels is None else labels[chosen]

@@ -1,4 +1,4 @@
-"""A verdict for one image: bundle, batch scoring, ONNX graph, HTTP service with its page."""
+"""Deploy a trained network: open and combine networks, calibrated models, bundles, ONNX graphs, batch scoring."""
 
 from offaxis.deploy.bundle import load, save_bundle
 from offaxis.deploy.model import Model, Prediction, Verdict

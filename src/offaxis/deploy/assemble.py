@@ -1,105 +1,100 @@
-"""Training runs and a set of ID images -> a model: what the shell does to make a bundle."""
+"""Make a calibrated model of trained networks and ID images, as ``offaxis bundle`` does."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from offaxis.data import CATALOGUE, ImageSet, TensorSet, load_images, match
 from offaxis.data.transforms import Batches, Shape
 from offaxis.deploy.model import Model
-from offaxis.deploy.open import Together, together
+from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_network
 from offaxis.deploy.preprocessing import Preprocessing
-from offaxis.detectors import DETECTORS, NATIVE, Detector
-from offaxis.detectors.registry import arguments_for, default_detector
+from offaxis.detectors import Detector, default_detector, make_detector
+from offaxis.detectors.registry import find_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
-from offaxis.training import load_run
-from offaxis.training.run import read_about
+
+if TYPE_CHECKING:
+    from offaxis.deploy.open import NetworkSource
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a bundle is made of.
+def make_model(
+    networks: "Sequence[NetworkSource | Model]",
+    calibrate: str,
+    *,
+    kind: str = "single",
+    detector: str | None = None,
+    alpha: float = 0.05,
+    per_class: bool = False,
+    trained_on: str | None = None,
+    unchecked: bool = False,
+    size: int | None = None,
+    device: str = "auto",
+    data: Path | None = None,
+    command: Sequence[str] | None = None,
+) -> Model:
+    """Make a calibrated model.
 
-    Attributes:
-        runs: the folders of the trainings; those of leave-out networks in the order of their folds.
-        calibrate: ID images that no network has seen: a name of the catalogue, a folder or an archive.
-        kind: what the networks are as one: ``"single"``, ``"ensemble"``, ``"paired"`` (the first names the class, the
-            second judges familiarity) or ``"leave-out"``.
-        detector: a name out of DETECTORS; None for the one that is usual for such networks.
+    Args:
+        networks: whatever ``open_network`` takes, such as folders of training runs; leave-out networks in the order of
+            their folds.
+        calibrate: ID images that no network has seen: a name of the catalogue (its test images), a folder or an archive.
+        kind: how the networks are combined: ``"single"``, ``"ensemble"``, ``"paired"`` (the first predicts the class, the
+            second gives the detection score) or ``"leave-out"``.
+        detector: a name, perhaps with arguments as in ``knn:k=10``; None for the default of such networks.
         alpha: the share of new ID images that may be flagged.
         per_class: whether verdicts are to hold for each predicted class.
-        trained_on: the training images, where the runs do not name a set of the catalogue.
-        unchecked: go on without the training images; that nothing overlaps is then the caller's word.
-        size: height and width, needed where ``unchecked``.
+        trained_on: the training images, where the networks do not name a set of the catalogue.
+        unchecked: do not look for calibration images among the training images.
+        size: height and width of the images, needed where ``unchecked``.
+        device: where networks run: ``auto``, ``cpu``, ``cuda``, ``mps``.
         data: where the catalogue's sets are kept.
-    """
-
-    runs: tuple[Path, ...]
-    calibrate: str
-    kind: str = "single"
-    detector: str | None = None
-    alpha: float = 0.05
-    per_class: bool = False
-    trained_on: str | None = None
-    unchecked: bool = False
-    size: int | None = None
-    data: Path | None = None
-
-
-def assemble(wanted: Wanted) -> Model:
-    """The model that ``offaxis bundle`` writes.
+        command: the command that makes the model, for the record.
 
     Raises:
-        RunError, DataError, CalibrationError, ArgumentError: what is asked for does not fit together.
+        ArgumentError, BundleError, RunError, DataError, CalibrationError, DetectorError: the parts do not fit together.
     """
-    if wanted.detector is not None and wanted.detector not in DETECTORS:
-        raise ArgumentError(f"Expected a detector out of {', '.join(DETECTORS)} but got {wanted.detector!r}.")
-    team = together([load_run(run) for run in wanted.runs], wanted.kind)
-    detector = _detector(wanted.detector, team)
-    detector.check_network(team.network)
-    _check_same_images(wanted.runs)
-    training = None if wanted.unchecked else training_images(wanted)
-    if training is None and wanted.size is None:
-        raise ArgumentError("Expected --size, height and width of the training images, beside --unchecked.")
-    side = wanted.size or 0
-    shape = (len(team.normalise.mean), side, side) if training is None else training.shape
-    if detector.needs_fit:
-        if training is None:
-            raise ArgumentError(f"The detector {detector.name} is fitted on training images: leave out --unchecked.")
-        detector.fit(team.network, Batches(training, team.normalise, 256))
+    if detector is not None:
+        find_detector(detector.partition(":")[0])  # before anything is read
+    members = [open_network(network, device=device) for network in networks]
+    network = combine(members, kind)
+    _chosen(detector, network).check_network(network.network)
+    _check_same_images(members)
+    images = None if unchecked else training_images(network, trained_on, data)
+    if images is not None:
+        network = normalised(network, trained_on or network.id or "", lambda: images)
+    if network.normalise is None or (images is None and size is None):
+        raise ArgumentError(
+            "Expected --size, height and width of the training images, beside --unchecked, and a network that knows its mean "
+            "and std."
+        )
+    chosen = _chosen(detector, network)
+    side = size or 0
+    shape = (len(network.normalise.std), side, side) if images is None else images.shape
+    if chosen.needs_fit:
+        if images is None:
+            raise ArgumentError(f"The detector {chosen.name} is fitted on training images: leave out --unchecked.")
+        chosen.fit(network.network, Batches(images, network.normalise, 256))
     return Model.calibrated(
-        team,
-        images_like(wanted.calibrate, shape, wanted.data),
-        used=[] if training is None else [training],
-        detector=detector,
-        alpha=wanted.alpha,
-        per_class=wanted.per_class,
-        preprocessing=Preprocessing(shape, team.normalise),
+        network,
+        images_like(calibrate, shape, data),
+        used=[] if images is None else [images],
+        detector=chosen,
+        alpha=alpha,
+        per_class=per_class,
+        preprocessing=Preprocessing(shape, network.normalise),
+        command=command,
     )
 
 
-def _detector(name: str | None, team: Together) -> Detector:
-    """The detector of that name, told what it has to know of the networks and of their images."""
-    if name is None:
-        return default_detector(team.network, team.normalise.std)
-    options = NATIVE[name].options if name in NATIVE else ()
-    return DETECTORS[name](**arguments_for(options, team.network, team.normalise.std))
-
-
-def _check_same_images(runs: Sequence[Path]) -> None:
-    """Refuse runs on other images: only one set is looked for among the calibration images."""
-    sets = {run: read_about(run)["settings"]["data"] for run in runs}
-    if len({data["fingerprint"] for data in sets.values()}) > 1:
-        shown = ", ".join(f"{run} ({data['name']}, {data['images']} images)" for run, data in sets.items())
-        raise BundleError(
-            f"Expected runs that were trained on the same images but got {shown}: train the networks of one bundle on one set."
-        )
+def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:
+    std = None if network.normalise is None else network.normalise.std
+    return default_detector(network.network, std) if detector is None else make_detector(detector, network.network, std)
 
 
 def images_like(name: str, shape: Shape, data: Path | None = None) -> ImageSet:
-    """The test images of a set, a folder or an archive, matched to the shape that a network takes."""
+    """Load the test images of a set, a folder or an archive, matched to the shape that a network takes."""
     if name in CATALOGUE:
         return match(load_images(name, "test", root=data), shape)
     if not Path(name).expanduser().exists():
@@ -107,23 +102,40 @@ def images_like(name: str, shape: Shape, data: Path | None = None) -> ImageSet:
     return load_images(name, "test", root=data, like=TensorSet("like", torch.zeros(1, *shape, dtype=torch.uint8)))
 
 
-def training_images(wanted: Wanted) -> ImageSet:
-    """The images that the runs were trained on, known again by their checksum.
+def training_images(network: EvaluatedNetwork, trained_on: str | None = None, data: Path | None = None) -> ImageSet:
+    """Load the images that a network was trained on, and check them by their fingerprint where it is known.
+
+    Args:
+        network: the network.
+        trained_on: a name of the catalogue, a folder or an archive; None for the set that the network names.
+        data: where the catalogue's sets are kept.
 
     Raises:
         DataError: they cannot be found, or are not those.
     """
-    about = read_about(wanted.runs[0])["settings"]["data"]
-    name = wanted.trained_on or about["name"]
-    if name not in CATALOGUE and not Path(name).expanduser().exists():
+    known = network.data or {}
+    name = trained_on or network.id
+    if name is None or (name not in CATALOGUE and not Path(name).expanduser().exists()):
         raise DataError(
-            f"It was trained on {about['name']}, which is neither in the catalogue nor a folder here. Say where its images "
-            "are (--trained-on), so that none of them is used for calibration; or vouch for it yourself (--unchecked)."
+            f"The network was trained on {name or 'images that it does not name'}, which "
+            f"{'are' if name is None else 'is'} neither in the catalogue nor a folder here. Name the training images "
+            "(--trained-on), so that none of them is used for calibration; or vouch for it yourself (--unchecked)."
         )
-    images = load_images(name, "train", root=wanted.data)
-    if images.fingerprint != about["fingerprint"]:
+    images = load_images(name, "train", root=data)
+    if known.get("fingerprint") not in (None, images.fingerprint):
         raise DataError(
-            f"The images of {name} are not those that the run was trained on (their checksums differ): name the right ones "
-            "with --trained-on."
+            f"The images of {name} are not those that the network was trained on (their checksums differ): name the right "
+            "ones with --trained-on."
         )
     return images
+
+
+def _check_same_images(members: Sequence[EvaluatedNetwork]) -> None:
+    """Refuse networks that were trained on other images: only one set is looked for among the calibration images."""
+    sets = [(member.origin, member.data) for member in members if member.data and member.data.get("fingerprint")]
+    if len({data["fingerprint"] for _, data in sets}) > 1:
+        shown = ", ".join(f"{origin} ({data['name']}, {data['images']} images)" for origin, data in sets)
+        raise BundleError(
+            f"Expected networks that were trained on the same images but got {shown}: train the networks of one bundle on one "
+            "set."
+        )

@@ -1,7 +1,8 @@
-"""A model as one file ``x.oax`` (or a folder): safetensors and JSON, no pickle.
+"""Save a model as one file ``x.oax`` (or a folder) of safetensors and JSON, and load it: no pickle.
 
 ``bundle.json`` holds the network's blueprint, preprocessing, class names, detector, level, provenance and checksums;
-``network``, ``detector``, ``calibration`` and ``used.safetensors`` hold the tensors. Loading runs no code out of the file.
+``network``, ``detector``, ``calibration`` and ``used.safetensors`` hold the tensors. Loading runs no code out of the file:
+a detector of one's own is recorded as ``module:Class`` and must be registered where the bundle is loaded.
 """
 
 from collections.abc import Mapping
@@ -18,11 +19,11 @@ from torch import Tensor, nn
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
 from offaxis.deploy.model import Model, Prediction
+from offaxis.deploy.open import NetworkSource, open_network
 from offaxis.deploy.preprocessing import Preprocessing
-from offaxis.detectors import DETECTORS
-from offaxis.detectors.registry import describe_detector as describe_detector
-from offaxis.detectors.registry import rebuild_detector as rebuild_detector
-from offaxis.errors import BundleError, CheckpointError, OffaxisError
+from offaxis.detectors import Detector
+from offaxis.detectors.registry import describe_detector, rebuild_detector
+from offaxis.errors import BundleError, CheckpointError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_network
 from offaxis.networks.third_party import Builder
@@ -30,17 +31,18 @@ from offaxis.training.checkpoint import restore
 
 
 def save_bundle(model: Model, path: str | Path, *, folder: bool = False, builder: Builder | None = None) -> None:
-    """Write a model; before that it is rebuilt in memory and must answer as the original does.
+    """Save a model. First it is rebuilt in memory and must give the same predictions as the original.
 
     Args:
-        model: what is written.
-        path: the file, by custom ``x.oax``, or the folder.
+        model: the model.
+        path: the file, usually ``x.oax``, or the folder.
         folder: write a folder of the same files.
         builder: how an attached network was made, where looking at it does not tell:
             ``{"library": "timm", "name": "resnet18", "arguments": {"in_chans": 1}}``.
 
     Raises:
-        BundleError: the network cannot be made again from its name, or the detector keeps its state elsewhere.
+        BundleError: the network cannot be built again from its name; the detector is not registered, cannot be built again
+            from its arguments, or keeps fitted state outside of its buffers.
         StorageError: the file cannot be written.
     """
     meta, files = _pack(model, builder)
@@ -48,21 +50,24 @@ def save_bundle(model: Model, path: str | Path, *, folder: bool = False, builder
     container.write_container(Path(path), meta, files, folder)
 
 
-def load(path: str | Path, network: nn.Module | None = None) -> Model:
-    """Read a model: it answers as the saved one did, to the bit.
+def load(path: str | Path, network: NetworkSource | None = None) -> Model:
+    """Load a model from a bundle: it gives the same predictions as the saved one, to the bit.
 
     Args:
-        path: what ``save`` wrote.
-        network: the network to put the weights into, for one that is not ours, timm's, torchvision's or transformers'.
+        path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote.
+        network: the network to put the weights into, for one that is not of offaxis, timm, torchvision or transformers: a
+            Classifier, a Paired or an Ensemble, or whatever else ``open_network`` takes, such as ``file.py:function``.
 
     Raises:
-        BundleError: it is absent, damaged, foreign, of a newer version, or its network must be given.
+        BundleError: it is absent, damaged, foreign or of another version; its network must be given, or its detector
+            registered.
     """
     where = Path(path)
+    given = network if network is None or isinstance(network, nn.Module) else open_network(network).network
     meta, files = container.read_container(where)
     try:
-        return _unpack(meta, files, network)
-    except BundleError as error:
+        return _unpack(meta, files, given)
+    except (BundleError, DetectorFileError) as error:
         raise BundleError(f"{where}: {error}") from error
     except CheckpointError as error:
         raise BundleError(f"{where}: the weights do not fit the network that it names ({error}).") from error
@@ -77,8 +82,15 @@ def load(path: str | Path, network: nn.Module | None = None) -> Model:
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:
     detector, calibration = model.detector, model.calibration
     detector.check_fitted()
-    if not detector.savable or detector.name not in DETECTORS:
-        raise BundleError(f"The detector {detector.name} keeps its state where a bundle cannot: choose another.")
+    if not detector.savable:
+        raise BundleError(
+            f"The detector {detector.name} keeps its state where a bundle cannot: what it was fitted with is inside "
+            "pytorch-ood. Choose another."
+        )
+    try:
+        description = describe_detector(detector)
+    except DetectorError as error:
+        raise BundleError(str(error)) from error
     tensors = {"scores": torch.from_numpy(calibration.scores), "predicted": torch.from_numpy(calibration.predicted)}
     if calibration.cosine is not None:
         tensors["cosine"] = torch.from_numpy(calibration.cosine)
@@ -92,7 +104,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "network": blueprint(model.network, builder),
         "preprocessing": model.preprocessing.to_json(),
         "classes": list(model.classes),
-        "detector": describe_detector(detector),
+        "detector": description,
         "calibration": {"alpha": calibration.alpha, "per_class": calibration.per_class},
         "provenance": model.provenance,
     }
@@ -112,17 +124,26 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         tensors["predicted"].numpy(),
         len(classes),
         meta["calibration"]["alpha"],
-        meta["calibration"]["per_class"],
-        tensors["cosine"].numpy() if "cosine" in tensors else None,
+        per_class=meta["calibration"]["per_class"],
+        cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
-    detector = rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"]), DETECTORS)
-    used = load_tensors(files["used.safetensors"])["hashes"]
-    preprocessing = Preprocessing.from_json(meta["preprocessing"])
-    return Model(network, preprocessing, classes, detector.eval(), calibration, dict(meta["provenance"]), used)
+    return Model(
+        network=network,
+        preprocessing=Preprocessing.from_json(meta["preprocessing"]),
+        classes=classes,
+        detector=_detector(meta, files),
+        calibration=calibration,
+        provenance=dict(meta["provenance"]),
+        used=load_tensors(files["used.safetensors"])["hashes"],
+    )
+
+
+def _detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:
+    return rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"])).eval()
 
 
 def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:
-    """Put the weights in place; a network of another precision becomes one of theirs."""
+    """Load the weights; the network takes their precision."""
     kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
     if len(kinds) == 1:
         network.to(kinds.pop())
@@ -131,17 +152,26 @@ def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:
 
 
 def _check_rebuilt(model: Model, meta: dict[str, Any], files: dict[str, bytes]) -> None:
-    """Refuse to write what would answer otherwise: a name can stand for a network of the same shape but other strides."""
+    """Refuse a bundle that would predict otherwise: a name can stand for a network of the same shape but other strides."""
+    try:
+        _detector(meta, files)
+    except (OffaxisError, TypeError, RuntimeError, KeyError) as error:
+        raise BundleError(
+            f"The detector {model.detector.name} cannot be built again from its arguments and buffers, so no bundle was "
+            f"written ({error}). List every constructor argument in `tunable` or `options`, keep it in an attribute of that "
+            "name, and keep what is fitted in buffers."
+        ) from error
     if must_be_given(meta["network"]):
         return  # there is nothing to rebuild it from
     again = _unpack(meta, files, None)
     generator = torch.Generator().manual_seed(0)
     probe = torch.randint(0, 256, (2, *model.preprocessing.shape), dtype=torch.uint8, generator=generator)
-    same = [_close(b, a) for b, a in zip(model.judge(probe), again.judge(probe), strict=True)]
+    same = [_close(b, a) for b, a in zip(model.predict_batch(probe), again.predict_batch(probe), strict=True)]
     if not all(same):
         raise BundleError(
-            "The network that was rebuilt from its name does not answer as this one does, so no bundle was written. Give the "
-            "builder that made it: save(path, builder={'library': ..., 'name': ..., 'arguments': {...}})."
+            "The model that was rebuilt from names and arguments gives other predictions than this one, so no bundle was "
+            "written. Give the builder that made the network, save(path, builder={'library': ..., 'name': ..., 'arguments': "
+            "{...}}); for a detector of your own, keep everything that it needs in arguments and buffers."
         )
 
 

@@ -1,4 +1,4 @@
-"""A few named files in one zip file or one folder, with checksums: what a bundle is made of, below its meaning."""
+"""The files of a bundle in one zip file or one folder, with checksums: written whole or not at all, read with checks."""
 
 import hashlib
 import io
@@ -14,7 +14,7 @@ from offaxis.errors import BundleError, StorageError
 from offaxis.files import replacing
 
 FORMAT = "offaxis-bundle"
-VERSION = 1
+VERSION = 2
 MANIFEST = "bundle.json"
 FILES = ("network.safetensors", "detector.safetensors", "calibration.safetensors", "used.safetensors")
 MAX_MANIFEST = 64 * 2**20
@@ -43,10 +43,10 @@ def write_container(path: Path, meta: Mapping[str, Any], files: Mapping[str, byt
 
 
 def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What ``write`` was given: the manifest and the files, every byte checked.
+    """Read the manifest and the files of a bundle and check every byte.
 
     Raises:
-        BundleError: it is absent, damaged, foreign or of a newer version.
+        BundleError: it is absent, damaged, foreign or of another version.
     """
     if not path.exists():
         raise BundleError(
@@ -65,7 +65,7 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
-    """A folder beside, filled, then put in place of the old one."""
+    """Fill a new folder beside the old one, then put it in its place."""
     if path.exists() and not (path.is_dir() and (path / MANIFEST).is_file()):
         raise StorageError(f"{path} is there already and is no bundle: name another place.")
     try:
@@ -99,7 +99,7 @@ def _read_folder(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     with path.open("rb") as file:
         if file.read(2) != b"PK":
-            raise BundleError(f"Expected a bundle of offaxis but {path} is something else: it is no zip file.")
+            raise BundleError(f"Expected a bundle of offaxis but {path} is no zip file.")
     with zipfile.ZipFile(path) as pack:
         infos = {info.filename: info for info in pack.infolist()}
         if MANIFEST not in infos:
@@ -107,7 +107,7 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
                 f"Expected a bundle of offaxis but {path} is another kind of zip file: it has no {MANIFEST}."
             )
         if any(info.compress_type != zipfile.ZIP_STORED for info in infos.values()):
-            raise BundleError(f"{path} is refused: a bundle's files are stored as they are, not compressed.")
+            raise BundleError(f"{path} is refused: the files of a bundle are stored, not compressed.")
 
         def member(name: str, most: int) -> bytes:
             if name not in infos or infos[name].file_size > most:
@@ -125,9 +125,14 @@ def _checked(path: Path, member: Any) -> tuple[dict[str, Any], dict[str, bytes]]
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise BundleError(f"Expected a bundle of offaxis but {path} was written by something else.")
     version = manifest.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    if isinstance(version, int) and version < VERSION:
         raise BundleError(
-            f"{path} has version {version!r} but this offaxis reads up to {VERSION}: install a newer one."
+            f"{path} is a bundle of version {version}, of an older offaxis; this one reads version {VERSION}. Make it "
+            "again with `offaxis bundle`."
+        )
+    if version != VERSION:
+        raise BundleError(
+            f"{path} is a bundle of version {version!r} but this offaxis reads version {VERSION}: install a newer offaxis."
         )
     if manifest.get("sha256") != _of_manifest(manifest):
         raise BundleError(f"{path} is damaged: {MANIFEST} has been changed or cut. Copy it again, or make it again.")
@@ -156,7 +161,7 @@ def _sha256(data: bytes) -> str:
 
 
 def _of_manifest(manifest: Mapping[str, Any]) -> str:
-    """The checksum of everything in the manifest but itself."""
+    """Return the checksum of everything in the manifest but itself."""
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     return _sha256(json.dumps(rest, sort_keys=True).encode())
 

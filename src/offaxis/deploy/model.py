@@ -1,103 +1,50 @@
-"""A classifier that knows what it was trained for: network, preprocessing, detector and calibration in one object."""
+"""A calibrated classifier in one object: network, preprocessing, detector and calibration -> predictions with verdicts."""
 
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration, calibrate
 from offaxis.data import ImageSet, image_hashes, match
-from offaxis.deploy.open import Together, together
+from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
+from offaxis.data.transforms import Shape
+from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
+from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing
 from offaxis.detectors import Detector, Reads
-from offaxis.detectors.registry import default_detector
-from offaxis.errors import ArgumentError
+from offaxis.detectors.registry import default_detector, make_detector
+from offaxis.errors import ArgumentError, DataError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.inference import check_finite, eval_mode, to_network
-from offaxis.training import Trained
+from offaxis.networks.inference import resolve_device, run_batch, to_network
+
+__all__ = ["Model", "Prediction", "Verdict"]
+
+NEAREST = 5  # classes that a prediction lists
 
 
-class Verdict(StrEnum):
-    """Whether an image is one that the classifier was trained for."""
-
-    IN = "in-distribution"
-    OUT = "out-of-distribution"
-    TOO_FEW = "not enough calibration images"
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a model says of one image.
-
-    Attributes:
-        class_name: the most probable class.
-        class_index: its number, in the order of the logits.
-        probability: the softmax probability of that class, in (0, 1].
-        cosine: the largest cosine with a class axis, in [-1, 1]; None where the network has none.
-        score: the detector's; larger = more out-of-distribution.
-        p_value: the share of ID images that look at least as strange, in (0, 1]; small = out-of-distribution.
-        class_p_value: the same among ID images of this predicted class; None where there are too few.
-        verdict: ``p_value <= alpha`` is out-of-distribution; where verdicts are per class, ``class_p_value`` decides.
-        nearest: the classes whose axes are nearest, with their cosines (probabilities where there is no cosine).
-    """
-
-    class_name: str
-    class_index: int
-    probability: float
-    cosine: float | None
-    score: float
-    p_value: float
-    class_p_value: float | None
-    verdict: Verdict
-    nearest: tuple[tuple[str, float], ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "class": self.class_name,
-            "class_index": self.class_index,
-            "probability": self.probability,
-            "cosine": self.cosine,
-            "score": self.score,
-            "p_value": self.p_value,
-            "class_p_value": self.class_p_value,
-            "verdict": self.verdict.value,
-            "nearest": [{"class": name, "value": value} for name, value in self.nearest],
-        }
-
-
-def verdict(p_value: float, class_p_value: float | None, alpha: float, per_class: bool) -> Verdict:
-    """The verdict at level alpha, over all images or within the predicted class."""
-    deciding = class_p_value if per_class else p_value
-    if deciding is None:
-        return Verdict.TOO_FEW
-    return Verdict.OUT if deciding <= alpha else Verdict.IN
-
-
-NEAREST = 5
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Model:
-    """What ``offaxis.load`` gives and a bundle holds.
+    """A calibrated classifier, as ``offaxis.load`` reads it from a bundle.
 
     Attributes:
-        network: a Classifier, a Paired or an Ensemble; the class that an ensemble names is the one with the largest mean
+        network: a Classifier, a Paired or an Ensemble; the class that an ensemble predicts is the one with the largest mean
             probability over its members.
         preprocessing: size, colour, mean and standard deviation.
         classes: the classes' names, in the order of the logits.
         detector: fitted where it must be.
         calibration: scores of ID images that the network has not seen, and the level alpha.
-        provenance: versions, the ID set, the calibration set, as JSON can hold it.
+        provenance: how the model was made, in types that JSON has: ``versions``, ``command``, ``architecture``, ``head``,
+            ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``.
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
     """
 
@@ -119,189 +66,276 @@ class Model:
     @classmethod
     def calibrated(
         cls,
-        trained: Trained | Sequence[Trained] | Together | AnyNetwork,
-        images: ImageSet,
+        network: "NetworkSource | Model | Sequence[NetworkSource | Model]",
+        images: Any,
         *,
-        used: Sequence[ImageSet] = (),
-        detector: Detector | None = None,
+        used: Sequence[Any] = (),
+        detector: Detector | str | None = None,
         alpha: float = 0.05,
         per_class: bool = False,
         preprocessing: Preprocessing | None = None,
         classes: Sequence[str] = (),
+        command: Sequence[str] | None = None,
     ) -> Self:
-        """A model from a trained network and ID images that it has not seen.
+        """Calibrate a trained network on ID images that it has not seen.
 
         Args:
-            trained: what ``train`` or ``load_run`` gave; several such, which become an ensemble; what ``together`` made of
-                them; or a network with ``preprocessing`` beside it.
-            images: ID images to calibrate on, of the size that the network takes unless ``preprocessing`` says it.
+            network: whatever ``open_network`` takes, such as the result of ``train`` or the folder of a run; a list of
+                these becomes an ensemble.
+            images: ID images to calibrate on: an ImageSet, a Dataset of torch or Hugging Face, or a DataLoader, whose
+                batches are used unchanged. They have the size that the network takes unless ``preprocessing`` says it.
             used: the sets that training, fitting and selection saw; calibration images must not be among them.
-            detector: if None the cosine; of an ensemble cosine-ensemble or leave-out.
+            detector: fitted where it must be, or a name such as ``"energy"``; if None the cosine, of an ensemble
+                cosine-ensemble or leave-out.
             alpha: the share of new ID images that may be flagged.
             per_class: whether verdicts are to hold for each predicted class.
-            preprocessing: what training did; needed where ``trained`` does not know it.
+            preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
             classes: names; else those of the training, else numbers.
+            command: the command that makes the model, for the record.
 
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
-            BundleError: several trainings do not agree in classes or normalisation.
-            DetectorError: the detector cannot judge such a network.
+            ArgumentError: several networks do not agree in classes or normalisation, or preprocessing is not known.
+            DataError: the images cannot be used.
+            DetectorError: the detector cannot score such a network.
         """
-        if isinstance(trained, Trained):
-            trained = together([trained], "single")
-        elif isinstance(trained, Sequence):
-            trained = together(trained)
-        network = trained.network if isinstance(trained, Together) else trained
+        several = isinstance(network, Sequence) and not isinstance(network, str)
+        opened = combine(network) if several else open_network(network)  # type: ignore[arg-type]
+        images = images if is_loader(images) else as_image_set(images)
         if preprocessing is None:
-            if not isinstance(trained, Together):
-                raise ArgumentError("Expected `preprocessing` beside a network: its image size, mean and std.")
-            preprocessing = Preprocessing(images.shape, trained.normalise)
-        names = tuple(classes) or (trained.classes if isinstance(trained, Together) else ())
-        names = names or tuple(str(number) for number in range(network.num_classes))
-        detector = _laid_out(detector or default_detector(network, preprocessing.normalise.std))
-        fitted = match(images, preprocessing.shape)
-        hashes = [h for other in used for h in image_hashes(match(other, preprocessing.shape))]
-        calibration = calibrate(
-            network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=[hashes]
+            if opened.normalise is None:
+                raise ArgumentError(
+                    "Expected `preprocessing` beside a network: its image size, mean and std, as in "
+                    "offaxis.deploy.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
+                )
+            preprocessing = Preprocessing(_shape(images), opened.normalise)
+        std = preprocessing.normalise.std
+        if isinstance(detector, str):
+            detector = make_detector(detector, opened.network, std)
+        detector = _with_contiguous_buffers(detector or default_detector(opened.network, std))
+        _move(detector, _device_of(opened.network))
+        used_sets = [as_image_set(other) for other in used]
+        hashes = [h for other in used_sets for h in image_hashes(match(other, preprocessing.shape))]
+        calibration, calibration_set = _calibrate(
+            opened.network, images, preprocessing, detector, hashes, alpha=alpha, per_class=per_class
         )
-        provenance = {
-            "offaxis": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "id_sets": [_about(other) for other in used],
-            "calibration_set": _about(fitted),
-        }
-        return cls(network, preprocessing, names, detector, calibration, provenance, pack_hashes(hashes))
-
-    def recalibrated(self, images: ImageSet, alpha: float | None = None, per_class: bool | None = None) -> Self:
-        """The same model with other calibration images; nothing is trained.
-
-        Raises:
-            TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
-        """
-        fitted = match(images, self.preprocessing.shape)
-        calibration = calibrate(
-            self.network,
-            fitted,
-            self.preprocessing.normalise,
-            self.detector,
-            alpha=self.calibration.alpha if alpha is None else alpha,
-            per_class=self.calibration.per_class if per_class is None else per_class,
-            used=[unpack_hashes(self.used)],
+        names = tuple(classes) or opened.classes or tuple(str(number) for number in range(opened.network.num_classes))
+        return cls(
+            network=opened.network,
+            preprocessing=preprocessing,
+            classes=names,
+            detector=detector,
+            calibration=calibration,
+            provenance={
+                **_provenance(opened, command),
+                "id_sets": [_describe_set(other) for other in used_sets],
+                "calibration_set": calibration_set,
+            },
+            used=pack_hashes(hashes),
         )
-        provenance = {**self.provenance, "calibration_set": _about(fitted)}
-        return replace(self, calibration=calibration, provenance=provenance)
 
-    def predict(self, images: ImageLike | Sequence[ImageLike] | ImageSet | Tensor) -> list[Prediction]:
-        """Class, probability, cosine, score, p-value and verdict for each image.
+    def recalibrated(self, images: Any, alpha: float | None = None, per_class: bool | None = None) -> Self:
+        """Return the same model calibrated on other images; nothing is trained.
 
         Args:
-            images: files, bytes, Pillow images or pixels, one or a list; a uint8 tensor (N, c, h, w); or an ImageSet.
-                They are made to fit and normalised here.
+            images: ID images, as in ``calibrated``.
+            alpha: another level; None keeps it.
+            per_class: whether verdicts hold for each predicted class; None keeps it.
+
+        Raises:
+            TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
+        """
+        calibration, calibration_set = _calibrate(
+            self.network,
+            images,
+            self.preprocessing,
+            self.detector,
+            unpack_hashes(self.used),
+            alpha=self.calibration.alpha if alpha is None else alpha,
+            per_class=self.calibration.per_class if per_class is None else per_class,
+        )
+        provenance = {**self.provenance, "calibration_set": calibration_set}
+        return replace(self, calibration=calibration, provenance=provenance)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network."""
+        return _device_of(self.network)
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move network and detector to a device (``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``), in place.
+
+        Raises:
+            ArgumentError: this machine does not have it.
+        """
+        target = resolve_device(device)
+        self.network.to(target)
+        _move(self.detector, target)
+        return self
+
+    def predict(self, images: "ImageLike | Sequence[ImageLike] | Dataset[Any] | DataLoader[Any]") -> list[Prediction]:
+        """Predict class, probability, cosine, score, p-value and verdict for each image.
+
+        Args:
+            images: files, bytes, Pillow images or pixels, one or a list; a uint8 tensor (N, c, h, w); an ImageSet, a
+                Dataset of torch or Hugging Face: resized and normalised here. Or a DataLoader, whose batches are
+                normalised already and used unchanged.
 
         Raises:
             DataError: an image cannot be read.
+            BadOutputsError: the network gives NaN or infinity for an image.
         """
-        return [p for pixels in self.preprocessing.batch(images) for p in self.judge(pixels)]
+        if is_loader(images):
+            batches = (self._checked(batch) for batch, _ in as_batches(images, None, 256))
+            return [p for batch in batches for p in self._predict(batch)]
+        pixels = self.preprocessing.batch(as_image_set(images) if _is_dataset(images) else images)  # type: ignore[arg-type]
+        return [p for batch in pixels for p in self.predict_batch(batch)]
 
-    def judge(self, pixels: Tensor) -> list[Prediction]:
-        """Pixels uint8 (N, c, h, w) of the network's size -> N predictions.
+    def predict_batch(self, pixels: Tensor) -> list[Prediction]:
+        """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, in one pass through the network.
 
         Raises:
             BadOutputsError: the network gives NaN or infinity for an image.
         """
-        if not len(pixels):
-            return []
-        images = to_network(self.network, self.preprocessing.normalise(pixels))
-        with eval_mode(self.network), torch.no_grad():
-            outputs = self.network.outputs(images, self.detector.layers)
+        return self._predict(self.preprocessing.normalise(pixels)) if len(pixels) else []
+
+    def _predict(self, images: Tensor) -> list[Prediction]:
+        """Predict normalised images (N, c, h, w): the only place where a model runs its network."""
+        batch = to_network(self.network, images)
+        outputs = run_batch(self.network, batch, self.detector.layers)
         if self.detector.reads is Reads.IMAGES:
-            scores = self.detector.score_images(self.network, images)
+            scores = self.detector.score_images(self.network, batch)
         else:
             scores = self.detector.score(outputs)
+        return self._predictions(scores.double().cpu().numpy(), outputs)
+
+    def _checked(self, batch: Tensor) -> Tensor:
+        shape = self.preprocessing.shape
+        if tuple(batch.shape[1:]) != shape:
+            raise DataError(
+                f"Expected batches of images {shape} from the DataLoader but got {tuple(batch.shape[1:])}: resize them in its "
+                "transform, or pass the data set, which is resized here."
+            )
+        return batch
+
+    def _predictions(self, scores: np.ndarray[Any, np.dtype[np.float64]], outputs: Outputs) -> list[Prediction]:
         probabilities = class_probabilities(outputs)
         probability, predicted = probabilities.max(1)
+        chances = probability.tolist()
         closeness = probabilities if outputs.cosine is None else outputs.cosine
         nearest = closeness.topk(min(NEAREST, closeness.shape[1]), dim=1)
-        return list(
-            self._predictions(
-                scores.double().cpu().numpy(),
-                predicted.cpu().numpy(),
-                probability.tolist(),
-                None if outputs.cosine is None else outputs.cosine.amax(1).tolist(),
-                nearest.indices.tolist(),
-                nearest.values.tolist(),
-            )
-        )
-
-    def _predictions(
-        self,
-        scores: np.ndarray[Any, np.dtype[np.float64]],
-        predicted: np.ndarray[Any, np.dtype[np.int64]],
-        probability: list[float],
-        cosine: list[float] | None,
-        nearest: list[list[int]],
-        values: list[list[float]],
-    ) -> Iterator[Prediction]:
+        indices, values = nearest.indices.tolist(), nearest.values.tolist()
+        cosines = [None] * len(scores) if outputs.cosine is None else outputs.cosine.amax(1).tolist()
+        classes = predicted.cpu().numpy()
         p_values = self.calibration.p_values(scores).tolist()
-        class_p_values = self.calibration.class_p_values(scores, predicted).tolist()
-        for i, index in enumerate(predicted.tolist()):
-            within = None if math.isnan(class_p_values[i]) else class_p_values[i]
-            yield Prediction(
-                self.classes[index],
-                index,
-                probability[i],
-                None if cosine is None else cosine[i],
-                float(scores[i]),
-                p_values[i],
-                within,
-                verdict(p_values[i], within, self.calibration.alpha, self.calibration.per_class),
-                tuple((self.classes[c], value) for c, value in zip(nearest[i], values[i], strict=True)),
+        class_p_values = [
+            None if math.isnan(p) else p for p in self.calibration.class_p_values(scores, classes).tolist()
+        ]
+        alpha, per_class = self.calibration.alpha, self.calibration.per_class
+        return [
+            Prediction(
+                class_name=self.classes[index],
+                class_index=index,
+                probability=chances[i],
+                cosine=cosines[i],
+                score=float(scores[i]),
+                p_value=p_values[i],
+                class_p_value=class_p_values[i],
+                verdict=verdict(p_values[i], class_p_values[i], alpha, per_class),
+                nearest=tuple((self.classes[c], value) for c, value in zip(indices[i], values[i], strict=True)),
             )
+            for i, index in enumerate(classes.tolist())
+        ]
 
     def save(self, path: str | Path, *, folder: bool = False, builder: dict[str, Any] | None = None) -> None:
-        """Write the model as one file (or a folder); see :func:`offaxis.deploy.bundle.save`."""
-        from offaxis.deploy.bundle import save_bundle  # the bundle knows the model, so the model asks for it late
+        """Write the model as one file or as a folder; see :func:`offaxis.deploy.bundle.save_bundle`."""
+        from offaxis.deploy.bundle import save_bundle  # which imports this module
 
         save_bundle(self, path, folder=folder, builder=builder)
 
 
-def class_probabilities(outputs: Outputs) -> Tensor:
-    """Outputs of N images -> probabilities (N, C), all of them finite.
-
-    A predicted scale can be too large for its type, which makes logits infinite and their softmax NaN. The class with the
-    largest cosine then has all of the probability, as it has in the limit of a growing scale.
-
-    Raises:
-        BadOutputsError: there is no cosine to go by, or it is not finite either.
-    """
-    found = outputs.logits.float().softmax(1)
-    lost = found.isnan().any(1)
-    if outputs.cosine is not None and lost.any():
-        found[lost] = (outputs.cosine[lost].float() * torch.finfo(torch.float32).max).softmax(1)
-    check_finite("What the network says of the classes", found)
-    return found
-
-
 def pack_hashes(hashes: Sequence[bytes]) -> Tensor:
-    """Hashes of 16 bytes -> uint8 (N, 16), each once and in order of their value."""
+    """Pack hashes of 16 bytes into uint8 (N, 16), each once, sorted."""
     distinct = b"".join(sorted(set(hashes)))
     return torch.from_numpy(np.frombuffer(distinct, np.uint8).reshape(-1, 16).copy())
 
 
 def unpack_hashes(packed: Tensor) -> list[bytes]:
-    """What ``pack_hashes`` packed."""
+    """Return the hashes that ``pack_hashes`` packed."""
     return [row.tobytes() for row in packed.numpy()]
 
 
-def _laid_out(detector: Detector) -> Detector:
-    """The detector with its buffers in plain order, as a file gives them back: order decides how sums are rounded."""
+def _calibrate(
+    network: AnyNetwork,
+    images: Any,
+    preprocessing: Preprocessing,
+    detector: Detector,
+    hashes: Sequence[bytes],
+    *,
+    alpha: float,
+    per_class: bool,
+) -> tuple[Calibration, dict[str, Any]]:
+    """Return the calibration and what it was made on; images that were used before (``hashes``) are refused."""
+    used = [hashes] if hashes else []
+    if is_loader(images):
+        calibration = calibrate(network, images, None, detector, alpha=alpha, per_class=per_class, used=used)
+        name = LoaderBatches(images).name
+        return calibration, {"name": name, "images": len(calibration.scores), "fingerprint": None}
+    fitted = match(as_image_set(images), preprocessing.shape)
+    calibration = calibrate(
+        network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=used
+    )
+    return calibration, _describe_set(fitted)
+
+
+def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict[str, Any]:
+    return {
+        "versions": {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "command": None if command is None else list(command),
+        "architecture": opened.architecture,
+        "head": opened.head,
+        "recipe": opened.recipe,
+        "seed": opened.seed,
+        "kind": opened.kind,
+        "members": list(opened.members),
+        "training_command": opened.command,
+    }
+
+
+def _device_of(network: AnyNetwork) -> torch.device:
+    parameter = next(network.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _move(detector: Detector, device: torch.device) -> None:
+    if any(tensor.device != device for tensor in detector.state_dict().values()):
+        detector.to(device, torch.float32 if device.type == "mps" else None)  # which has no float64
+
+
+def _is_dataset(images: Any) -> bool:
+    """Return whether these are images of a data set, of torch or of Hugging Face, that is not an ImageSet."""
+    hugging_face = hasattr(images, "features") and hasattr(images, "column_names")
+    return hugging_face or (isinstance(images, Dataset) and not isinstance(images, ImageSet))
+
+
+def _shape(images: Any) -> Shape:
+    """Return (channels, height, width) of images."""
+    if not is_loader(images):
+        return as_image_set(images).shape
+    for batch, _ in as_batches(images, None, 256):
+        channels, height, width = batch.shape[1:]
+        return channels, height, width
+    raise DataError("Expected calibration images but the DataLoader gives no batch.")
+
+
+def _describe_set(images: ImageSet) -> dict[str, Any]:
+    return {"name": images.name, "images": len(images), "fingerprint": images.fingerprint}
+
+
+def _with_contiguous_buffers(detector: Detector) -> Detector:
+    """Lay the detector's buffers out as a file gives them back: the layout decides how sums are rounded."""
     for part in detector.modules():
         for name, buffer in part._buffers.items():
             if buffer is not None:
                 part._buffers[name] = buffer.contiguous()
     return detector
-
-
-def _about(images: ImageSet) -> dict[str, Any]:
-    return {"name": images.name, "images": len(images), "fingerprint": images.fingerprint}

@@ -1,7 +1,7 @@
-"""A model as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out.
+"""Export a model as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out.
 
-The graph holds preprocessing, network, detector and calibration, so that a program in any language needs onnxruntime and
-the file alone. Resizing is not in it: pixels come at the size that the network takes.
+The graph holds normalisation, network, detector and calibration, so that a program in any language needs onnxruntime and
+the file alone. Resizing is not in it: pixels have the size that the network takes.
 """
 
 import importlib
@@ -29,7 +29,7 @@ INPUT = "pixels"
 
 
 class Graph(nn.Module):
-    """Pixels uint8 (N, c, h, w) -> logits (N, C), cosine (N, C) where there is one, score (N,), p_value (N,).
+    """A module that maps pixels uint8 (N, c, h, w) to logits (N, C), cosine (N, C) if any, score (N,), p_value (N,).
 
     P-values are double: in single precision 5 / 100 is above 0.05, and an image on the border would not be flagged.
     With verdicts per class ``class_p_value`` (N,) follows, NaN where a class has too few calibration images.
@@ -37,9 +37,9 @@ class Graph(nn.Module):
 
     mean: Tensor
     std: Tensor
-    known: Tensor
-    known_class: Tensor
-    least: Tensor
+    id_scores: Tensor
+    id_classes: Tensor
+    nan_where_too_few: Tensor
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -47,57 +47,65 @@ class Graph(nn.Module):
         normalise, calibration = model.preprocessing.normalise, model.calibration
         self.register_buffer("mean", torch.tensor(normalise.mean).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(normalise.std).view(-1, 1, 1))
-        self.register_buffer("known", torch.from_numpy(calibration.scores))
-        self.register_buffer("known_class", torch.from_numpy(calibration.predicted))
+        self.register_buffer("id_scores", torch.from_numpy(calibration.scores))
+        self.register_buffer("id_classes", torch.from_numpy(calibration.predicted))
         enough = torch.tensor(calibration.enough())
-        self.register_buffer("least", torch.where(enough, 0.0, torch.nan).double())
+        self.register_buffer("nan_where_too_few", torch.where(enough, 0.0, torch.nan).double())
         self.per_class = calibration.per_class
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Pixels -> the outputs, in the order of ``names``."""
+        """Compute the outputs in the order of ``output_names``."""
         images = (pixels.float().div(255) - self.mean) / self.std
         outputs: Outputs = self.network.outputs(images)
         score: Tensor = self.detector(outputs)
-        at_least = (self.known.to(score.dtype).unsqueeze(0) >= score.unsqueeze(1)).double()
-        p_value = (1 + at_least.sum(1)) / (len(self.known) + 1)
-        found = [outputs.logits, *([] if outputs.cosine is None else [outputs.cosine]), score.float(), p_value]
+        at_least = (self.id_scores.to(score.dtype).unsqueeze(0) >= score.unsqueeze(1)).double()
+        p_value = (1 + at_least.sum(1)) / (len(self.id_scores) + 1)
+        results = [outputs.logits, *([] if outputs.cosine is None else [outputs.cosine]), score.float(), p_value]
         if self.per_class:
             predicted = outputs.logits.argmax(1)
-            same = (self.known_class.unsqueeze(0) == predicted.unsqueeze(1)).double()
+            same = (self.id_classes.unsqueeze(0) == predicted.unsqueeze(1)).double()
             within = (1 + (at_least * same).sum(1)) / (same.sum(1) + 1)
-            found.append(within + self.least[predicted])
-        return tuple(found)
+            results.append(within + self.nan_where_too_few[predicted])
+        return tuple(results)
 
 
-def names(model: Model) -> list[str]:
-    """The graph's outputs in order."""
+def output_names(model: Model) -> list[str]:
+    """Return the names of the graph's outputs in order."""
     cosine = ["cosine"] if model.calibration.cosine is not None else []
     return ["logits", *cosine, "score", "p_value", *(["class_p_value"] if model.calibration.per_class else [])]
 
 
-def export(model: Model, path: str | Path) -> float:
-    """Write the graph, and check it in onnxruntime against PyTorch before it takes its place.
+def export_onnx(model: Model, path: str | Path) -> float:
+    """Export a model and compare the graph in onnxruntime with PyTorch before the file is put in place.
 
     Args:
         model: with a detector that reads outputs.
-        path: the file, by custom ``x.onnx``.
+        path: the file, usually ``x.onnx``.
 
     Returns:
-        The largest difference of an output between onnxruntime and PyTorch, at most ``TOLERANCE``: of cosines as they
-        are, of logits and scores relative to the largest where that is above 1, of p-values beyond what the score's own
-        difference explains.
+        The largest difference of an output between onnxruntime and PyTorch, at most ``TOLERANCE``: absolute for cosines,
+        relative to the largest value above 1 for logits and scores, for p-values beyond what the difference of the scores
+        explains.
 
     Raises:
-        ExportError: the detector or the network cannot be exported, or the graph answers otherwise.
+        ExportError: the detector or the network cannot be exported, or the graph gives other outputs.
         MissingPackageError: the packages of ``offaxis[onnx]`` are not installed.
     """
     check_exportable(model)
     onnx, runtime = _package("onnx"), _package("onnxruntime")
     _package("onnxscript")
-    graph = Graph(model).cpu().eval()
+    device = model.device
+    try:
+        return _export(model.to("cpu"), Path(path), onnx, runtime)
+    finally:
+        model.to(device)
+
+
+def _export(model: Model, path: Path, onnx: Any, runtime: Any) -> float:
+    graph = Graph(model).eval()
     example = _example(model, 3)
     program = _traced(model, graph, example)
-    with replacing(Path(path)) as temporary:
+    with replacing(path) as temporary:
         proto = program.model_proto
         _describe(proto, model)
         onnx.checker.check_model(proto)
@@ -142,12 +150,12 @@ def _traced(model: Model, graph: Graph, example: Tensor) -> Any:
                 graph,
                 (example,),
                 input_names=[INPUT],
-                output_names=names(model),
+                output_names=output_names(model),
                 dynamic_shapes={"pixels": {0: torch.export.Dim("batch", min=1)}},
                 dynamo=True,
                 verbose=False,
             )
-    except Exception as error:  # the exporter raises whatever it stumbles over
+    except Exception as error:  # the exporter raises all kinds of errors
         reason = str(error).strip().split("\n")[0][:300]
         raise ExportError(
             f"The network or the detector {model.detector.name} cannot be written as an ONNX graph ({type(error).__name__}: "
@@ -159,9 +167,9 @@ def _traced(model: Model, graph: Graph, example: Tensor) -> Any:
 
 
 def _describe(proto: Any, model: Model) -> None:
-    """What a reader of the file must know, as metadata of the graph."""
+    """Write preprocessing, classes, detector, level and provenance into the metadata of the graph."""
     calibration = model.calibration
-    said = {
+    metadata = {
         "offaxis": json.dumps({"format": "offaxis-onnx", "version": 1}),
         "preprocessing": json.dumps(model.preprocessing.to_json()),
         "classes": json.dumps(list(model.classes)),
@@ -175,27 +183,30 @@ def _describe(proto: Any, model: Model) -> None:
         + " <= alpha",
     }
     del proto.metadata_props[:]
-    for key, value in said.items():
+    for key, value in metadata.items():
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, value
-    proto.producer_name, proto.producer_version = "offaxis", str(model.provenance.get("offaxis", ""))
+    proto.producer_name, proto.producer_version = (
+        "offaxis",
+        str(model.provenance.get("versions", {}).get("offaxis", "")),
+    )
 
 
 def _thresholds(calibration: Calibration) -> dict[str, str]:
-    """The scores above which images are flagged: one for all, or one for each predicted class, null where there is none."""
+    """Return the score above which images are flagged, or one for each predicted class, null where there is none."""
     if calibration.per_class:
         return {"class_thresholds": json.dumps(calibration.class_thresholds())}
     return {"threshold": repr(calibration.threshold())}
 
 
 def _difference(model: Model, graph: Graph, session: Any) -> float:
-    """The largest difference in what the graph gives, over batches of one and of five; NaN where it gives NaN."""
+    """Return the largest difference of the outputs, over batches of one and of five; NaN where there is NaN."""
     largest = 0.0
     for count in (1, 5):
         pixels = _example(model, count)
         with eval_mode(model.network), torch.no_grad():
-            expected = dict(zip(names(model), graph(pixels), strict=True))
-        found = dict(zip(names(model), session.run(names(model), {INPUT: pixels.numpy()}), strict=True))
+            expected = dict(zip(output_names(model), graph(pixels), strict=True))
+        found = dict(zip(output_names(model), session.run(output_names(model), {INPUT: pixels.numpy()}), strict=True))
         for name in ("logits", "cosine", "score"):
             if name in found:
                 size = 1.0 if name == "cosine" else max(1.0, float(expected[name].abs().max()))
@@ -208,7 +219,7 @@ def _difference(model: Model, graph: Graph, session: Any) -> float:
 
 
 def _p_value_difference(calibration: Calibration, found: dict[str, NDArray[Any]]) -> float:
-    """How far p-values lie outside of those that scores within the tolerance have."""
+    """Return how far p-values lie outside of those of scores within the tolerance."""
     score, predicted = found["score"].astype(np.float64), found["logits"].argmax(1)
     slack = TOLERANCE * max(1.0, float(np.abs(score).max()))
     low, high = calibration.p_values(score + slack), calibration.p_values(score - slack)

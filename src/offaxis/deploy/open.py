@@ -1,377 +1,348 @@
-"""Open a network by one syntax, and combine several: a trained run, a bundle, or a Python file that makes one."""
+"""Open a network from any source, and combine several into one.
 
-import hashlib
-import importlib
-import importlib.util
-import inspect
+``open_network`` takes a name (``wrn-28-10``), ``timm:NAME``, ``torchvision:NAME``, ``transformers:FOLDER``, a function of a
+Python file (``file.py:function``), the folder of a training run, a bundle, or an object. ``combine`` makes an ensemble, a
+pair or a leave-out ensemble of several.
+"""
+
 import re
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from offaxis.data import PUBLISHED, ImageSet, Normalise
-from offaxis.detectors import Ensemble, LeaveOutEnsemble, MarginEntropyLoss
-from offaxis.errors import ArgumentError, BundleError, EvaluationError, OffaxisError
+from offaxis.data import Normalise
+from offaxis.deploy.build import (
+    LIBRARIES,
+    BuildOptions,
+    attach_head,
+    build_named,
+    build_third_party,
+    call_function,
+    read_weights,
+)
+from offaxis.deploy.evaluated_network import LEAVE_OUT, EvaluatedNetwork, checksum, normalised, short_name
+from offaxis.errors import ArgumentError
+from offaxis.heads import HeadLike
+from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.ensemble import AnyNetwork, folds
-from offaxis.training import Trained, load_run
-from offaxis.training.leave_out import check_dealt
-from offaxis.training.run import read_about
+from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble, folds
+from offaxis.networks.inference import resolve_device
+from offaxis.training.checkpoint import restore
+from offaxis.training.leave_out import check_folds
+from offaxis.training.run import Trained, load_run
+
+if TYPE_CHECKING:
+    from offaxis.deploy.model import Model
+
+__all__ = [
+    "KINDS",
+    "EvaluatedNetwork",
+    "NetworkSource",
+    "checksum",
+    "combine",
+    "normalised",
+    "open_network",
+    "short_name",
+]
+
+NetworkSource = str | Path | nn.Module | Trained | EvaluatedNetwork
+"""What ``open_network`` takes, besides a Model."""
 
 
-@dataclass(frozen=True)
-class EvaluatedNetwork:
-    """A network with what must be known to evaluate it.
-
-    Attributes:
-        network: in eval mode.
-        normalise: what its images go through first; None where that is not known.
-        label: what tables call it; networks that differ by their seed alone share it.
-        seed: of its training.
-        origin: the folder or file that it came from, by name.
-        id: the set that it was trained on, where that is known.
-        settings: how it was trained, where that is known; of several as one the settings of one, and how they go together.
-    """
-
-    network: AnyNetwork
-    normalise: Normalise | None
-    label: str
-    seed: int = 0
-    origin: str = ""
-    id: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def weights(self) -> str:
-        """SHA-256 of parameters, buffers and normalisation."""
-        return checksum(self.network, self.normalise)
-
-    @property
-    def key(self) -> str:
-        """The beginning of the checksum, which names the network in a store."""
-        return self.weights[:16]
-
-
-def checksum(network: nn.Module, normalise: Normalise | None) -> str:
-    """SHA-256 of all that a network's answers depend on."""
-    digest = hashlib.sha256(repr(normalise).encode())
-    for name, tensor in sorted(network.state_dict().items()):
-        array = tensor.detach().cpu().contiguous().numpy()
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
-def open_network(path: str | Path, label: str | None = None) -> EvaluatedNetwork:
-    """The network at a path.
+def open_network(
+    source: "NetworkSource | Model",
+    *,
+    label: str | None = None,
+    weights: str | Path | None = None,
+    num_classes: int | None = None,
+    head: HeadLike | None = None,
+    in_channels: int | None = None,
+    device: str | torch.device | None = None,
+) -> EvaluatedNetwork:
+    """Open a network. Nothing is downloaded: weights come from the source itself or from a file.
 
     Args:
-        path: the folder of a finished training run; a bundle; or ``file.py`` or ``file.py:function``, where the function (named
-            ``network``, or the only one in the file) takes nothing and returns a Classifier, a Paired or an Ensemble,
-            alone or with its Normalise, or what ``train`` returned.
-        label: what tables shall call it, in place of a name made of network and head.
+        source: one of
+
+            - a name of offaxis.networks: ``wrn-28-10``, ``densenet-100-12`` (with ``num_classes``);
+            - ``timm:NAME``, ``torchvision:NAME`` (fresh weights unless ``weights`` is given), ``transformers:FOLDER`` (a
+              local folder that ``save_pretrained`` wrote, with its weights); their output layer is replaced by ``head``;
+            - ``file.py:function``, or ``file.py`` with one function or one that is called ``network``: it returns a
+              Classifier, a Paired or an Ensemble, alone or with its Normalise, or the result of ``train``;
+            - the folder of a finished training run, or a bundle;
+            - a Classifier, Paired, Ensemble, Trained, Model or EvaluatedNetwork; any other module needs ``head``.
+        label: the name in tables; None makes one from the architecture, the head and the recipe.
+        weights: a file of weights: safetensors, or a state dictionary of PyTorch (read with ``weights_only=True``).
+        num_classes: number of classes of the head; None keeps that of the third-party network.
+        head: ``"cosine"`` (the default for named networks), another name of ``offaxis.heads.HEADS``, or a callable.
+        in_channels: 3 for colour, 1 for grey; None is 3.
+        device: where to put the network: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``. None leaves it where it is.
 
     Raises:
-        EvaluationError: the path is none of these, or the file does not give a network.
-        BundleError: the bundle is damaged.
+        ArgumentError: the source is none of these, or an option does not apply to it.
+        AttachError: the output layer of a third-party network cannot be replaced.
+        RunError, BundleError, CheckpointError: a run, a bundle or a file of weights is damaged or does not fit.
+        MissingPackageError: the library that makes the network is not installed.
     """
-    text = str(path)
-    python = re.fullmatch(r"(.+\.py)(?::(\w+))?", text, re.DOTALL)
-    if python is not None and not Path(text).is_dir():
-        return _from_file(Path(python[1]), python[2] or "", label)
-    if (Path(text) / "bundle.json").exists() or (Path(text).is_file() and Path(text).suffix == ".oax"):
-        return _from_bundle(Path(text), label)
-    if Path(text).is_dir():
-        return _from_run(Path(text), label)
-    raise EvaluationError(
-        "Expected the folder of a training run, a bundle (x.oax) or a Python file (file.py or file.py:function) but got "
-        f"{text}, which is {'none of these' if Path(text).exists() else 'not there'}."
-    )
+    options = BuildOptions(weights=weights, num_classes=num_classes, head=head, in_channels=in_channels)
+    opened = _open_path(str(source), options) if isinstance(source, (str, Path)) else _open_object(source, options)
+    if label is not None:
+        opened = replace(opened, label=label)
+    if device is not None:
+        opened.network.to(resolve_device(device))
+    opened.network.eval()
+    return opened
 
 
-def normalised(subject: EvaluatedNetwork, id_name: str, training_images: Callable[[], ImageSet]) -> EvaluatedNetwork:
-    """The subject with a normalisation: its own, the one published for the ID set, or that of the training images."""
-    if subject.normalise is not None:
-        return subject
-    return replace(subject, normalise=PUBLISHED.get(id_name) or Normalise.from_images(training_images()))
-
-
-def ensemble(members: Sequence[EvaluatedNetwork], label: str | None = None) -> EvaluatedNetwork:
-    """Several networks as one, whose cosines and probabilities are averaged."""
-    first = members[0]
-    networks = [m.network for m in members if not isinstance(m.network, Ensemble)]
-    if len(networks) < len(members):
-        raise ArgumentError("Expected single networks to make an ensemble of but one is an ensemble already.")
-    _check_same(members, "an ensemble")
-    made = label or f"{first.label} x{len(members)}"
-    return EvaluatedNetwork(
-        Ensemble(networks).eval(),
-        first.normalise,
-        made,
-        first.seed,
-        _origins(members),
-        first.id,
-        {**first.settings, "together": "ensemble"},
-    )
-
-
-def leave_out_ensemble(members: Sequence[EvaluatedNetwork], label: str | None = None) -> EvaluatedNetwork:
-    """The networks of ``offaxis train --leave-out 0/N`` to ``N-1/N``, in this order, as one."""
-    networks = [m.network for m in members if isinstance(m.network, Classifier)]
-    if len(networks) < len(members) or len(members) < 2:
-        raise ArgumentError(f"Expected at least two leave-out classifiers but got {len(networks)}.")
-    _check_same(members, "a leave-out ensemble")
-    first = members[0]
-    dealt = folds(first.network.num_classes, len(members))
-    check_dealt([(member.origin, member.settings.get("loss")) for member in members], dealt)
-    team = LeaveOutEnsemble(networks, dealt).eval()
-    made = label or f"{first.label.removesuffix(_LEFT_OUT)}{_LEFT_OUT} x{len(members)}"
-    settings = {**first.settings, "together": "leave-out"}
-    return EvaluatedNetwork(team, first.normalise, made, first.seed, _origins(members), first.id, settings)
-
-
-_LEFT_OUT = " leave-out"
-
-
-def paired(members: Sequence[EvaluatedNetwork], label: str | None = None) -> EvaluatedNetwork:
-    """Two networks: the first names the class, the second judges familiarity."""
-    networks = [m.network for m in members if isinstance(m.network, Classifier)]
-    if len(members) != 2 or len(networks) != 2:
-        raise ArgumentError(f"Expected two classifiers to pair but got {len(members)} networks.")
-    _check_same(members, "a pair")
-    first, second = members
-    made = label or f"{first.label} + {second.label}"
-    return EvaluatedNetwork(
-        Paired(*networks).eval(),
-        second.normalise,
-        made,
-        second.seed,
-        _origins(members),
-        second.id,
-        {**second.settings, "together": "paired"},
-    )
-
-
-def run_label(settings: dict[str, Any]) -> str:
-    """A name for the runs that differ by their seed alone, out of run.json: "wrn-10-2-half cosine scale=16"."""
-    network = settings.get("network")
-    if network is None:
-        return "own network"
-    words = [short_name(network)]
-    head = dict(network["head"])
-    words.append(head.pop("name"))
-    usual = {"scale": (None, "predicted") if words[-1] == "cosine" else (None,), "hidden": (None,)}
-    words += [f"{key}={_short(value)}" for key, value in head.items() if key in usual and value not in usual[key]]
-    if settings["recipe"].get("decay_head"):
-        words.append("decayed")
-    if network["dropout"]:
-        words.append(f"dropout={network['dropout']:g}")
-    left_out = settings.get("loss", "").startswith(MarginEntropyLoss.__name__)
-    return " ".join(words) + (_LEFT_OUT if left_out else "")
-
-
-def short_name(network: dict[str, Any]) -> str:
-    """The name that ``offaxis.networks.by_name`` takes, out of a description: "wrn-10-2-half"."""
-    kind, second = ("wrn", "width") if network["name"] == "wide_resnet" else ("densenet", "growth")
-    return f"{kind}-{network['depth']}-{network[second]}" + ("-half" if network["stem_stride"] == 2 else "")
-
-
-def _short(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _from_run(folder: Path, label: str | None) -> EvaluatedNetwork:
-    settings = read_about(folder)["settings"]
-    trained = load_run(folder)
-    return EvaluatedNetwork(
-        trained.classifier,
-        trained.normalise,
-        label or run_label(settings),
-        int(settings["seed"]),
-        folder.resolve().name,
-        settings["data"]["name"],
-        {key: settings[key] for key in ("recipe", "network", "loss") if key in settings},
-    )
-
-
-def _from_bundle(path: Path, label: str | None) -> EvaluatedNetwork:
-    from offaxis.deploy.bundle import load  # only where a bundle is given
-
-    model = load(path)
-    known: list[dict[str, Any]] = model.provenance.get("id_sets", [])
-    name = known[0].get("name") if known else None
-    return EvaluatedNetwork(model.network.eval(), model.preprocessing.normalise, label or path.stem, 0, path.name, name)
-
-
-def _from_file(file: Path, name: str, label: str | None) -> EvaluatedNetwork:
-    if not file.is_file():
-        raise EvaluationError(f"Expected a Python file that makes a network but {file} is not there.")
-    spec = importlib.util.spec_from_file_location(f"offaxis_network_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        made: Any = _function(file, module, name)()
-    except OffaxisError:
-        raise
-    except Exception as error:
-        raise EvaluationError(f"{file} could not make the network: {type(error).__name__}: {error}") from error
-    normalise: Normalise | None = None
-    if isinstance(made, Trained):
-        made, normalise = made.classifier, made.normalise
-    elif isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Normalise):
-        made, normalise = made
-    if not isinstance(made, AnyNetwork):
-        raise EvaluationError(
-            f"Expected {file} to return an offaxis Classifier, Paired or Ensemble (offaxis.attach makes one of any "
-            f"network), alone or with its Normalise, but it returned a {type(made).__name__}."
-        )
-    return EvaluatedNetwork(made.eval(), normalise, label or file.stem, 0, file.name)
-
-
-def _function(file: Path, module: Any, name: str) -> Callable[[], Any]:
-    own = {
-        n: f
-        for n, f in inspect.getmembers(module, inspect.isfunction)
-        if f.__module__ == module.__name__ and not n.startswith("_")
-    }
-    chosen = name or ("network" if "network" in own else next(iter(own)) if len(own) == 1 else "")
-    if chosen not in own:
-        raise EvaluationError(
-            f"Expected a function that returns a network in {file} but it has {', '.join(own) or 'none'}: name one as "
-            f"{file}:FUNCTION, or call it `network`."
-        )
-    return own[chosen]
-
-
-def _check_same(members: Sequence[EvaluatedNetwork], what: str) -> None:
-    if len({m.normalise for m in members}) > 1 or len({m.id for m in members}) > 1:
-        raise ArgumentError(
-            f"Expected networks that were trained on one set and take images normalised alike for {what} but got "
-            f"{', '.join(f'{m.origin} ({m.id})' for m in members)}."
-        )
-
-
-def _origins(members: Sequence[EvaluatedNetwork]) -> str:
-    return ", ".join(m.origin for m in members)
-
-
-@dataclass(frozen=True)
-class Together:
-    """What several trainings are as one.
-
-    Attributes:
-        network: an Ensemble, a Paired, a LeaveOutEnsemble; or the network itself, of one training.
-        normalise: what its images must go through first, the same for every member.
-        classes: names of the classes, in the order of the logits; empty where they have none.
-    """
-
-    network: AnyNetwork
-    normalise: Normalise
-    classes: tuple[str, ...]
-
-
-def together(members: Sequence[Trained], kind: str = "ensemble") -> Together:
-    """Trained networks as one.
+def combine(
+    members: "Sequence[NetworkSource | Model]", kind: str = "ensemble", label: str | None = None
+) -> EvaluatedNetwork:
+    """Combine networks into one.
 
     Args:
-        members: in their order: for a pair, first the one that names the class; for leave-out networks, that of fold 0
-            first, as ``offaxis train --leave-out 0/N`` to ``N-1/N`` made them.
-        kind: ``"single"``, ``"ensemble"``, ``"paired"`` or ``"leave-out"``.
+        members: whatever ``open_network`` takes. For a pair, first the network that predicts the class, then the one whose
+            cosine is the detection score; for leave-out networks, in the order of their folds, as ``offaxis train
+            --leave-out 0/N`` to ``N-1/N`` made them.
+        kind: ``"ensemble"`` (cosines and probabilities are averaged), ``"paired"``, ``"leave-out"``, or ``"single"`` for
+            one network as it is.
+        label: the name in tables; None makes one from the members' labels.
 
     Raises:
-        ArgumentError: there are too few or too many members, they are in another order, or there is no such kind.
-        BundleError: they do not agree in classes or in mean and standard deviation.
+        ArgumentError: an unknown kind, too few or too many members, members in another order, or members that differ in
+            their classes, their normalisation or the set that they were trained on.
     """
     if kind not in KINDS:
-        raise ArgumentError(f"Expected networks as one out of {', '.join(KINDS)} but got {kind!r}.")
+        raise ArgumentError(f"Expected networks combined as {', '.join(KINDS)} (--as in the shell) but got {kind!r}.")
     make, least, most = KINDS[kind]
     if not least <= len(members) <= (most or len(members)):
-        wanted = f"{least}" if least == most else f"at least {least}"
+        count = f"{least}" if least == most else f"at least {least}"
         raise ArgumentError(
-            f"Expected {wanted} trained network{'s' if least > 1 else ''} to take as {kind} but got {len(members)}. Several "
-            "are one as ensemble (cosines and probabilities are averaged), as paired (the first names the class, the second "
-            "judges familiarity) or as leave-out; in the shell: --as ensemble."
+            f"Expected {count} network{'s' if least > 1 else ''} to combine as {kind} but got {len(members)}. Several are "
+            "combined as ensemble (cosines and probabilities are averaged), as paired (the first predicts the class, the "
+            "second gives the detection score) or as leave-out; in the shell: --as ensemble."
         )
-    _check_members(members, kind)
-    if kind == "leave-out":
-        _check_order(members)
-    first = members[0]
-    return Together(make([member.classifier for member in members]).eval(), first.normalise, first.classes)
+    opened = [open_network(member) for member in members]
+    if kind == "single":
+        return opened[0] if label is None else replace(opened[0], label=label)
+    names = [_name(source, number) for number, source in enumerate(members, 1)]
+    _check_agreement(opened, names, kind)
+    main = opened[1] if kind == "paired" else opened[0]
+    return replace(
+        main,
+        network=make(opened, names).eval(),
+        normalise=next((m.normalise for m in opened if m.normalise is not None), None),
+        classes=next((m.classes for m in opened if m.classes), ()),
+        label=label or _combined_label(opened, kind),
+        origin=", ".join(m.origin for m in opened),
+        members=tuple(m.origin for m in opened),
+        command=None,
+        member_commands=tuple(tuple(m.command) for m in opened if m.command),
+    )
 
 
-def _leave_out(networks: Sequence[Classifier]) -> LeaveOutEnsemble:
-    return LeaveOutEnsemble(networks, folds(networks[0].num_classes, len(networks)))
+# sources -------------------------------------------------------------------------------------------------------------
 
 
-KINDS: dict[str, tuple[Callable[[Sequence[Classifier]], AnyNetwork], int, int | None]] = {
-    "single": (lambda networks: networks[0], 1, 1),
-    "ensemble": (Ensemble, 2, None),
-    "paired": (lambda networks: Paired(*networks), 2, 2),
+def _open_path(text: str, options: BuildOptions) -> EvaluatedNetwork:
+    path = Path(text)
+    python = re.fullmatch(r"(.+\.py)(?::(\w+))?", text, re.DOTALL)
+    if python is not None and not path.is_dir():
+        return _open_file(Path(python[1]), python[2] or "", options)
+    library, colon, name = text.partition(":")
+    if colon and library in LIBRARIES:
+        classifier, normalise, classes = build_third_party(library, name, options)
+        return EvaluatedNetwork(network=classifier, normalise=normalise, classes=classes, origin=text)
+    if (path / "bundle.json").exists() or (path.is_file() and path.suffix == ".oax"):
+        from offaxis.deploy.bundle import load  # only where a bundle is given
+
+        options.refuse(f"the bundle {text}")
+        return replace(_open_model(load(path)), label=path.stem, origin=path.name)
+    if path.is_dir() and ((path / "run.json").exists() or not _is_name(text)):
+        options.refuse(f"the training run {text}")
+        return _open_trained(load_run(path))
+    if _is_name(text):
+        return EvaluatedNetwork(network=build_named(text, options), origin=text)
+    raise ArgumentError(
+        "Expected a network by name (wrn-28-10, densenet-100-12, timm:NAME, torchvision:NAME, transformers:FOLDER), the folder "
+        f"of a training run, a bundle (x.oax) or a Python file (file.py or file.py:function) but got {text}, which is "
+        f"{'none of these' if path.exists() else 'not there'}."
+    )
+
+
+def _open_object(source: "NetworkSource | Model", options: BuildOptions) -> EvaluatedNetwork:
+    from offaxis.deploy.model import Model
+
+    if isinstance(source, nn.Module) and not isinstance(source, AnyNetwork):
+        if options.head is None:
+            raise ArgumentError(
+                f"Expected a Classifier, a Paired or an Ensemble but got a {type(source).__name__}: offaxis.attach makes a "
+                "Classifier of it, or name the head that replaces its output layer, open_network(module, head='cosine')."
+            )
+        return EvaluatedNetwork(network=attach_head(source, options))
+    options.refuse("a network that is made already")
+    if isinstance(source, EvaluatedNetwork):
+        return source
+    if isinstance(source, AnyNetwork):
+        return EvaluatedNetwork(network=source)
+    if isinstance(source, Trained):
+        return _open_trained(source)
+    if isinstance(source, Model):
+        return _open_model(source)
+    raise ArgumentError(
+        f"Expected a path, a name or a network but got a {type(source).__name__}: see offaxis.open_network for what it takes."
+    )
+
+
+def _open_file(file: Path, name: str, options: BuildOptions) -> EvaluatedNetwork:
+    result: Any = call_function(file, name, options)
+    normalise: Normalise | None = None
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Normalise):
+        result, normalise = result
+    if not isinstance(result, AnyNetwork | Trained):
+        raise ArgumentError(
+            f"Expected {file} to return an offaxis Classifier, Paired or Ensemble (offaxis.attach makes one of any "
+            f"network), alone or with its Normalise, but it returned a {type(result).__name__}."
+        )
+    opened = replace(open_network(result), label=file.stem, origin=file.name)
+    if options.weights is not None:
+        restore(opened.network, read_weights(options.weights), Path(options.weights))
+    return opened if normalise is None else replace(opened, normalise=normalise)
+
+
+def _open_trained(trained: Trained) -> EvaluatedNetwork:
+    settings = trained.record.get("settings", {})
+    data = settings.get("data")
+    return EvaluatedNetwork(
+        network=trained.classifier,
+        normalise=trained.normalise,
+        classes=trained.classes,
+        seed=int(settings.get("seed", 0)),
+        origin="" if trained.folder is None else trained.folder.resolve().name,
+        id=data["name"] if data and data["fingerprint"] else None,  # the batches of a DataLoader are not a known set
+        recipe=settings.get("recipe"),
+        data=data,
+        settings={key: settings[key] for key in ("recipe", "network", "loss") if key in settings},
+        command=trained.record.get("command"),
+    )
+
+
+def _open_model(model: "Model") -> EvaluatedNetwork:
+    known = model.provenance
+    id_sets: list[dict[str, Any]] = known.get("id_sets", [])
+    return EvaluatedNetwork(
+        network=model.network,
+        normalise=model.preprocessing.normalise,
+        classes=model.classes,
+        seed=known.get("seed", 0),
+        id=id_sets[0].get("name") if id_sets else None,
+        architecture=known.get("architecture"),
+        head=known.get("head"),
+        recipe=known.get("recipe"),
+        data=id_sets[0] if id_sets else None,
+        members=tuple(known.get("members", ())),
+        command=known.get("training_command"),
+    )
+
+
+def _is_name(text: str) -> bool:
+    try:
+        by_name(text)
+    except ArgumentError:
+        return False
+    return True
+
+
+# combining -----------------------------------------------------------------------------------------------------------
+
+
+def _ensemble(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> Ensemble:
+    networks = [m.network for m in members if not isinstance(m.network, Ensemble)]
+    if len(networks) < len(members):
+        raise ArgumentError(
+            f"Expected single networks or pairs in an ensemble but one of {', '.join(names)} is an ensemble."
+        )
+    return Ensemble(networks)
+
+
+def _paired(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> Paired:
+    return Paired(*_classifiers(members, names))
+
+
+def _leave_out(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> LeaveOutEnsemble:
+    networks = _classifiers(members, names)
+    left_out = folds(networks[0].num_classes, len(networks))
+    check_folds([(name, m.settings.get("loss")) for name, m in zip(names, members, strict=True)], left_out)
+    return LeaveOutEnsemble(networks, left_out)
+
+
+KINDS: dict[str, tuple[Callable[[Sequence[EvaluatedNetwork], Sequence[str]], AnyNetwork], int, int | None]] = {
+    "single": (lambda members, _: members[0].network, 1, 1),
+    "ensemble": (_ensemble, 2, None),
+    "paired": (_paired, 2, 2),
     "leave-out": (_leave_out, 2, None),
 }
-"""Name -> how it is made, and of how many networks at least and at most; the names are those of ``offaxis evaluate --as``."""
+"""Kind of combination -> what makes it, and the smallest and the largest number of members."""
 
 
-def _check_members(members: Sequence[Trained], kind: str) -> None:
-    """Refuse members that would have to see another picture, or that mean another class by the same number."""
+def _combined_label(members: Sequence[EvaluatedNetwork], kind: str) -> str:
     first = members[0]
-    for number, other in enumerate(members[1:], 2):
-        where = f"{_name(first, 1)} and {_name(other, number)}"
-        if (other.classes, other.classifier.num_classes) != (first.classes, first.classifier.num_classes):
-            raise BundleError(
+    if kind == "paired":
+        return f"{first.label} + {members[1].label}"
+    suffix = LEAVE_OUT if kind == "leave-out" and not first.trained_without_classes else ""
+    return f"{first.label}{suffix} x{len(members)}"
+
+
+def _classifiers(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> list[Classifier]:
+    networks = [m.network for m in members if isinstance(m.network, Classifier)]
+    if len(networks) < len(members):
+        raise ArgumentError(
+            f"Expected single classifiers but one of {', '.join(names)} is a pair or an ensemble already."
+        )
+    return networks
+
+
+def _check_agreement(members: Sequence[EvaluatedNetwork], names: Sequence[str], kind: str) -> None:
+    """Refuse members with other classes, another normalisation or another training set, as far as they are known."""
+    first = members[0]
+    for other, name in zip(members[1:], names[1:], strict=True):
+        where = f"{names[0]} and {name}"
+        named = first.classes and other.classes
+        if first.network.num_classes != other.network.num_classes or (named and first.classes != other.classes):
+            raise ArgumentError(
                 f"Expected networks for the same classes in the same order ({kind}) but {where} differ: "
                 f"{_shown(first)} and {_shown(other)}. Train them on one set."
             )
-        if other.normalise != first.normalise:
-            raise BundleError(
-                f"Expected networks that take one and the same picture ({kind}) but {where} were trained with another mean "
+        if first.normalise and other.normalise and first.normalise != other.normalise:
+            raise ArgumentError(
+                f"Expected networks that take the same normalised images ({kind}) but {where} were trained with another mean "
                 f"and std: {first.normalise.mean}, {first.normalise.std} and {other.normalise.mean}, "
                 f"{other.normalise.std}. Train them on one set, or with the same normalise."
             )
+        if first.id and other.id and first.id != other.id:
+            raise ArgumentError(
+                f"Expected networks that were trained on one set ({kind}) but {where} were trained on {first.id} and "
+                f"{other.id}."
+            )
 
 
-def _check_order(members: Sequence[Trained]) -> None:
-    """Refuse leave-out networks that do not come in the order of their folds, where their runs tell."""
-    told = [None if m.folder is None else read_about(m.folder)["settings"].get("loss") for m in members]
-    names = [_name(member, number) for number, member in enumerate(members, 1)]
-    check_dealt(list(zip(names, told, strict=True)), folds(members[0].classifier.num_classes, len(members)))
+def _name(source: "NetworkSource | Model", number: int) -> str:
+    """Return what messages call a member: its path where it has one."""
+    if isinstance(source, (str, Path)):
+        return str(source)
+    path = (
+        source.folder
+        if isinstance(source, Trained)
+        else source.origin
+        if isinstance(source, EvaluatedNetwork)
+        else None
+    )
+    return str(path) if path else f"network {number}"
 
 
-def _name(trained: Trained, number: int) -> str:
-    return f"network {number}" if trained.folder is None else str(trained.folder)
-
-
-def _shown(trained: Trained) -> str:
-    names = trained.classes or tuple(map(str, range(trained.classifier.num_classes)))
+def _shown(member: EvaluatedNetwork) -> str:
+    names = member.classes or tuple(map(str, range(member.network.num_classes)))
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-
-
-def made_by(reference: str | None) -> nn.Module | None:
-    """What the function ``module:function`` returns; None for None. Only what a user typed is imported, never a bundle's word.
-
-    Raises:
-        ArgumentError: there is no such function, or it gives no network.
-    """
-    if reference is None:
-        return None
-    module, _, function = reference.partition(":")
-    if not module or not function:
-        raise ArgumentError(f"Expected --network module:function but got {reference!r}.")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        made = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
-        raise ArgumentError(f"--network {reference} cannot be found ({error}).") from error
-    if not isinstance(made, nn.Module):
-        raise ArgumentError(
-            f"Expected {reference} to return a Classifier, a Paired or an Ensemble but got a {type(made).__name__}."
-        )
-    return made

@@ -1,4 +1,4 @@
-"""Whatever an image comes as -> the pixels that the network takes."""
+"""Images in any form -> the pixels that the network takes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _ONE = (str, Path, bytes, Image.Image, np.ndarray, Tensor)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Size, colour, mean and standard deviation of what a network was trained on.
+    """Size, colour, mean and standard deviation of the images that a network was trained on.
 
     Attributes:
         shape: (channels, height, width); an image is stretched to it, and made grey or RGB (see offaxis.data.transforms).
@@ -46,10 +46,10 @@ class Preprocessing:
         return "grey" if self.shape[0] == 1 else "RGB"
 
     def pixels(self, image: ImageLike, name: str | None = None, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-        """One image -> uint8 (c, h, w).
+        """Decode and resize one image to uint8 (c, h, w).
 
         Raises:
-            DataError: it is damaged, too large or no image; ``name`` is what the message calls it.
+            DataError: it is damaged, too large or no image; the message calls it ``name``.
         """
         if isinstance(image, Tensor):
             return np.asarray(_fit_tensor(image.unsqueeze(0), self.shape)[0])
@@ -61,26 +61,35 @@ class Preprocessing:
         return fit(decode(source, name, max_pixels), self.shape)
 
     def batch(self, images: "ImageLike | Sequence[ImageLike] | ImageSet | Tensor") -> Iterable[Tensor]:
-        """One image, several, a tensor (N, c, h, w) or an ImageSet -> uint8 (B, c, h, w), batch by batch."""
+        """Yield uint8 batches (B, c, h, w) of one image, several, a tensor (N, c, h, w) or an ImageSet.
+
+        Raises:
+            DataError: these are not images.
+        """
         if isinstance(images, ImageSet):
             return (_fit_tensor(part, self.shape) for part in images.batches(256))
         if isinstance(images, Tensor) and images.dim() == 4:
             return (_fit_tensor(part, self.shape) for part in images.split(256))
         several: Sequence[Any] = [images] if isinstance(images, _ONE) else images
+        if not isinstance(several, Sequence):
+            raise DataError(
+                "Expected a file, bytes, a Pillow image, an array or a tensor, a list of these, or a data set but got a "
+                f"{type(images).__name__}."
+            )
         return (
             torch.from_numpy(np.stack([self.pixels(image) for image in several[start : start + 256]]))
             for start in range(0, len(several), 256)
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return size, colour, mean and std in types that JSON has."""
         channels, height, width = self.shape
         mean, std = list(self.normalise.mean), list(self.normalise.std)
         return {"channels": channels, "height": height, "width": width, "colour": self.colour, "mean": mean, "std": std}
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> "Preprocessing":
-        """What ``to_json`` gave."""
+        """Return the preprocessing that ``to_json`` described."""
         shape = (int(saved["channels"]), int(saved["height"]), int(saved["width"]))
         return cls(shape, Normalise(tuple(map(float, saved["mean"])), tuple(map(float, saved["std"]))))
 

@@ -7,55 +7,41 @@ from itertools import product
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
+from offaxis.data.sources import as_batches
+from offaxis.data.transforms import Normalise
 from offaxis.detectors.checks import check_outputs
+from offaxis.detectors.statistics import Fitted
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.metrics import auroc, fpr_at_tpr
 from offaxis.networks.ensemble import check_single
-from offaxis.networks.inference import Batches, ImageBatches, Network, eval_mode, images_of, stream, to_network
+from offaxis.networks.inference import (
+    Batches,
+    ImageBatches,
+    Network,
+    prepared_batches,
+    run_batch,
+    stream,
+    to_network,
+)
+
+TrainingImages = Any
+"""Batches of (images, labels), a DataLoader of them, an ImageSet, or a torch or Hugging Face dataset of (image, label)."""
 
 
-class Fitted(nn.Module):
-    """A module with buffers that are None until it is fitted or loaded.
-
-    ``load_state_dict`` of PyTorch refuses tensors for which a module has no place yet; here a buffer takes the shape of
-    what is loaded, so that an unfitted module becomes the fitted one.
-    """
-
-    def expect(self, *names: str) -> None:
-        """Register buffers that fitting will fill."""
-        for name in names:
-            self.register_buffer(name, None)
-
-    @property
-    def fitted(self) -> bool:
-        """Whether every buffer, of the parts too, has its value."""
-        own = all(buffer is not None for buffer in self._buffers.values())
-        return own and all(part.fitted for part in self.children() if isinstance(part, Fitted))
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        for name, buffer in self._buffers.items():
-            value = state_dict.get(prefix + name)
-            if isinstance(value, Tensor) and (buffer is None or buffer.shape != value.shape):
-                self._buffers[name] = torch.empty_like(value)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+def training_batches(network: Network, images: TrainingImages, normalise: Normalise | None, batch_size: int) -> Batches:
+    """Return training images as normalised batches of (images, labels); batches are returned unchanged."""
+    batches: Batches = images
+    if normalise is not None or isinstance(images, (Dataset, DataLoader)) or hasattr(images, "column_names"):
+        batches = as_batches(images, normalise, batch_size, labels=True, num_classes=network.num_classes)
+    return batches
 
 
 def best_setting(id_scores: Tensor, ood_scores: Tensor) -> int:
-    """The setting with the best TNR at TPR 95 %; among equals (all may be 0) that with the best AUROC, then the first.
+    """Return the index of the setting with the best TNR at TPR 95 %, ties broken by AUROC, then by order.
 
     Args:
         id_scores: (N, S) of validation images of the ID set, larger = more out-of-distribution.
@@ -66,7 +52,7 @@ def best_setting(id_scores: Tensor, ood_scores: Tensor) -> int:
             f"Expected validation images of both kinds but got {len(id_scores)} ID and {len(ood_scores)} OOD images."
         )
     columns = list(zip(id_scores.cpu().numpy().T, ood_scores.cpu().numpy().T, strict=True))
-    merits = [(1 - fpr_at_tpr(known, strange), auroc(known, strange)) for known, strange in columns]
+    merits = [(1 - fpr_at_tpr(*pair), auroc(*pair)) for pair in columns]
     return merits.index(max(merits))
 
 
@@ -94,15 +80,16 @@ class Passes(NamedTuple):
 
 
 class Detector(Fitted, ABC):
-    """How unfamiliar an image is to a network. **Larger = more out-of-distribution**, for every detector.
+    """Computes detection scores of images: **larger = more out-of-distribution**, for every detector.
 
     A subclass computes scores in ``forward(outputs)`` without checks, so that it can be exported; users call ``score``
-    or ``score_images``. Statistics of the training images are buffers, filled by ``begin``, ``update`` (once a batch)
-    and ``finish``, so that one pass over the data can fit many detectors.
+    or ``score_images``. Statistics of the training images are buffers, filled by ``begin``, ``update`` (once per batch)
+    and ``finish``, so that one pass over the data can fit many detectors. ``offaxis.register_detector`` makes a
+    subclass known by its name.
 
     Attributes:
-        name: what tables, files and the command line call it.
-        paper: link to the paper.
+        name: its name in tables, files and on the command line.
+        paper: link to the paper; may be empty.
         uses: the fields of Outputs that it reads.
         needs_fit: whether ``fit`` must come before ``score``.
         fits_on_images: whether ``fit`` needs the images themselves and makes passes of its own.
@@ -110,10 +97,19 @@ class Detector(Fitted, ABC):
         options: the other constructor arguments, attributes of the same name too.
         savable: whether all that was fitted is in the buffers.
         tuned_on: what the hyperparameters were chosen with (``"OOD samples"``); None where they were not tuned.
+
+    Example:
+        >>> class SecondLogit(Detector):
+        ...     name = "second-logit"
+        ...
+        ...     def forward(self, outputs: Outputs) -> Tensor:
+        ...         return outputs.logits.topk(2, 1).values[:, 1]
+        >>> SecondLogit().score(Outputs(features=torch.ones(1, 2), logits=torch.tensor([[3.0, 1.0, 2.0]])))
+        tensor([2.])
     """
 
     name: str
-    paper: str
+    paper: str = ""
     uses: tuple[str, ...] = ("logits",)
     needs_fit: bool = False
     fits_on_images: bool = False
@@ -129,48 +125,48 @@ class Detector(Fitted, ABC):
 
     @property
     def reads(self) -> Reads:
-        """What it scores."""
+        """Return what it reads when it scores."""
         return Reads.LAYERS if "layers" in self.uses else Reads.OUTPUTS
 
     @property
     def grid_reads(self) -> Reads:
-        """What ``grid_scores`` needs: as ``reads``, unless the grid has settings that need more."""
+        """Return what it reads when it scores the whole grid: as ``reads``, unless the grid has settings that need more."""
         return self.reads
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The names of the inner layers that it reads."""
+        """Return the names of the inner layers that it reads."""
         return ()
 
     @property
     def passes(self) -> Passes:
-        """Passes through the network that scoring one image takes."""
+        """Return the number of passes through the network that scoring one image takes."""
         return Passes(forward=1)
 
     @property
     def grid(self) -> Mapping[str, tuple[Any, ...]]:
-        """The published values to try of each hyperparameter; empty where none are tuned."""
+        """Return the published values to try of each hyperparameter; empty where none are tuned."""
         return {}
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """The hyperparameters and their present values."""
+        """Return the hyperparameters with their present values."""
         return {name: getattr(self, name) for name in self.tunable}
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """All constructor arguments with their present values, in types that JSON has."""
+        """Return all constructor arguments with their present values, in types that JSON has."""
         return {**self.hyperparameters, **{name: getattr(self, name) for name in self.options}}
 
     @property
     def state(self) -> State:
-        """Where the hyperparameters' values come from."""
+        """Return where the hyperparameters' values come from."""
         if not self.tunable:
             return State.NONE
         return State.TUNED if self.tuned_on else State.DEFAULT
 
     def sizes(self) -> dict[str, int]:
-        """The widths that a fitted detector expects, by field of Outputs or by layer; empty where any will do."""
+        """Return the widths that a fitted detector expects, by field of Outputs or by layer; empty where any will do."""
         return {}
 
     def check_network(self, network: Network) -> None:
@@ -180,37 +176,50 @@ class Detector(Fitted, ABC):
     # fitting ---------------------------------------------------------------------------------------------------------
 
     def begin(self, network: Network) -> None:
-        """Forget earlier statistics and copy what is needed of the network."""
+        """Discard earlier statistics and copy what is needed of the network."""
 
     def update(self, outputs: Outputs, labels: Tensor) -> None:
         """Add a batch of training images: Outputs of N images with their labels (N,)."""
 
     def finish(self) -> None:
-        """Turn the sums into buffers."""
+        """Compute the buffers from what was collected."""
 
-    def fit(self, network: Network, batches: Batches) -> Self:
-        """See the training images once; several detectors share a pass through ``fit_all``."""
-        if not self.needs_fit:
-            return self
+    def fit(
+        self, network: Network, images: TrainingImages, normalise: Normalise | None = None, *, batch_size: int = 256
+    ) -> Self:
+        """Fit on training images; ``fit_all`` fits several detectors in a single pass.
+
+        Args:
+            network: the network whose outputs are scored later.
+            images: batches of (images, labels), normalised as in training, such as a DataLoader or a list; or, with
+                ``normalise``, an ImageSet or a dataset of (image, label).
+            normalise: as in training, for images that are not normalised yet.
+            batch_size: images per batch, for images that are not in batches yet.
+        """
+        if self.needs_fit:
+            self.fit_batches(network, training_batches(network, images, normalise, batch_size))
+        return self
+
+    def fit_batches(self, network: Network, batches: Batches) -> None:
+        """Fit on batches of (images, labels) in one pass; ``fit`` calls this where the detector needs it."""
         self.begin(network)
         for outputs, labels in stream(network, batches, self.layers):
             self.update(outputs, labels)
         self.finish()
-        return self
 
     # scoring ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,), without checks; a plain graph for export."""
+        """Compute scores (N,) from the Outputs of N images, without checks; a plain graph for export."""
 
     @torch.no_grad()
     def score(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,), larger = more out-of-distribution.
+        """Compute scores (N,) from the Outputs of N images: larger = more out-of-distribution.
 
         Raises:
             NotFittedError: ``fit`` has not been called.
-            MissingOutputError: the network gives no cosine, or its layers were not asked for.
+            MissingOutputError: the network gives no cosine, or its layers were not requested.
             BadOutputsError: a wrong shape, NaN or infinity.
             DetectorError: the detector reads images, so outputs are not enough.
         """
@@ -220,17 +229,14 @@ class Detector(Fitted, ABC):
                 f"{self.name} perturbs the images or runs several networks, so outputs are not enough: call "
                 "score_images(network, images)."
             )
-        check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())
+        check_outputs(self.name, outputs, uses=self.uses, layers=self.layers, sizes=self.sizes())
         scores: Tensor = self(outputs)
         return scores
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images (N, c, h, w), normalised as in training -> scores (N,), larger = more out-of-distribution."""
+        """Compute scores (N,) of images (N, c, h, w), normalised as in training: larger = more out-of-distribution."""
         self.check_fitted()
-        on_device = to_network(network, images)
-        with eval_mode(network), torch.no_grad():
-            outputs = network.outputs(on_device, self.layers)
-        return self.score(outputs)
+        return self.score(run_batch(network, to_network(network, images), self.layers))
 
     def check_fitted(self) -> None:
         """Raise NotFittedError unless the detector can score."""
@@ -244,13 +250,13 @@ class Detector(Fitted, ABC):
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Every combination of the grid's values, in a fixed order, and the present values last where the grid lacks them."""
+        """Return every combination of the grid's values, in a fixed order; the present values last where it lacks them."""
         grid = self.grid
-        tried = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
-        return tried if self._present in tried else [*tried, self._present]
+        combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+        return combinations if self._present in combinations else [*combinations, self._present]
 
     def with_hyperparameters(self, **hyperparameters: Any) -> Self:
-        """The same fitted detector with other hyperparameters; the buffers are shared, not copied."""
+        """Return the same fitted detector with other hyperparameters; the buffers are shared, not copied."""
         unknown = [name for name in hyperparameters if name not in self.tunable]
         if unknown:
             raise ArgumentError(
@@ -262,23 +268,20 @@ class Detector(Fitted, ABC):
         return other
 
     def grid_scores(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> (N, S, ...): what is needed to score them at each of the S settings."""
+        """Compute (N, S, ...) from the Outputs of N images: what is needed to score them at each of the S settings."""
         return torch.stack([self.with_hyperparameters(**setting).score(outputs) for setting in self.settings], 1)
 
     def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images -> (N, S, ...), as ``grid_scores``; detectors that read images share their passes here."""
+        """Compute ``grid_scores`` (N, S, ...) of images; detectors that read images share passes between settings here."""
         self.check_fitted()
-        on_device = to_network(network, images)
-        with eval_mode(network), torch.no_grad():
-            outputs = network.outputs(on_device, self.layers)
-        return self.grid_scores(outputs)
+        return self.grid_scores(run_batch(network, to_network(network, images), self.layers))
 
     def score_from_grid(self, grid_scores: Tensor) -> Tensor:
-        """(N, S, ...) -> scores (N,) at this detector's own hyperparameters, with no pass through the network."""
+        """Compute scores (N,) at this detector's own hyperparameters from ``grid_scores`` (N, S, ...), without the network."""
         return grid_scores[:, self._place(grid_scores)]
 
     def choose(self, id_grid: Tensor, ood_grid: Tensor, on: str = "OOD samples") -> Self:
-        """The detector at the setting that separates best: by TNR at TPR 95 %, ties by AUROC, then the first.
+        """Return the detector at the setting that separates best: by TNR at TPR 95 %, ties by AUROC, then the first.
 
         Args:
             id_grid: (N, S) of validation images of the ID set.
@@ -290,9 +293,11 @@ class Detector(Fitted, ABC):
         return chosen
 
     def tune(self, network: Network, id_images: ImageBatches, ood_images: ImageBatches) -> Self:
-        """The detector with hyperparameters chosen on validation images: ID against samples of an assumed OOD set."""
-        id_grid = torch.cat([self.grid_scores_images(network, images) for images in images_of(id_images)])
-        ood_grid = torch.cat([self.grid_scores_images(network, images) for images in images_of(ood_images)])
+        """Return the detector with hyperparameters chosen on validation images of the ID set and of an assumed OOD set."""
+        id_grid, ood_grid = (
+            torch.cat([self.grid_scores_images(network, images) for images, _ in prepared_batches(network, batches)])
+            for batches in (id_images, ood_images)
+        )
         return self.choose(id_grid, ood_grid)
 
     @property
@@ -303,7 +308,7 @@ class Detector(Fitted, ABC):
         place = self.settings.index(self._present)
         if place >= grid_scores.shape[1]:
             raise DetectorError(
-                f"Expected {self.name} at a setting that the grid_scores was taken for but it is at {self._present}: score "
-                "the images instead."
+                f"Expected {self.name} at a setting that the grid scores were computed for but it is at {self._present}: "
+                "score the images instead."
             )
         return place

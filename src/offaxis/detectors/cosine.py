@@ -16,7 +16,7 @@ from offaxis.networks.inference import Network
 
 
 def cosine_score(cosine: Tensor) -> Tensor:
-    """Cosines (N, C) -> scores (N,) in [-1, 1], larger = more OOD."""
+    """Compute scores (N,) in [-1, 1] from cosines (N, C): larger = more OOD."""
     return -cosine.amax(1)
 
 
@@ -28,24 +28,19 @@ class Cosine(Detector):
     uses = ("cosine",)
 
     def check_network(self, network: Network) -> None:
-        """Every network that has a cosine will do: that of an ensemble is the mean over its members."""
+        """Accept every network: an ensemble's cosine is the mean over its members."""
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         assert outputs.cosine is not None  # score() has checked it
         return cosine_score(outputs.cosine)
-
-
-def cosine_ensemble_score(cosines: Tensor) -> Tensor:
-    """Cosines of M networks (M, N, C) -> scores (N,) in [-1, 1], larger = more OOD."""
-    return cosine_score(cosines.mean(0))
 
 
 class CosineEnsemble(Cosine):
     """The cosine score of an ``Ensemble``, whose outputs hold the averaged cosines.
 
     Args:
-        networks: how many networks the ensemble has, for the account of passes; five in the paper.
+        networks: how many networks the ensemble has, for ``passes``; five in the paper.
     """
 
     name = "cosine-ensemble"
@@ -57,7 +52,7 @@ class CosineEnsemble(Cosine):
 
     @property
     def passes(self) -> Passes:
-        """One forward through each network."""
+        """Return one forward pass through each network."""
         return Passes(self.networks)
 
     def check_network(self, network: Network) -> None:
@@ -69,6 +64,6 @@ class CosineEnsemble(Cosine):
             )
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images (N, c, h, w) -> scores (N,) in [-1, 1]."""
+        """Compute scores (N,) in [-1, 1] of images (N, c, h, w)."""
         self.check_network(network)
         return super().score_images(network, images)

@@ -13,8 +13,8 @@ feature vector, w the unit axes and z the cosines (``HeadCopy``). Nothing to tun
 import torch
 from torch import Tensor
 
+from offaxis.detectors.activation_shaping import HeadCopy
 from offaxis.detectors.base import Detector
-from offaxis.detectors.shaped_energy import HeadCopy
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
 from offaxis.heads.elogitnorm import weight_distances

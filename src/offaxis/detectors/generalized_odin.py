@@ -8,7 +8,6 @@ h is the numerator of the decomposed logits :math:`z_i = h_i / g` (see the heads
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,13 +17,13 @@ from offaxis.detectors.checks import at_least_one, channel_std, check_outputs
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Batches, Network, eval_mode, to_network
+from offaxis.networks.inference import Batches, Network, eval_mode, prepared_batches, to_network
 
 EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 
 
 def numerators(outputs: Outputs) -> Tensor:
-    """The numerators h (N, C): the cosine where the head has one, else the logits without their scale 1 / g."""
+    """Return the numerators h (N, C): the cosine where the head has one, else the logits without their scale 1 / g."""
     if outputs.cosine is not None:
         return outputs.cosine
     assert outputs.scale is not None  # checked
@@ -32,7 +31,7 @@ def numerators(outputs: Outputs) -> Tensor:
 
 
 def generalized_odin_score(h: Tensor, _temperature: float = 1.0) -> Tensor:
-    """Numerators (N, C) -> scores (N,), larger = more OOD."""
+    """Compute scores (N,) from numerators (N, C): larger = more OOD."""
     return -h.amax(1)
 
 
@@ -44,7 +43,7 @@ class GeneralizedODIN(Detector):
             fit, and outputs are enough.
         std: what each channel was divided by in normalisation.
         epsilons: the magnitudes that ``fit`` tries.
-        images: how many ID images ``fit`` looks at, from the first on: one pass for each magnitude.
+        images: how many ID images ``fit`` uses, the first ones: one pass for each magnitude.
     """
 
     name = "generalized-odin"
@@ -72,53 +71,57 @@ class GeneralizedODIN(Detector):
 
     @property
     def reads(self) -> Reads:
-        """Images, for the gradient; outputs without a perturbation."""
+        """Return images, for the gradient; outputs without a perturbation."""
         return Reads.IMAGES if self.perturb else Reads.OUTPUTS
 
     @property
     def passes(self) -> Passes:
-        """Two forward and one backward; one forward without a perturbation."""
+        """Return two forward and one backward; one forward without a perturbation."""
         return Passes(2, 1) if self.perturb else Passes(1)
 
-    def fit(self, network: Network, batches: Batches) -> Self:
+    def fit_batches(self, network: Network, batches: Batches) -> None:
         """Choose the magnitude that raises the score of these ID images most; labels are not needed."""
-        if not self.perturb:
-            return self
-        found: list[Tensor] = []
+        scores: list[Tensor] = []
         left = self.images
-        for images, _ in batches:
-            found.append(self._scores(network, images[:left], self.epsilons))
-            left -= len(found[-1])
+        for images, _ in prepared_batches(network, batches):
+            scores.append(self._scores(network, images[:left], self.epsilons))
+            left -= len(scores[-1])
             if left <= 0:
                 break
-        if not found:
+        if not scores:
             raise NotFittedError("Expected ID images to choose the perturbation with but there were none.")
-        best = int(torch.cat(found).double().mean(0).argmin())
-        self.eps = torch.tensor(self.epsilons[best], dtype=torch.float64, device=found[0].device)
-        return self
+        best = int(torch.cat(scores).double().mean(0).argmin())
+        self.eps = torch.tensor(self.epsilons[best], dtype=torch.float64, device=scores[0].device)
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,) without a perturbation."""
+        """Compute scores (N,) without a perturbation from the Outputs of N images."""
         return generalized_odin_score(numerators(outputs))
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images (N, c, h, w) -> scores (N,)."""
+        """Compute scores (N,) of images (N, c, h, w)."""
         if not self.perturb:
             return super().score_images(network, images)
         self.check_fitted()
         return self._scores(network, images, (float(self.eps),))[:, 0]
 
     def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images -> scores (N, 1): there is one setting."""
+        """Compute scores (N, 1): there is one setting."""
         return self.score_images(network, images).unsqueeze(1)
 
     def _scores(self, network: Network, images: Tensor, epsilons: Sequence[float]) -> Tensor:
         def h(x: Tensor) -> Tensor:
             outputs = network.outputs(x)
-            check_outputs(self.name, outputs, self.uses, (), {})
+            check_outputs(self.name, outputs, uses=self.uses)
             return numerators(outputs)
 
         on_device = to_network(network, images)
         with eval_mode(network):
-            score = generalized_odin_score
-            return perturbed_scores(h, on_device, (1.0,), epsilons, self.std, score, score)[:, 0]
+            return perturbed_scores(
+                h,
+                on_device,
+                temperatures=(1.0,),
+                epsilons=epsilons,
+                std=self.std,
+                loss=generalized_odin_score,
+                score=generalized_odin_score,
+            )[:, 0]

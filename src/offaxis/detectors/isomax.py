@@ -2,7 +2,7 @@ r"""IsoMax+'s minimum distance score (Macêdo, Ludermir 2022, https://arxiv.org/
 
 .. math:: S(x) = \min_j \lVert \hat f - \hat p_j \rVert = \sqrt{2 - 2 \max_j \cos\theta_j}
 
-between the unit features and the unit prototypes of the head ``isomax``. It orders images as the cosine score does.
+between the unit features and the unit prototypes of the head ``isomax``. It ranks images as the cosine score does.
 """
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from offaxis.heads import Outputs
 
 
 def minimum_distance_score(cosine: Tensor) -> Tensor:
-    """Cosines (N, C) -> scores (N,) in [0, 2], larger = more OOD."""
+    """Compute scores (N,) in [0, 2] from cosines (N, C): larger = more OOD."""
     return (2 - 2 * cosine.amax(1)).clamp_min(0).sqrt()
 
 
@@ -24,6 +24,6 @@ class IsoMaxPlus(Detector):
     uses = ("cosine",)
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         assert outputs.cosine is not None  # score() has checked it
         return minimum_distance_score(outputs.cosine)

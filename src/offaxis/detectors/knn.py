@@ -26,13 +26,13 @@ SEARCHES = ("auto", "blocks", "faiss")
 
 
 def kth_neighbours(queries: Tensor, bank: Tensor, ks: Sequence[int]) -> Tensor:
-    """The index (N, K) of the k-th nearest row of a bank (M, d) for each query (N, d) and each k, all of unit length.
+    """Find the index (N, K) of the k-th nearest row of a bank (M, d) for each query (N, d) and each k; unit lengths.
 
     The nearest is the one with the largest inner product. Blocks of at most QUERIES x ENTRIES products are in memory.
     """
     most = max(ks)
     columns = torch.tensor(ks, device=queries.device) - 1
-    found = [torch.empty(0, len(ks), dtype=torch.long, device=queries.device)]
+    indices = [torch.empty(0, len(ks), dtype=torch.long, device=queries.device)]
     for rows in queries.split(QUERIES):
         best = rows.new_empty(len(rows), 0)
         where = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
@@ -42,17 +42,17 @@ def kth_neighbours(queries: Tensor, bank: Tensor, ks: Sequence[int]) -> Tensor:
             best, where = torch.cat([best, values], 1), torch.cat([where, places + start], 1)
             best, order = best.topk(min(most, best.shape[1]), 1)  # sorted, the nearest first
             where = where.gather(1, order)
-        found.append(where[:, columns])
-    return torch.cat(found)
+        indices.append(where[:, columns])
+    return torch.cat(indices)
 
 
 def unit(features: Tensor) -> Tensor:
-    """Features (N, d) divided by their lengths, in at least float32."""
+    """Divide features (N, d) by their lengths, in at least float32."""
     return F.normalize(at_least_float32(features), dim=1)
 
 
 def knn_score(features: Tensor, neighbours: Tensor) -> Tensor:
-    """Distances between unit features (N, d) and their k-th neighbours (N, d): (N,) in [0, 2], larger = more OOD."""
+    """Compute the distances of unit features (N, d) to their k-th neighbours (N, d): (N,) in [0, 2], larger = more OOD."""
     distance: Tensor = torch.linalg.vector_norm(features - neighbours, dim=1)
     return distance
 
@@ -86,13 +86,13 @@ class KNN(Detector):
 
     @property
     def grid(self) -> dict[str, tuple[int, ...]]:
-        """The paper's values, as far as there are training images."""
+        """Return the paper's values, up to the number of training images."""
         values = (1, 10, 20, 50, 100, 200, 500, 1000, 3000, 5000)
         bank = self._buffers["bank"]
         return {"k": tuple(k for k in values if bank is None or k <= len(bank))}
 
     def sizes(self) -> dict[str, int]:
-        """The width of the features."""
+        """Return the width of the features."""
         return {"features": self.bank.shape[1]}
 
     def begin(self, network: Network) -> None:  # noqa: ARG002 - the contract's
@@ -105,7 +105,7 @@ class KNN(Detector):
         self._parts.append(unit(outputs.features.detach()))
 
     def finish(self) -> None:
-        """The bank (M, d)."""
+        """Concatenate the bank (M, d)."""
         if not self._parts:
             raise NotFittedError("Expected training images to fit on but there were none.")
         self.bank = torch.cat(self._parts)
@@ -121,14 +121,14 @@ class KNN(Detector):
             )
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         return self._distances(outputs, (self.k,))[:, 0]
 
     @torch.no_grad()
     def grid_scores(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N, S) at every k, from one search."""
+        """Compute scores (N, S) at every k from one search."""
         self.check_fitted()
-        check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())
+        check_outputs(self.name, outputs, uses=self.uses, sizes=self.sizes())
         return self._distances(outputs, [setting["k"] for setting in self.settings])
 
     def _distances(self, outputs: Outputs, ks: Sequence[int]) -> Tensor:
@@ -156,5 +156,5 @@ class KNN(Detector):
             index = faiss.IndexFlatIP(self.bank.shape[1])
             index.add(self.bank.numpy())
             self._index = (self.bank, index)
-        found = self._index[1].search(x.contiguous().numpy(), max(ks))[1]
-        return torch.from_numpy(found)[:, torch.tensor(ks) - 1]
+        nearest = self._index[1].search(x.contiguous().numpy(), max(ks))[1]
+        return torch.from_numpy(nearest)[:, torch.tensor(ks) - 1]

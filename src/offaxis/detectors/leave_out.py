@@ -1,12 +1,12 @@
 r"""Ensemble of leave-out classifiers (Vyas et al. 2018, https://arxiv.org/abs/1809.03576).
 
-The classes are dealt into K folds. Network k is trained on all images, but those of fold k play the outsiders:
+The classes are divided into K folds. Network k is trained on all images, with those of fold k as its OOD samples:
 
 .. math::
 
-    L = \mathrm{CE}(\text{insiders}) + \beta \max(0,\; m + \bar H_{\text{insiders}} - \bar H_{\text{outsiders}})
+    L = \mathrm{CE}(\text{ID}) + \beta \max(0,\; m + \bar H_{\text{ID}} - \bar H_{\text{OOD}})
 
-with :math:`\beta = 0.2` and margin :math:`m = 0.4`. The score, here with the sign turned, is
+with :math:`\beta = 0.2` and margin :math:`m = 0.4`. The score, the negative of the paper's, is
 
 .. math::
 
@@ -36,13 +36,13 @@ from offaxis.training.leave_out import entropy, leave_out_score
 class LeaveOut(Detector):
     """The summed score of a ``LeaveOutEnsemble``, each network with its own perturbed image.
 
-    ``LeaveOut.for_ensemble(ensemble)`` takes over from the ensemble what its epochs were chosen on.
+    ``LeaveOut.for_ensemble(ensemble)`` takes the number of networks and what their epochs were chosen on from it.
 
     Args:
         temperature: T; 1000 as published.
         eps: how far the image moves, in units of the pixels' range; 0.002 as published, chosen on iSUN.
         std: what each channel was divided by in normalisation.
-        networks: how many networks the ensemble has, for the account of passes.
+        networks: how many networks the ensemble has, for ``passes``.
         selected_on: the OOD set that the networks' epochs were chosen on, a part of ``tuned_on``; None where they were not.
     """
 
@@ -56,6 +56,7 @@ class LeaveOut(Detector):
         self,
         temperature: float = 1000.0,
         eps: float = 0.002,
+        *,
         std: Sequence[float] | None = None,
         networks: int = 5,
         selected_on: str | None = None,
@@ -76,22 +77,23 @@ class LeaveOut(Detector):
         eps: float = 0.002,
         std: Sequence[float] | None = None,
     ) -> Self:
-        """The detector for an ensemble: it knows how many networks there are and what their epochs were chosen on."""
-        return cls(temperature, eps, std, len(ensemble.networks), ensemble.selected_on)
+        """Construct the detector for an ensemble, with its number of networks and what their epochs were chosen on."""
+        networks = len(ensemble.networks)
+        return cls(temperature, eps, std=std, networks=networks, selected_on=ensemble.selected_on)
 
     @property
     def reads(self) -> Reads:
-        """Images: every network has its own outputs and its own perturbation."""
+        """Return images: every network has its own outputs and its own perturbation."""
         return Reads.IMAGES
 
     @property
     def passes(self) -> Passes:
-        """Two forward and one backward through each network."""
+        """Return two forward and one backward pass through each network; one forward where eps is 0."""
         return Passes(2 * self.networks, self.networks) if self.eps else Passes(self.networks)
 
     @property
     def grid(self) -> dict[str, tuple[float, ...]]:
-        """Temperatures x magnitudes."""
+        """Return the temperatures and the magnitudes to try."""
         return {
             "temperature": (1.0, 10.0, 100.0, 1000.0),
             "eps": (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.0024, 0.005, 0.01),
@@ -106,19 +108,19 @@ class LeaveOut(Detector):
             )
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """One network's part of the score, without a perturbation: Outputs of N images -> (N,)."""
+        """Compute one network's part of the score (N,), without a perturbation."""
         return leave_out_score(outputs.logits, self.temperature)
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images (N, c, h, w) -> scores (N,)."""
+        """Compute scores (N,) of images (N, c, h, w)."""
         return self._scores(network, images, (self.temperature,), (self.eps,))[:, 0, 0]
 
     def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images -> scores (N, S) over the grid, with shared passes."""
+        """Compute scores (N, S) over the grid, with passes shared between settings."""
         return self._scores(network, images, *self.grid.values()).flatten(1)
 
     def choose(self, id_grid: Tensor, ood_grid: Tensor, on: str = "OOD samples") -> Self:
-        """As every detector; ``tuned_on`` goes on naming what the epochs were chosen on."""
+        """Choose as every detector does; ``tuned_on`` keeps naming what the epochs were chosen on too."""
         return super().choose(id_grid, ood_grid, f"{self.selected_on} (epochs), {on}" if self.selected_on else on)
 
     def _scores(
@@ -128,13 +130,21 @@ class LeaveOut(Detector):
         assert isinstance(network, LeaveOutEnsemble)
         if network.selected_on not in (None, self.selected_on):
             raise DetectorError(
-                f"Expected a detector that tells that the networks' epochs were chosen on {network.selected_on} but this one "
-                f"says {self.selected_on or 'nothing'}: make it with LeaveOut.for_ensemble(ensemble)."
+                f"Expected a detector with selected_on={network.selected_on!r}, as the networks' epochs were chosen on that "
+                f"set, but got {self.selected_on!r}: construct it with LeaveOut.for_ensemble(ensemble)."
             )
         on_device = to_network(network, images)
         with eval_mode(network):
             parts = [
-                perturbed_scores(judge, on_device, temperatures, epsilons, self.std, entropy, leave_out_score)
-                for judge in network.judges()
+                perturbed_scores(
+                    member,
+                    on_device,
+                    temperatures=temperatures,
+                    epsilons=epsilons,
+                    std=self.std,
+                    loss=entropy,
+                    score=leave_out_score,
+                )
+                for member in network.member_functions()
             ]
         return torch.stack(parts).sum(0)

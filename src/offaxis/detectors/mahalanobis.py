@@ -38,7 +38,7 @@ EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
 
 
 def mahalanobis_score(distances: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
-    """Half squared distances of L layers (N, L) -> scores (N,), larger = more OOD."""
+    """Compute scores (N,) from half squared distances of L layers (N, L): larger = more OOD."""
     return distances.to(weights.dtype) @ weights + bias
 
 
@@ -82,41 +82,41 @@ class Mahalanobis(Detector):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers that it reads."""
+        """Return the layers that it reads."""
         return tuple(name.replace("/", ".") for name in self.gaussians)
 
     @property
     def reads(self) -> Reads:
-        """Images, for the gradients; layers where eps is 0."""
+        """Return images, for the gradients; layers where eps is 0."""
         return Reads.IMAGES if self.eps else Reads.LAYERS
 
     @property
     def grid_reads(self) -> Reads:
-        """Images, where any eps of the grid moves them."""
+        """Return images where any eps of the grid moves them, else layers."""
         return Reads.IMAGES if any(self.epsilons) else Reads.LAYERS
 
     @property
     def passes(self) -> Passes:
-        """One forward; with eps also a backward and a second forward as far as each layer."""
+        """Return one forward; with eps also a backward and a second forward up to each layer."""
         count = len(self.gaussians) or 4
         return Passes(1 + count, count) if self.eps else Passes(1)
 
     @property
     def grid(self) -> dict[str, tuple[float, ...]]:
-        """Magnitudes."""
+        """Return the magnitudes to try."""
         return {"eps": self.epsilons}
 
     @property
     def fitted(self) -> bool:
-        """Whether the statistics of every layer are there."""
+        """Return whether the statistics of every layer are there."""
         return bool(self.layers) and super().fitted and all(part.fitted for part in self._parts())
 
     def sizes(self) -> dict[str, int]:
-        """The width of each layer."""
+        """Return the width of each layer."""
         return {name: part.size for name, part in zip(self.layers, self._parts(), strict=True)}
 
     def begin(self, network: Network) -> None:
-        """Decide on the layers and start the sums."""
+        """Take the network's layers where none were given, and start the sums."""
         if not self.gaussians:
             if not network.layers:
                 raise ArgumentError(
@@ -134,7 +134,7 @@ class Mahalanobis(Detector):
             moments.add(outputs.layers[name], labels)
 
     def finish(self) -> None:
-        """Means and whitening of each layer; all weights 1."""
+        """Compute the means and the whitening of each layer; all weights are 1."""
         for part, moments in zip(self._parts(), self._moments.values(), strict=True):
             part.set(moments.means(), moments.within())
         del self._moments
@@ -142,49 +142,50 @@ class Mahalanobis(Detector):
         self.bias = self.weights.new_zeros(())
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs with layers, of N images -> scores (N,) without a perturbation."""
+        """Compute scores (N,) without a perturbation from the Outputs, with layers, of N images."""
         return mahalanobis_score(self.distances(outputs), self.weights, self.bias)
 
     def distances(self, outputs: Outputs) -> Tensor:
-        """Half the squared distance to the nearest class mean of each layer: (N, L)."""
+        """Compute half the squared distance to the nearest class mean of each layer: (N, L)."""
         return torch.stack(self._by_layer(outputs), 1)
 
     def _by_layer(self, outputs: Outputs) -> list[Tensor]:
         assert outputs.layers is not None
-        found = outputs.layers
-        return [half_distance(part, found[name]) for name, part in zip(self.layers, self._parts(), strict=True)]
+        layers = outputs.layers
+        return [half_distance(part, layers[name]) for name, part in zip(self.layers, self._parts(), strict=True)]
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images (N, c, h, w) -> scores (N,)."""
+        """Compute scores (N,) of images (N, c, h, w)."""
         if not self.eps:
             return super().score_images(network, images)
         self.check_fitted()
-        found = self._perturbed(network, images, (self.eps,))[:, 0]
-        return mahalanobis_score(found, self.weights, self.bias)
+        distances = self._perturbed(network, images, (self.eps,))[:, 0]
+        return mahalanobis_score(distances, self.weights, self.bias)
 
     def grid_scores(self, outputs: Outputs) -> Tensor:
-        """Outputs -> distances (N, 1, L); a grid with perturbations needs the images."""
+        """Compute distances (N, 1, L) from Outputs; a grid with perturbations needs the images."""
         if any(self.epsilons):
             raise DetectorError("mahalanobis perturbs the images over its grid: call grid_scores_images().")
         self.check_fitted()
-        check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())
+        check_outputs(self.name, outputs, uses=self.uses, layers=self.layers, sizes=self.sizes())
         return self.distances(outputs).unsqueeze(1)
 
     def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images -> distances (N, E, L) at each magnitude, from one clean pass and one backward pass a layer."""
+        """Compute distances (N, E, L) at each magnitude, from one clean pass and one backward pass per layer."""
         self.check_fitted()
         return self._perturbed(network, images, self.epsilons)
 
     def score_from_grid(self, grid_scores: Tensor) -> Tensor:
-        """(N, E, L) -> scores (N,) at this detector's magnitude and weights."""
+        """Compute scores (N,) at this detector's magnitude and weights from distances (N, E, L)."""
         weights, bias = self.weights.to(grid_scores.device), self.bias.to(grid_scores.device)
         return mahalanobis_score(grid_scores[:, self._place(grid_scores)], weights, bias)
 
     def choose(self, id_grid: Tensor, ood_grid: Tensor, on: str = "OOD samples") -> Self:
-        """Weights from the first half of each set, the magnitude by TNR at TPR 95 % on the second.
+        """Return the detector with weights from the first half of each set and the magnitude with the best TNR on the second.
 
-        A logistic regression (three-fold cross-validated) is fitted for every magnitude; with 1,000 + 1,000 images this
-        is the published procedure, except that distances are standardised first: they differ by orders of magnitude.
+        A logistic regression (three-fold cross-validated) is fitted for every magnitude; TNR is taken at TPR 95 %. With
+        1,000 + 1,000 images this is the published procedure, except that distances are standardised first: they differ by
+        orders of magnitude.
         """
         halves = [half_of(grid_scores, on) for grid_scores in (id_grid, ood_grid)]
         (id_fit, id_choose), (ood_fit, ood_choose) = halves
@@ -199,7 +200,7 @@ class Mahalanobis(Detector):
         return candidates[best_setting(*scores)]
 
     def tune_without_ood(self, network: Network, batches: Batches, magnitude: float = 0.05) -> Self:
-        """Weights and magnitude tuned on ID images against adversarial examples made of them (FGSM): no OOD sample.
+        """Tune weights and magnitude on ID images against adversarial examples made of them (FGSM), without OOD samples.
 
         Args:
             network: the network that the detector was fitted with.
@@ -209,10 +210,9 @@ class Mahalanobis(Detector):
         """
         clean, adversarial = [], []
         for images, labels in batches:
+            moved = fast_gradient_sign(network, images, labels, magnitude=magnitude, std=self.std)
             clean.append(self.grid_scores_images(network, images))
-            adversarial.append(
-                self.grid_scores_images(network, fast_gradient_sign(network, images, labels, magnitude, self.std))
-            )
+            adversarial.append(self.grid_scores_images(network, moved))
         return self.choose(torch.cat(clean), torch.cat(adversarial), on=f"adversarial ID images (FGSM {magnitude})")
 
     def _perturbed(self, network: Network, images: Tensor, epsilons: Sequence[float]) -> Tensor:
@@ -222,7 +222,7 @@ class Mahalanobis(Detector):
             x = x.detach().clone().requires_grad_()
             with counting_calls(backbone, self.layers) as calls:
                 outputs = network.outputs(x, self.layers)
-            check_outputs(self.name, outputs, self.uses, self.layers, self.sizes())
+            check_outputs(self.name, outputs, uses=self.uses, layers=self.layers, sizes=self.sizes())
             # Layer by layer: the gradient of a column of their stack would run back through every layer, with zeros.
             clean = self._by_layer(outputs)
             moved_by = [each for each in clean if any(epsilons)]
@@ -244,21 +244,22 @@ class Mahalanobis(Detector):
         return [part for part in self.gaussians.values() if isinstance(part, TiedGaussian)]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        found = [key.removeprefix(f"{prefix}gaussians.") for key in state_dict if key.startswith(f"{prefix}gaussians.")]
-        names = dict.fromkeys(key.rpartition(".")[0].replace("/", ".") for key in found)
+        start = f"{prefix}gaussians."
+        keys = [key.removeprefix(start) for key in state_dict if key.startswith(start)]
+        names = dict.fromkeys(key.rpartition(".")[0].replace("/", ".") for key in keys)
         if set(names) != set(self.layers):  # files sort their names; the weights follow the order of the layers
             self._build(names)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def half_distance(gaussian: TiedGaussian, features: Tensor) -> Tensor:
-    """Half the squared distance to the nearest centre: features (N, d) -> (N,)."""
+    """Compute half the squared distance of features (N, d) to the nearest centre: (N,)."""
     nearest: Tensor = gaussian(features).min(1).values
     return nearest / 2
 
 
 def half_of(grid_scores: Tensor, what: str) -> tuple[Tensor, Tensor]:
-    """The first and the second half of a validation set."""
+    """Return the first and the second half of a validation set."""
     if len(grid_scores) < 12:
         raise ArgumentError(
             f"Expected at least 12 validation images of each kind to tune mahalanobis but got {len(grid_scores)} "
@@ -269,7 +270,7 @@ def half_of(grid_scores: Tensor, what: str) -> tuple[Tensor, Tensor]:
 
 
 def regress(id_distances: Tensor, ood_distances: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights (L,) and bias of a logistic regression of OOD (1) against ID (0) over distances (N, L), (M, L)."""
+    """Fit a logistic regression of OOD (1) against ID (0) over distances (N, L), (M, L); return weights (L,) and bias."""
     from sklearn.linear_model import LogisticRegressionCV  # takes two seconds to import, which no other detector needs
 
     x = torch.cat([id_distances, ood_distances]).double().cpu()

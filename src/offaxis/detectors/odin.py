@@ -5,7 +5,7 @@ r"""ODIN (Liang, Li, Srikant 2018, https://arxiv.org/abs/1706.02690).
     S(x) = -\max_i p_i(x'; T), \qquad p(x; T) = \mathrm{softmax}(z(x) / T), \qquad
     x' = x - \epsilon \, \mathrm{sign}(\nabla_x [-\log \max_i p_i(x; T)]) / \sigma
 
-The image moves so that the network becomes surer of its own answer, which helps ID images more. Images are normalised,
+The image moves so that the network becomes more confident in its prediction, which helps ID images more. Images are normalised,
 so the step is divided by each channel's :math:`\sigma`. Two forward passes and one backward pass an image.
 """
 
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.checks import channel_std, not_negative, positive
-from offaxis.detectors.max_softmax import max_softmax_score
+from offaxis.detectors.logit_scores import max_softmax_score
 from offaxis.detectors.perturbation import perturbed_scores
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Network, eval_mode, to_network
@@ -33,11 +33,12 @@ OD_TEST_EPSILONS = tuple(round(0.0002 * i, 4) for i in range(21))
 def odin_scores(
     network: Network,
     images: Tensor,
+    *,
     temperatures: Sequence[float] = TEMPERATURES,
     epsilons: Sequence[float] = EPSILONS,
     std: Sequence[float] | None = None,
 ) -> Tensor:
-    """ODIN's scores over a whole grid: images (N, c, h, w) -> (N, T, E), larger = more OOD.
+    """Compute ODIN's scores (N, T, E) of images (N, c, h, w) over a whole grid: larger = more OOD.
 
     The clean forward pass serves every temperature and every eps = 0; each temperature takes one backward pass, each
     (temperature, eps > 0) one forward pass. For 4 x 11 settings that is 41 forward and 4 backward passes in place of 88
@@ -45,11 +46,19 @@ def odin_scores(
     """
     on_device = to_network(network, images)
     with eval_mode(network):
-        return perturbed_scores(network, on_device, temperatures, epsilons, std, uncertainty, max_softmax_score)
+        return perturbed_scores(
+            network,
+            on_device,
+            temperatures=temperatures,
+            epsilons=epsilons,
+            std=std,
+            loss=uncertainty,
+            score=max_softmax_score,
+        )
 
 
 def uncertainty(logits: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy with the network's own answer, -log max p: logits (N, C) -> (N,)."""
+    """Compute the cross-entropy with the predicted class, -log max p, from logits (N, C): (N,)."""
     return F.cross_entropy(logits / temperature, logits.argmax(1), reduction="none")
 
 
@@ -73,6 +82,7 @@ class ODIN(Detector):
         self,
         temperature: float = 1000.0,
         eps: float = 0.0014,
+        *,
         std: Sequence[float] | None = None,
         temperatures: Sequence[float] = TEMPERATURES,
         epsilons: Sequence[float] = EPSILONS,
@@ -86,32 +96,34 @@ class ODIN(Detector):
 
     @property
     def reads(self) -> Reads:
-        """Images, for the gradient; outputs where eps is 0 and none is needed."""
+        """Return images, for the gradient; outputs where eps is 0."""
         return Reads.IMAGES if self.eps else Reads.OUTPUTS
 
     @property
     def grid_reads(self) -> Reads:
-        """Images, where any eps of the grid moves them."""
+        """Return images where any eps of the grid moves them, else outputs."""
         return Reads.IMAGES if any(self.epsilons) else Reads.OUTPUTS
 
     @property
     def passes(self) -> Passes:
-        """Two forward and one backward; one forward where eps is 0."""
+        """Return two forward and one backward; one forward where eps is 0."""
         return Passes(2, 1) if self.eps else Passes(1)
 
     @property
     def grid(self) -> dict[str, tuple[float, ...]]:
-        """Temperatures x magnitudes."""
+        """Return the temperatures and the magnitudes to try."""
         return {"temperature": self.temperatures, "eps": self.epsilons}
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,) without a perturbation."""
-        return max_softmax_score(outputs.logits, self.temperature)
+        """Compute scores (N,) without a perturbation from the Outputs of N images."""
+        return max_softmax_score(outputs.detection_logits, self.temperature)
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images (N, c, h, w) -> scores (N,) in [-1, -1/C]."""
-        return odin_scores(network, images, (self.temperature,), (self.eps,), self.std)[:, 0, 0]
+        """Compute scores (N,) in [-1, -1/C] of images (N, c, h, w)."""
+        scores = odin_scores(network, images, temperatures=(self.temperature,), epsilons=(self.eps,), std=self.std)
+        return scores[:, 0, 0]
 
     def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images -> scores (N, S) over the grid, with shared passes."""
-        return odin_scores(network, images, self.temperatures, self.epsilons, self.std).flatten(1)
+        """Compute scores (N, S) over the grid, with passes shared between settings."""
+        scores = odin_scores(network, images, temperatures=self.temperatures, epsilons=self.epsilons, std=self.std)
+        return scores.flatten(1)

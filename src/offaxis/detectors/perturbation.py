@@ -12,42 +12,43 @@ from offaxis.errors import ArgumentError, DetectorError
 from offaxis.networks.classifier import Classifier, Paired, has_channels_last, pooled
 from offaxis.networks.inference import Network, check_finite, check_labels, eval_mode, to_network
 
-Judge = Callable[[Tensor, float], Tensor]
-"""(what the network says (N, C), temperature) -> one value an image (N,)."""
+PerImage = Callable[[Tensor, float], Tensor]
+"""(the network's logits (N, C), temperature) -> one value per image (N,)."""
 
 
 def perturbed_scores(
     network: Callable[[Tensor], Tensor],
     images: Tensor,
+    *,
     temperatures: Sequence[float],
     epsilons: Sequence[float],
     std: Sequence[float] | None,
-    loss: Judge,
-    score: Judge,
+    loss: PerImage,
+    score: PerImage,
 ) -> Tensor:
-    """Scores after a step down a loss, over a whole grid: images (N, c, h, w) -> (N, T, E).
+    """Compute scores (N, T, E) of images (N, c, h, w) moved one step down a loss, over a whole grid.
 
     The clean forward pass serves every temperature and every eps = 0; each temperature takes one backward pass, each
     (temperature, eps > 0) one forward pass.
 
     Args:
-        network: images -> what ``loss`` and ``score`` judge; already in eval mode.
-        images: normalised, where the network is.
+        network: images -> the logits that ``loss`` and ``score`` take; already in eval mode.
+        images: normalised, as ``to_network`` returns them.
         temperatures: T values.
         epsilons: E magnitudes, in units of the pixels' range [0, 1].
         std: what each channel was divided by.
-        loss: what the step goes down.
-        score: the score of what the network says of the moved image.
+        loss: the step goes down its gradient.
+        score: the score, from the logits of the moved image.
     """
     moving = any(epsilons)
     with torch.inference_mode(False):
         x = images.detach().clone().requires_grad_(moving)  # a clone is a leaf, in inference mode too
         with torch.set_grad_enabled(moving):
-            said = network(x)
-            check_finite("What the network says", said)
-            losses = [loss(said, temperature) for temperature in temperatures] if moving else []
+            logits = network(x)
+            check_finite("the network's logits", logits)
+            losses = [loss(logits, temperature) for temperature in temperatures] if moving else []
             steps = [step(input_gradient(each, x, retain=each is not losses[-1]), std) for each in losses]
-        clean, start = said.detach(), x.detach()
+        clean, start = logits.detach(), x.detach()
         with torch.no_grad():
             rows = [
                 [score(network(start - eps * steps[i]) if eps else clean, temperature) for eps in epsilons]
@@ -57,19 +58,19 @@ def perturbed_scores(
 
 
 def input_gradient(loss: Tensor, images: Tensor, retain: bool = False) -> Tensor:
-    """The gradient of a sum over images with respect to the images: the parameters collect none.
+    """Compute the gradient of a sum over images with respect to the images; parameters collect none.
 
     Args:
-        loss: (N,), one value an image.
+        loss: (N,), one value per image.
         images: (N, c, h, w), a leaf that requires a gradient.
-        retain: keep the graph, where another gradient of it is wanted.
+        retain: keep the graph for another gradient of it.
     """
     (gradient,) = torch.autograd.grad(loss.sum(), images, retain_graph=retain)
     return gradient
 
 
 def step(gradient: Tensor, std: Sequence[float] | None) -> Tensor:
-    """sign(gradient) / std by channel: a step of one unit of the pixels' own range [0, 1]; zero gradients stay."""
+    """Compute sign(gradient) / std by channel: a step of one unit of the pixels' range [0, 1]; 0 where the gradient is 0."""
     sign = gradient.sign()
     if std is None:
         return sign
@@ -79,12 +80,12 @@ def step(gradient: Tensor, std: Sequence[float] | None) -> Tensor:
 
 
 def fast_gradient_sign(
-    network: Network, images: Tensor, labels: Tensor, magnitude: float, std: Sequence[float] | None = None
+    network: Network, images: Tensor, labels: Tensor, *, magnitude: float, std: Sequence[float] | None = None
 ) -> Tensor:
-    """Images (N, c, h, w) moved up the loss of their own labels; pixels may leave their range by eta.
+    """Move images (N, c, h, w) up the loss of their own labels; pixels may leave their range by eta.
 
     Args:
-        network: the network to mislead.
+        network: the network whose loss is raised.
         images: normalised as in training.
         labels: (N,).
         magnitude: eta, in units of the pixels' range [0, 1].
@@ -99,7 +100,7 @@ def fast_gradient_sign(
 
 
 class _ReachedError(Exception):
-    """Carries a layer's features out of a forward pass that need go no further."""
+    """Carries a layer's features out of a forward pass that stops there."""
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class _ReachedError(Exception):
 
 
 def backbone_of(network: Network) -> nn.Module:
-    """The part of a network whose inner layers detectors read."""
+    """Return the backbone whose inner layers detectors read."""
     if isinstance(network, Paired):
         return network.detector_network.backbone
     if isinstance(network, Classifier):
@@ -119,7 +120,7 @@ def backbone_of(network: Network) -> nn.Module:
 
 @contextmanager
 def counting_calls(backbone: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, int]]:
-    """How often each layer runs in the forward passes inside the block (a shared ReLU runs more than once)."""
+    """Count how often each layer runs in the forward passes inside the block (a shared ReLU runs more than once)."""
     calls = dict.fromkeys(layers, 0)
 
     def counter(name: str) -> Any:
@@ -137,12 +138,12 @@ def counting_calls(backbone: nn.Module, layers: Sequence[str]) -> Iterator[dict[
 
 
 def maps_of(backbone: nn.Module, images: Tensor, layers: Sequence[str]) -> tuple[list[Tensor], Any]:
-    """What each layer gives in one forward pass, not pooled, and what the backbone gives at the end."""
-    found: dict[str, Tensor] = {}
+    """Return the unpooled output of each layer in one forward pass, and the backbone's own output."""
+    maps: dict[str, Tensor] = {}
 
     def keeper(name: str) -> Any:
         def keep(_module: nn.Module, _inputs: Any, out: Any) -> None:
-            found[name] = out
+            maps[name] = out
 
         return keep
 
@@ -152,14 +153,14 @@ def maps_of(backbone: nn.Module, images: Tensor, layers: Sequence[str]) -> tuple
     finally:
         for handle in handles:
             handle.remove()
-    return [found[name] for name in layers], end
+    return [maps[name] for name in layers], end
 
 
 def features_until(backbone: nn.Module, images: Tensor, layer: str, calls: int = 1) -> Tensor:
-    """The pooled output (N, d) of a layer's last run, after which the forward pass stops.
+    """Return the pooled output (N, d) of a layer's last run; the forward pass stops there.
 
     Args:
-        backbone: the network's body, in eval mode.
+        backbone: in eval mode.
         images: (N, c, h, w).
         layer: dotted name inside the backbone.
         calls: how often the layer runs in a whole forward pass.

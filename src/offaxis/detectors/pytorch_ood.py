@@ -1,7 +1,7 @@
-"""Every detector of pytorch-ood 0.4.0 under our contract (https://github.com/kkirchheim/pytorch-ood).
+"""Every detector of pytorch-ood 0.4.0 as a Detector (https://github.com/kkirchheim/pytorch-ood).
 
-Those that score logits or features are fed from the outputs that all our detectors share, so they cost no pass of their
-own; the rest are called with images. pytorch-ood's scores have our sign: larger = more out-of-distribution.
+Those that score logits or features read the outputs that all detectors share, so they cost no pass of their own; the rest
+are called with images. pytorch-ood's scores have the same sign: larger = more out-of-distribution.
 """
 
 import importlib
@@ -13,9 +13,17 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from offaxis.detectors.activation_shaping import HeadCopy
 from offaxis.detectors.base import Detector, Passes, Reads, State
-from offaxis.detectors.pytorch_ood_table import PASSES, TABLE, Feed, NetworkParts, loader, network_parts, untouched
-from offaxis.detectors.shaped_energy import HeadCopy
+from offaxis.detectors.pytorch_ood_table import (
+    PASSES,
+    TABLE,
+    Feed,
+    NetworkParts,
+    PreparedLoader,
+    network_parts,
+    unchanged,
+)
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Batches, Network, to_network
@@ -23,18 +31,18 @@ from offaxis.networks.inference import Batches, Network, to_network
 FITTED_BY_IMAGES = ("Gram", "NACUE")
 NOT_HYPERPARAMETERS = (
     "self model encoder backbone head w b feature_layers layers num_classes weights text_embeddings "
-    + ("detector criterion norm_std feature_reduce device knn_kwargs micro_batch_size param_filter args kwargs")
+    "detector criterion norm_std feature_reduce device knn_kwargs micro_batch_size param_filter args kwargs"
 )
 
 
 def pytorch_ood() -> Any:
-    """The module ``pytorch_ood.detector``, or an error that says how to install it."""
+    """Import the module ``pytorch_ood.detector``, or raise MissingPackageError with the way to install it."""
     try:
         return importlib.import_module("pytorch_ood.detector")
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            f"Expected pytorch-ood for the detectors of the zoo but {error.name} is not installed: "
-            "pip install 'offaxis[zoo]'."
+            f"Expected the package pytorch-ood for the detectors pytorch-ood-... but {error.name} is not installed: "
+            "pip install 'offaxis[pytorch-ood]'."
         ) from error
     except (ImportError, RuntimeError) as error:
         raise MissingPackageError(
@@ -47,9 +55,9 @@ def pytorch_ood() -> Any:
 class PyTorchOOD(Detector):
     """A detector of pytorch-ood by its class name.
 
-    With a cosine head the methods that need a linear one get unit features and unit axes, as ``HeadCopy`` has them. What
-    is fitted is kept as the features or logits that it was fitted with, and a loaded detector is fitted with them again;
-    Gram and NACUE keep theirs inside pytorch-ood and cannot be saved. Features and logits are fed in float32.
+    With a cosine head the methods that need a linear one get unit features and unit axes (see ``HeadCopy``). The buffers
+    hold the features or logits that it was fitted with, and a loaded detector is fitted with them again; Gram and NACUE
+    keep theirs inside pytorch-ood and cannot be saved. Features and logits are passed in float32.
 
     Args:
         kind: the class, such as ``"DICE"``; ``TABLE`` lists them.
@@ -72,12 +80,20 @@ class PyTorchOOD(Detector):
         if kind not in TABLE:
             raise ArgumentError(f"Expected argument `kind` to be one of {', '.join(TABLE)} but got {kind!r}.")
         theirs = getattr(pytorch_ood(), kind)
+        parameters = inspect.signature(theirs).parameters
+        unknown = set(keywords or ()) - set(parameters)
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            known = [name for name in parameters if name not in NOT_HYPERPARAMETERS.split()]
+            raise ArgumentError(
+                f"Expected arguments of pytorch-ood's {kind} ({', '.join(known) or 'it takes none'}) but got "
+                f"{', '.join(sorted(unknown))}."
+            )
         self.kind, self.keywords, self.inner = kind, dict(keywords or {}), tuple(inner or ())
-        self.feed, self.takes_head, self.make = TABLE[kind]
+        self.feed, self.takes_head, self.build = TABLE[kind]
         self.name = f"pytorch-ood-{kind.lower()}"
         self.paper = theirs.info.paper.url if theirs.info and theirs.info.paper else "https://arxiv.org/abs/2111.11374"
         self.space: dict[str, list[Any]] = theirs.hyperparameter_space
-        self.has_hyperparameters = bool(set(inspect.signature(theirs).parameters) - set(NOT_HYPERPARAMETERS.split()))
+        self.has_hyperparameters = bool(set(parameters) - set(NOT_HYPERPARAMETERS.split()))
         self.uses = {Feed.LOGITS: ("logits",), Feed.LAYERS: ("layers",)}.get(self.feed, ("features",))
         self.fits_on_images = kind in FITTED_BY_IMAGES
         self.savable = not self.fits_on_images
@@ -87,48 +103,48 @@ class PyTorchOOD(Detector):
             self.expect("bank", "labels", "widths")
         if self.takes_head:
             self.head = HeadCopy()
-        # pytorch-ood's object, made when it is first needed, with its network; a pair, or the network would be a part of us
-        self._made: tuple[Any, object] | None = None
+        # pytorch-ood's object, built at its first use, with its network; in a tuple, or the network would be a submodule
+        self._built: tuple[Any, object] | None = None
 
     # what it is ------------------------------------------------------------------------------------------------------
 
     @property
     def reads(self) -> Reads:
-        """Outputs, layers, or images through the network."""
+        """Return images where the network itself is called, else layers or outputs."""
         return Reads.IMAGES if self.feed is Feed.MODEL else super().reads
 
     @property
     def passes(self) -> Passes:
-        """Passes through the network that scoring one image takes."""
+        """Return the number of passes through the network that scoring one image takes."""
         return Passes(*PASSES.get(self.kind, (1, 0)))
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers whose pooled features it is fed."""
+        """Return the layers whose pooled features it reads."""
         return self.inner if self.feed is Feed.LAYERS else ()
 
     @property
     def grid(self) -> dict[str, tuple[dict[str, Any], ...]]:
-        """The search space that pytorch-ood gives, as constructor arguments."""
+        """Return pytorch-ood's search space, as constructor arguments."""
         if not self.space:
             return {}
         return {"keywords": tuple(dict(zip(self.space, v, strict=True)) for v in product(*self.space.values()))}
 
     @property
     def state(self) -> State:
-        """Where the hyperparameters' values come from; none where pytorch-ood's class has none."""
+        """Return where the hyperparameters' values come from; none where pytorch-ood's class has none."""
         return super().state if self.has_hyperparameters else State.NONE
 
     @property
     def fitted(self) -> bool:
-        """Whether its data is there; Gram and NACUE: whether pytorch-ood's object is."""
-        return super().fitted and (not self.fits_on_images or self._made is not None)
+        """Return whether its buffers are filled; for Gram and NACUE, whether pytorch-ood's object is built."""
+        return super().fitted and (not self.fits_on_images or self._built is not None)
 
     # fitting ---------------------------------------------------------------------------------------------------------
 
     def begin(self, network: Network) -> None:
         """Copy the head where it is needed and start to collect."""
-        self._forget()
+        self._discard()
         if self.feed is Feed.LAYERS and not self.inner:
             self.inner = tuple(network.layers)
         if self.takes_head:
@@ -136,14 +152,14 @@ class PyTorchOOD(Detector):
         self._parts: list[tuple[Tensor, Tensor]] = []
 
     def update(self, outputs: Outputs, labels: Tensor) -> None:
-        """Keep what it is fed with, and the labels."""
+        """Keep the inputs and the labels of a batch."""
         if self.keeps_bank:
-            fodder = self._fodder(outputs)
-            self._widths = [part.shape[1] for part in fodder]
-            self._parts.append((torch.cat(fodder, 1), labels))
+            inputs = self._inputs(outputs)
+            self._widths = [part.shape[1] for part in inputs]
+            self._parts.append((torch.cat(inputs, 1), labels))
 
     def finish(self) -> None:
-        """The collected features or logits as one buffer."""
+        """Concatenate the collected features or logits into one buffer."""
         if self.keeps_bank:
             if not self._parts:
                 raise NotFittedError("Expected training images to fit on but there were none.")
@@ -152,61 +168,61 @@ class PyTorchOOD(Detector):
             self.widths = torch.tensor(self._widths)
         del self._parts
 
-    def fit(self, network: Network, batches: Batches) -> Self:
-        """See the training images; Gram and NACUE run the network themselves (NACUE twice over the batches)."""
+    def fit_batches(self, network: Network, batches: Batches) -> None:
+        """Fit on training images; Gram and NACUE run the network themselves (NACUE twice over the batches)."""
         if not self.fits_on_images:
-            return super().fit(network, batches)
-        self._forget()
-        with untouched(network), torch.random.fork_rng(devices=()):
+            super().fit_batches(network, batches)
+            return
+        self._discard()
+        with unchanged(network), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # Gram holds out a random part
-            self._object(network_parts(network, self.inner), network).fit(loader(network, batches))
-        return self
+            self._object(network_parts(network, self.inner), network).fit(PreparedLoader(network, batches))
 
     # scoring ---------------------------------------------------------------------------------------------------------
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
-        fodder = self._fodder(outputs)
+        """Compute scores (N,) from the Outputs of N images."""
+        inputs = self._inputs(outputs)
         linear = self._linear() if self.takes_head else None
-        made = self._object(NetworkParts(outputs.logits.shape[1], linear), None)
+        theirs = self._object(NetworkParts(num_classes=outputs.logits.shape[1], linear=linear), None)
         if self.kind == "OpenMax":
             # Its distances are to the classes that some image of the batch is predicted as; the rest count as 0. One
-            # more row a class makes every image's score its own.
-            logits = torch.cat([fodder[0], torch.eye(fodder[0].shape[1], device=fodder[0].device)])
-            scores = made.predict_logits(logits)[: len(fodder[0])]
+            # more row per class makes every image's score its own.
+            logits = torch.cat([inputs[0], torch.eye(inputs[0].shape[1], device=inputs[0].device)])
+            scores = theirs.predict_logits(logits)[: len(inputs[0])]
         elif self.feed is Feed.LOGITS:
-            scores = made.predict_logits(*fodder)
+            scores = theirs.predict_logits(*inputs)
         elif self.feed is Feed.FEATURES:
-            scores = made.predict_features(*fodder)
+            scores = theirs.predict_features(*inputs)
         elif self.feed is Feed.MAPS:
-            scores = made.predict_feature_maps(fodder[0][:, :, None, None])
+            scores = theirs.predict_feature_maps(inputs[0][:, :, None, None])
         else:
-            scores = made.predict_structured(fodder)
+            scores = theirs.predict_structured(inputs)
         return torch.as_tensor(scores).to(outputs.logits.device)
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images (N, c, h, w) -> scores (N,)."""
+        """Compute scores (N,) of images (N, c, h, w)."""
         if self.feed is not Feed.MODEL:
             return super().score_images(network, images)
         self.check_fitted()
         on_device = to_network(network, images)
-        with untouched(network), torch.random.fork_rng(devices=()):
+        with unchanged(network), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # MCD draws its dropout masks
             scores: Tensor = self._object(network_parts(network, self.inner), network).predict(on_device)
         return scores.detach()
 
     def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
-        """Images -> scores (N, S) over the grid."""
+        """Compute scores (N, S) over the grid."""
         if self.feed is not Feed.MODEL:
             return super().grid_scores_images(network, images)
         return torch.stack(
             [self.with_hyperparameters(**setting).score_images(network, images) for setting in self.settings], 1
         )
 
-    def _fodder(self, outputs: Outputs) -> list[Tensor]:
-        """What pytorch-ood's object is given, in float32."""
+    def _inputs(self, outputs: Outputs) -> list[Tensor]:
+        """Return what pytorch-ood's object takes, in float32."""
         if self.feed is Feed.LOGITS:
-            return [outputs.logits.detach().float()]
+            return [outputs.detection_logits.detach().float()]
         if self.feed is Feed.LAYERS:
             assert outputs.layers is not None
             return [outputs.layers[name].detach().float() for name in self.inner]
@@ -214,43 +230,43 @@ class PyTorchOOD(Detector):
         return [features.detach().float()]
 
     def _linear(self) -> nn.Linear:
-        """The copied head as a layer of its own."""
+        """Return the copied head as an ``nn.Linear``."""
         weight, bias = self.head.weight.float(), self.head.bias.float()
         linear = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device)
         linear.load_state_dict({"weight": weight, "bias": bias})
         return linear.requires_grad_(False)
 
     def _object(self, parts: NetworkParts, network: object) -> Any:
-        """pytorch-ood's object, made and fitted at its first use."""
-        if self._made is None or self._made[1] is not network:
+        """Return pytorch-ood's object, built and fitted at its first use."""
+        if self._built is None or self._built[1] is not network:
             layers = parts.layers or [nn.Identity()] * len(self.inner)
-            made = self.make(pytorch_ood(), parts._replace(layers=layers), self.keywords)
+            theirs = self.build(pytorch_ood(), parts._replace(layers=layers), self.keywords)
             if self.keeps_bank:
-                made.to(self.bank.device)
+                theirs.to(self.bank.device)
                 with torch.enable_grad():  # temperature scaling optimises
-                    self._fit_with_bank(made)
-            self._made = made, network
-        return self._made[0]
+                    self._fit_with_bank(theirs)
+            self._built = theirs, network
+        return self._built[0]
 
-    def _fit_with_bank(self, made: Any) -> None:
-        fodder = [part.contiguous() for part in self.bank.split(self.widths.tolist(), 1)]
+    def _fit_with_bank(self, theirs: Any) -> None:
+        inputs = [part.contiguous() for part in self.bank.split(self.widths.tolist(), 1)]
         if self.feed is Feed.LOGITS:
-            made.fit_logits(*fodder, self.labels)
+            theirs.fit_logits(*inputs, self.labels)
         elif self.feed is Feed.LAYERS:
-            made.fit_structured(fodder, self.labels)
+            theirs.fit_structured(inputs, self.labels)
         elif self.feed is Feed.MAPS:
-            made.fit_feature_maps(fodder[0][:, :, None, None], self.labels)
+            theirs.fit_feature_maps(inputs[0][:, :, None, None], self.labels)
         else:
-            made.fit_features(*fodder, self.labels)
+            theirs.fit_features(*inputs, self.labels)
 
-    def _forget(self) -> None:
-        self._made = None
+    def _discard(self) -> None:
+        self._built = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self._forget()  # it holds tensors of its own where the buffers were
+        self._discard()  # it holds tensors of its own where the buffers were
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # PyTorch's
         return self
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        self._forget()
+        self._discard()
         super()._load_from_state_dict(*arguments)

@@ -1,4 +1,4 @@
-"""How each detector of pytorch-ood 0.4.0 is made, what it is fed, and the network as it wants to have it."""
+"""How each detector of pytorch-ood 0.4.0 is constructed, what it is given, and the parts of a network that it takes."""
 
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from offaxis.detectors.perturbation import backbone_of, maps_of
 from offaxis.errors import DetectorError
 from offaxis.networks.classifier import feature_tensor
-from offaxis.networks.inference import Batches, Network, eval_mode, to_network
+from offaxis.networks.inference import Batches, Network, eval_mode, prepared_batches
 
 
 class Feed(StrEnum):
@@ -26,11 +26,11 @@ class Feed(StrEnum):
 
 
 class NetworkParts(NamedTuple):
-    """What a detector may be made of; what it does not need may be absent.
+    """What the constructors of pytorch-ood take of a network; what a detector does not need may be absent.
 
     Attributes:
         num_classes: C.
-        linear: the head as an ``nn.Linear`` over the features that it is fed.
+        linear: the head as an ``nn.Linear`` over the features that the detector is given.
         network: images -> logits.
         encoder: images -> features.
         layers: the network's modules that multi-layer methods hook.
@@ -52,11 +52,11 @@ class NetworkParts(NamedTuple):
 
 
 class DetectorSpec(NamedTuple):
-    """A row: what is fed, whether the head is needed, how the object is made."""
+    """A row of the table: what the detector is given, whether it needs the head, how it is constructed."""
 
     feed: Feed
     head: bool
-    make: Callable[[Any, NetworkParts, dict[str, Any]], Any]
+    build: Callable[[Any, NetworkParts, dict[str, Any]], Any]
 
 
 def _flat(linear: nn.Linear | None) -> nn.Module:
@@ -79,7 +79,7 @@ def _weighted(ood: Any, parts: NetworkParts, options: dict[str, Any]) -> Any:
 
 
 TABLE: dict[str, DetectorSpec] = {
-    # fed with logits
+    # given logits
     "EnergyBased": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.EnergyBased(None, **o)),
     "Entropy": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.Entropy(None, **o)),
     "GEN": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.GEN(None, **o)),
@@ -89,7 +89,7 @@ TABLE: dict[str, DetectorSpec] = {
     "OpenMax": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.OpenMax(None, **o)),
     "TemperatureScaling": DetectorSpec(Feed.LOGITS, False, lambda ood, _, o: ood.TemperatureScaling(None, **o)),
     "WeightedEBO": DetectorSpec(Feed.LOGITS, False, _weighted),
-    # fed with features
+    # given features
     "DICE": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.DICE(None, **_weights(p), **{"p": 0.7, **o})),
     "GMM": DetectorSpec(Feed.FEATURES, False, lambda ood, _, o: ood.GMM(None, **o)),
     "KNN": DetectorSpec(Feed.FEATURES, False, lambda ood, _, o: ood.KNN(None, **o)),
@@ -103,16 +103,16 @@ TABLE: dict[str, DetectorSpec] = {
     "SHE": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.SHE(None, p.linear, **o)),
     "ViM": DetectorSpec(Feed.FEATURES, True, _vim),
     "fDBD": DetectorSpec(Feed.FEATURES, True, lambda ood, p, o: ood.fDBD(None, p.linear, **o)),
-    # fed with features as maps of one pixel
+    # given features as maps of one pixel
     "ASH": DetectorSpec(Feed.MAPS, True, lambda ood, p, o: ood.ASH(None, _flat(p.linear), **o)),
     "ReAct": DetectorSpec(Feed.MAPS, True, lambda ood, p, o: ood.ReAct(None, _flat(p.linear), **o)),
     "SCALE": DetectorSpec(Feed.MAPS, True, lambda ood, p, o: ood.SCALE(None, _flat(p.linear), **o)),
     "VRA": DetectorSpec(Feed.MAPS, True, lambda ood, p, o: ood.VRA(None, _flat(p.linear), **o)),
-    # fed with the pooled features of several layers
+    # given the pooled features of several layers
     "MultiMahalanobis": DetectorSpec(
         Feed.LAYERS, False, lambda ood, p, o: ood.MultiMahalanobis([nn.Identity()] * max(len(p.layers), 1), **o)
     ),
-    # fed with images, through the network
+    # given images, through the network
     "GradNorm": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.GradNorm(p.network, **o)),
     "GradUncertainty": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.GradUncertainty(p.network, **o)),
     "Gram": DetectorSpec(Feed.MODEL, False, lambda ood, p, o: ood.Gram(p.tapped_logits, p.taps, p.num_classes, **o)),
@@ -131,12 +131,12 @@ PASSES: dict[str, tuple[float, float]] = {
     "NACUE": (1, 1),
     "ODIN": (2, 1),
 }
-"""Forward and backward passes an image, where they are not one and none."""
+"""Forward and backward passes per image, where they are not one and none."""
 
 
 @contextmanager
-def untouched(network: Network) -> Iterator[None]:
-    """Eval mode inside the block; afterwards modes, gradients and buffers are as they were, whatever was called."""
+def unchanged(network: Network) -> Iterator[None]:
+    """Set eval mode inside the block; afterwards restore modes, gradients and buffers, whatever was called."""
     modules = list(network.modules())
     parameters = list(network.parameters())
     modes = [module.training for module in modules]
@@ -157,7 +157,7 @@ def untouched(network: Network) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-class Steady(nn.Module):
+class FixedBatchNorm(nn.Module):
     """A network whose batch normalisations keep their statistics when dropout is switched on for sampling."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -166,7 +166,7 @@ class Steady(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, c, h, w) -> logits (N, C)."""
+        """Compute logits (N, C) of images (N, c, h, w)."""
         logits: Tensor = self.network(images)
         return logits
 
@@ -185,26 +185,26 @@ class Taps:
     def __init__(self, network: Network, layers: Sequence[str]) -> None:
         self.network = network
         self.layers = layers
-        self.found: list[Tensor] = []
+        self.maps: list[Tensor] = []
 
     def first(self, images: Tensor) -> Tensor:
-        """Run the network; the first layer's maps."""
-        self.found, end = maps_of(backbone_of(self.network), images, self.layers)
-        self.said: Tensor = self.network.head(feature_tensor(end))
-        return self.found[0]
+        """Run the network and return the first layer's maps."""
+        self.maps, end = maps_of(backbone_of(self.network), images, self.layers)
+        self.last_logits: Tensor = self.network.head(feature_tensor(end))
+        return self.maps[0]
 
     def functions(self) -> list[object]:
-        """One function a layer: the first takes images, the others ignore what they are given."""
-        rest = [lambda _maps, i=i: self.found[i] for i in range(1, len(self.layers))]
+        """Return one function per layer: the first takes images, the others ignore their argument."""
+        rest = [lambda _maps, i=i: self.maps[i] for i in range(1, len(self.layers))]
         return [lambda images: self.first(images), *rest]
 
     def logits(self, _maps: Tensor) -> Tensor:
-        """The logits of the images that were seen last."""
-        return self.said
+        """Return the logits of the images of the last run."""
+        return self.last_logits
 
 
 def network_parts(network: Network, inner: Sequence[str]) -> NetworkParts:
-    """All that a detector of pytorch-ood may want of a network."""
+    """Return all that a detector of pytorch-ood may take of a network."""
     if not isinstance(network, nn.Module):
         raise DetectorError(f"Expected a network that is an nn.Module but got a {type(network).__name__}.")
     names = tuple(inner or network.layers)
@@ -212,7 +212,7 @@ def network_parts(network: Network, inner: Sequence[str]) -> NetworkParts:
     taps = Taps(network, names)
     return NetworkParts(
         num_classes=network.num_classes,
-        network=Steady(network),
+        network=FixedBatchNorm(network),
         encoder=lambda images: network.outputs(images).features,
         layers=[backbone.get_submodule(name) for name in names],
         taps=taps.functions() if names else (),  # type: ignore[arg-type]
@@ -222,21 +222,17 @@ def network_parts(network: Network, inner: Sequence[str]) -> NetworkParts:
     )
 
 
-class _Loader:
-    """Batches with a length, where the network is."""
+class PreparedLoader:
+    """Batches as pytorch-ood's ``fit`` takes them: on the network's device, with a length; re-iterable if they were."""
 
     def __init__(self, network: Network, batches: Batches) -> None:
         self.network = network
         self.batches = batches
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in self.batches:
-            yield to_network(self.network, images), labels
+        for images, labels in prepared_batches(self.network, self.batches, labels=True):
+            assert labels is not None
+            yield images, labels
 
     def __len__(self) -> int:
         return len(self.batches) if isinstance(self.batches, Sized) else 0
-
-
-def loader(network: Network, batches: Batches) -> _Loader:
-    """Batches as pytorch-ood's ``fit`` takes them: iterable more than once, if they were."""
-    return _Loader(network, batches)

@@ -1,58 +1,307 @@
-"""Detectors by name: made for a network, saved to a file, read again."""
+"""Detectors by name: the table of all of them, own detectors, detectors made for a network, and their files."""
 
+import ast
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
 from offaxis.detectors.base import Detector
 from offaxis.detectors.cosine import Cosine, CosineEnsemble
+from offaxis.detectors.fdbd import FDBD
+from offaxis.detectors.feature_mahalanobis import MahalanobisPlusPlus, RelativeMahalanobis, RelativeMahalanobisPlusPlus
+from offaxis.detectors.generalized_odin import GeneralizedODIN
+from offaxis.detectors.isomax import IsoMaxPlus
+from offaxis.detectors.knn import KNN
 from offaxis.detectors.leave_out import LeaveOut
-from offaxis.errors import DetectorError, DetectorFileError, OffaxisError
+from offaxis.detectors.logit_scores import GEN, Energy, MaxLogit, MaxSoftmax
+from offaxis.detectors.mahalanobis import Mahalanobis
+from offaxis.detectors.nci import NCI
+from offaxis.detectors.odin import ODIN
+from offaxis.detectors.pytorch_ood import PyTorchOOD
+from offaxis.detectors.pytorch_ood_table import TABLE
+from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
+from offaxis.detectors.vim import ViM
+from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import replacing
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
 from offaxis.networks.inference import Network
 
-FORMAT = "offaxis-detector"
-VERSION = 1
+_PAPER = (Cosine, CosineEnsemble, TwoCosines, MeanCosine, MaxSoftmax, ODIN, Mahalanobis, LeaveOut)
+_LATER = (MaxLogit, Energy, GEN, KNN, ViM, RelativeMahalanobis, ReAct, ASH, SCALE, GeneralizedODIN, IsoMaxPlus)
+_RIVALS = (FDBD, NCI, MahalanobisPlusPlus, RelativeMahalanobisPlusPlus)
+
+NATIVE: dict[str, type[Detector]] = {kind.name: kind for kind in (*_PAPER, *_LATER, *_RIVALS)}
+"""Name -> class of the detectors that are written in this package."""
+
+DETECTORS: dict[str, Callable[..., Detector]] = {
+    **NATIVE,
+    **{f"pytorch-ood-{kind.lower()}": partial(PyTorchOOD, kind=kind) for kind in TABLE},
+}
+"""Name -> constructor of every detector: those of NATIVE, those of pytorch-ood, and those that were registered."""
+
+FAMILIES = ("native", "pytorch-ood", "all")
+"""Words that stand for several detectors wherever names are taken."""
+
+ENTRY_POINTS = "offaxis.detectors"
+"""The group of entry points in which an installed package offers detectors: ``name = "module:Class"``."""
+
+FORMAT, VERSION = "offaxis-detector", 2
+
+_Class = TypeVar("_Class", bound=type[Detector])
+
+
+# own detectors --------------------------------------------------------------------------------------------------------
+
+
+def register_detector(kind: _Class) -> _Class:
+    """Register a detector class of one's own, so that its name can be used wherever a detector is named.
+
+    That is in ``make_detector``, on the command line, in results and in bundles. A package does the same for its users
+    with an entry point of the group ``offaxis.detectors``. Registering a class again, as a notebook does when a cell is
+    run twice, replaces it.
+
+    Args:
+        kind: a subclass of Detector with a ``name`` of its own, whose constructor arguments are all listed in
+            ``tunable`` or ``options``.
+
+    Returns:
+        The class, so that this can be used as a decorator.
+
+    Raises:
+        ArgumentError: it is not such a class, or its name is taken.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Detector)):
+        raise ArgumentError(f"Expected a subclass of offaxis.Detector to register but got {kind!r}.")
+    label = kind.__qualname__
+    if inspect.isabstract(kind):
+        raise ArgumentError(
+            f"Expected a detector that can be constructed but {label} does not define forward(outputs)."
+        )
+    name = getattr(kind, "name", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name in FAMILIES:
+        raise ArgumentError(
+            f"Expected {label} to have a class attribute `name` made of letters, digits, '.', '_' and '-', other than "
+            f'{", ".join(FAMILIES)}, but got {name!r}: name = "{label.rpartition(".")[2].lower()}".'
+        )
+    if name in DETECTORS and _class_path(DETECTORS[name]) != _class_path(kind):
+        raise ArgumentError(
+            f"Expected a name that is free but {name!r} is the name of {_class_path(DETECTORS[name])}: give {label} "
+            "another `name`."
+        )
+    _check_arguments(kind)
+    DETECTORS[name] = kind
+    return kind
+
+
+def _check_arguments(kind: type[Detector]) -> None:
+    """Raise ArgumentError where a constructor argument would be lost when the detector is saved or tuned."""
+    parameters = inspect.signature(kind).parameters.values()
+    named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    listed = {*kind.tunable, *kind.options}
+    takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if named - listed or (listed - named and not takes_more):
+        raise ArgumentError(
+            f"Expected the constructor arguments of {kind.__qualname__} to be those of its `tunable` and `options` "
+            f"({', '.join(sorted(listed)) or 'none'}) but they are {', '.join(sorted(named)) or 'none'}: a saved detector "
+            "is constructed again from the attributes that are listed there."
+        )
+
+
+def find_detector(name: str) -> Callable[..., Detector]:
+    """Return the constructor of a name; an unknown name is looked for among the entry points of installed packages.
+
+    Raises:
+        ArgumentError: there is no detector of that name.
+    """
+    if not _is_known(name):
+        own = [other for other in DETECTORS if other not in NATIVE and not is_pytorch_ood(other)]
+        offered = [entry.name for entry in entry_points(group=ENTRY_POINTS)]
+        raise ArgumentError(
+            f"Expected a detector out of {', '.join(dict.fromkeys([*NATIVE, *own, *offered]))}, pytorch-ood-... or "
+            f"{', '.join(FAMILIES)} but got {name!r}. A detector of your own is known after "
+            "offaxis.register_detector(Class)."
+        )
+    return DETECTORS[name]
+
+
+def _is_known(name: str) -> bool:
+    if name not in DETECTORS:
+        for entry in entry_points(group=ENTRY_POINTS, name=name):
+            _register_entry(entry)
+    return name in DETECTORS
+
+
+def _register_entry(entry: EntryPoint) -> None:
+    try:
+        kind = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(
+            f"The detector {entry.name} is offered by an installed package as {entry.value}, which cannot be imported "
+            f"({error}): repair or uninstall that package."
+        ) from error
+    if getattr(kind, "name", None) != entry.name:
+        raise ArgumentError(
+            f"Expected the entry point {entry.name} of the group {ENTRY_POINTS} to be a detector of that name but "
+            f"{entry.value} has the name {getattr(kind, 'name', None)!r}."
+        )
+    register_detector(kind)
+
+
+def is_pytorch_ood(name: str) -> bool:
+    """Return whether a name of DETECTORS is one of pytorch-ood's."""
+    return isinstance(DETECTORS[name], partial)
+
+
+def _class_path(kind: Callable[..., Detector]) -> str:
+    """Return "module:Class" of a detector's constructor."""
+    found = kind.func if isinstance(kind, partial) else kind
+    return f"{found.__module__}:{found.__qualname__}"
+
+
+# detectors for a network ----------------------------------------------------------------------------------------------
+
+
+def make_detector(text: str, network: Network, std: Sequence[float] | None = None) -> Detector:
+    """Construct the detector that a text names, with the arguments that follow from the network.
+
+    Args:
+        text: a name of DETECTORS, perhaps with arguments as in ``"knn:k=10"`` or ``"odin:temperature=1:eps=0.002"``;
+            those of pytorch-ood's detectors are its own constructors', as in ``"pytorch-ood-knn:k=10"``.
+        network: the network whose images it will score.
+        std: what each channel is divided by in normalisation, for detectors that perturb images; None where unknown.
+
+    Raises:
+        ArgumentError: no detector has that name, or it does not take these arguments.
+    """
+    name, *parts = text.split(":")
+    construct = find_detector(name)
+    given: dict[str, Any] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ArgumentError(f"Expected arguments of a detector as in knn:k=10 but got {text!r}.")
+        try:
+            given[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            given[key] = value
+    if isinstance(construct, partial):
+        inner = given.pop("inner", None)
+        given = {"keywords": given, "inner": [inner] if isinstance(inner, str) else inner}
+    options = construct.options if isinstance(construct, type) and issubclass(construct, Detector) else ()
+    try:
+        return construct(**{**arguments_for(options, network, std), **given})
+    except TypeError as error:
+        raise ArgumentError(f"The detector {name} does not take these arguments: {text!r} ({error}).") from None
+
+
+def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
+    """Construct the detector that a network is scored with where none is named: the cosine, or its kind of ensemble's.
+
+    Args:
+        network: the network.
+        std: what each channel is divided by in normalisation; None where unknown.
+    """
+    kind: type[Detector] = Cosine
+    if isinstance(network, Ensemble):
+        kind = LeaveOut if isinstance(network, LeaveOutEnsemble) else CosineEnsemble
+    return kind(**arguments_for(kind.options, network, std))
+
+
+def arguments_for(options: Sequence[str], network: Network, std: Sequence[float] | None) -> dict[str, Any]:
+    """Return those constructor arguments of a detector that follow from the network.
+
+    Args:
+        options: the arguments that the detector takes besides hyperparameters (``Detector.options``).
+        network: the network whose images it will score.
+        std: what each channel is divided by in normalisation, so that perturbations are in units of pixels; None where
+            unknown.
+    """
+    arguments: dict[str, Any] = {}
+    if "std" in options and std is not None:
+        arguments["std"] = tuple(std)
+    if "networks" in options and isinstance(network, Ensemble):
+        arguments["networks"] = len(network.networks)
+    if "selected_on" in options and isinstance(network, LeaveOutEnsemble):
+        arguments["selected_on"] = network.selected_on
+    return arguments
+
+
+# files ----------------------------------------------------------------------------------------------------------------
 
 
 def describe_detector(detector: Detector) -> dict[str, Any]:
-    """What a detector is besides its buffers, in types that JSON has: name, arguments, what it was tuned on."""
-    return {"detector": detector.name, "arguments": detector.arguments, "tuned_on": detector.tuned_on}
+    """Return what a detector is besides its buffers, in types that JSON has.
+
+    Returns:
+        Its name, the class as "module:Class" (None for a detector of this package), the constructor arguments and what
+        it was tuned on.
+
+    Raises:
+        DetectorError: its class is neither part of this package nor registered, so that nothing could load it again.
+    """
+    kind = type(detector)
+    own = kind is not PyTorchOOD and kind not in NATIVE.values()
+    path = _class_path(kind) if own else None
+    if own and DETECTORS.get(detector.name) is not kind:
+        raise DetectorError(
+            f"Expected a registered detector, so that what is saved can be loaded again, but {path} is not registered: "
+            f"call offaxis.register_detector({kind.__qualname__}) first."
+        )
+    return {"detector": detector.name, "class": path, "arguments": detector.arguments, "tuned_on": detector.tuned_on}
 
 
-def rebuild_detector(
-    description: Mapping[str, Any], tensors: Mapping[str, Tensor], kinds: Mapping[str, Any]
-) -> Detector:
-    """The detector that ``describe`` and ``state_dict`` were taken from.
+def rebuild_detector(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Detector:
+    """Return the detector that ``describe_detector`` and ``state_dict`` were taken from.
+
+    Only classes of this package, registered ones and those of installed packages' entry points are constructed.
 
     Args:
-        description: what ``describe`` gave.
+        description: as ``describe_detector`` returns it.
         tensors: its state_dict.
-        kinds: name -> class, such as DETECTORS.
+
+    Raises:
+        DetectorFileError: its class is not known here; the message says how to make it known.
     """
-    name = description["detector"]
-    if name not in kinds:
-        raise DetectorFileError(f"Expected one of the detectors {', '.join(kinds)} but got {name!r}.")
+    name, path = description["detector"], description.get("class")
+    if not _is_known(name):
+        if path is None:
+            raise DetectorFileError(f"Expected one of the detectors {', '.join(DETECTORS)} but got {name!r}.")
+        module, _, kind = path.partition(":")
+        where = "define it again, as in that script or notebook," if module == "__main__" else f"import {module}"
+        raise DetectorFileError(
+            f"The detector {name!r} was saved from the class {path}, which is not part of offaxis and not registered: "
+            f"{where} and call offaxis.register_detector({kind}) before loading. Files never bring code of their own."
+        )
+    known = DETECTORS[name]
+    if path is not None and _class_path(known).partition(":")[2] != path.partition(":")[2]:
+        raise DetectorFileError(
+            f"The detector {name!r} was saved from the class {path} but {_class_path(known)} is registered under that "
+            "name: register the class that it was saved from instead."
+        )
     arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in description["arguments"].items()}
-    detector: Detector = kinds[name](**arguments)
+    detector = known(**arguments)
     detector.load_state_dict(dict(tensors))
     detector.tuned_on = description["tuned_on"]
     return detector
 
 
 def save_detector(detector: Detector, path: Path) -> None:
-    """Write a fitted detector, whole or not at all."""
+    """Write a fitted detector to a file, whole or not at all."""
     detector.check_fitted()
     if not detector.savable:
         raise DetectorError(
-            f"Expected a detector whose statistics are tensors of ours but {detector.name} keeps them elsewhere: fit it again "
-            "in the process that needs it."
+            f"Expected a detector whose fitted statistics are buffers but {detector.name} keeps them inside pytorch-ood: "
+            "fit it again in the process that needs it."
         )
     header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(describe_detector(detector))}
     tensors = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
@@ -60,15 +309,12 @@ def save_detector(detector: Detector, path: Path) -> None:
         save_file(tensors, temporary, metadata=header)
 
 
-def read_detector(path: Path, kinds: Mapping[str, Any]) -> Detector:
-    """Read a detector: it scores as the saved one did, bit for bit.
-
-    Args:
-        path: what ``save`` wrote.
-        kinds: name -> class, such as DETECTORS.
+def load_detector(path: Path) -> Detector:
+    """Read a detector that ``save_detector`` wrote: its scores are those of the saved one, bit for bit.
 
     Raises:
-        DetectorFileError: the file is absent, damaged, of another program or of a newer version.
+        DetectorFileError: the file is absent, damaged, not a detector or of another version, or the detector's class is
+            not registered.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -76,44 +322,18 @@ def read_detector(path: Path, kinds: Mapping[str, Any]) -> Detector:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError) as error:
         raise DetectorFileError(
-            f"{path} cannot be read as a detector ({error}): is it a file that save() wrote?"
+            f"{path} cannot be read as a detector ({error}): is it a file that save_detector() wrote?"
         ) from None
     if header.get("format") != FORMAT:
         raise DetectorFileError(f"Expected a detector in {path} but it was written by something else.")
-    if int(header.get("version", 0)) > VERSION:
+    if header.get("version") != str(VERSION):
         raise DetectorFileError(
-            f"{path} has version {header['version']} but this offaxis reads up to {VERSION}: install a newer one."
+            f"{path} has version {header.get('version')} but this offaxis reads version {VERSION}: fit and save the "
+            "detector again, or install the offaxis that wrote it, if that is newer."
         )
     try:
-        return rebuild_detector(json.loads(header["description"]), tensors, kinds)
+        return rebuild_detector(json.loads(header["description"]), tensors)
     except DetectorError:
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError, OffaxisError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OffaxisError) as error:
         raise DetectorFileError(f"{path} does not hold a whole detector ({error}).") from None
-
-
-def arguments_for(options: Sequence[str], network: Network, std: Sequence[float] | None) -> dict[str, Any]:
-    """Those constructor arguments of a detector that follow from the network.
-
-    Args:
-        options: the arguments that the detector takes besides hyperparameters (``Detector.options``).
-        network: what it will judge images with.
-        std: what each channel is divided by in normalisation, so that perturbations are in units of pixels; None where
-            that is not known.
-    """
-    found: dict[str, Any] = {}
-    if "std" in options and std is not None:
-        found["std"] = tuple(std)
-    if "networks" in options and isinstance(network, Ensemble):
-        found["networks"] = len(network.networks)
-    if "selected_on" in options and isinstance(network, LeaveOutEnsemble):
-        found["selected_on"] = network.selected_on
-    return found
-
-
-def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
-    """The detector that a network is judged with where none is named: the cosine, or that of its kind of ensemble."""
-    kind: type[Detector] = Cosine
-    if isinstance(network, Ensemble):
-        kind = LeaveOut if isinstance(network, LeaveOutEnsemble) else CosineEnsemble
-    return kind(**arguments_for(kind.options, network, std))

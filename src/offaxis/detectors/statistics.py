@@ -1,11 +1,49 @@
-"""Statistics of a stream of features, in memory that does not grow with the images: moments, Gaussians, samples."""
+"""Statistics of training features, in memory that does not grow with the images, and modules that keep them as buffers."""
+
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from offaxis.detectors.base import Fitted
 from offaxis.errors import NotFittedError
 from offaxis.networks.inference import accumulating, widest
+
+
+class Fitted(nn.Module):
+    """A module with buffers that are None until it is fitted or loaded.
+
+    ``load_state_dict`` of PyTorch refuses tensors for which a module has no place yet; here a buffer takes the shape of
+    what is loaded, so that an unfitted module becomes the fitted one.
+    """
+
+    def expect(self, *names: str) -> None:
+        """Register buffers that fitting will fill."""
+        for name in names:
+            self.register_buffer(name, None)
+
+    @property
+    def fitted(self) -> bool:
+        """Return whether every buffer, of the parts too, has its value."""
+        own = all(buffer is not None for buffer in self._buffers.values())
+        return own and all(part.fitted for part in self.children() if isinstance(part, Fitted))
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        for name, buffer in self._buffers.items():
+            value = state_dict.get(prefix + name)
+            if isinstance(value, Tensor) and (buffer is None or buffer.shape != value.shape):
+                self._buffers[name] = torch.empty_like(value)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
 
 class ClassMoments:
@@ -37,24 +75,24 @@ class ClassMoments:
         self.second.addmm_(x.T, x)
 
     def means(self) -> Tensor:
-        """The mean of each class, (C, d)."""
+        """Compute the mean of each class, (C, d)."""
         self._check()
         assert self.origin is not None
         return self.origin + self.sums / self.counts.unsqueeze(1)
 
     def mean(self) -> Tensor:
-        """The mean of all images, (d,)."""
+        """Compute the mean of all images, (d,)."""
         self._check()
         assert self.origin is not None
         return self.origin + self.sums.sum(0) / self.counts.sum()
 
     def within(self) -> Tensor:
-        """The tied covariance, (d, d): the mean over all images of (f - mean of its class)(f - mean of its class)'."""
+        """Compute the tied covariance (d, d): the mean over images of (f - mean of its class)(f - mean of its class)'."""
         self._check()
         return (self.second - self.sums.T @ (self.sums / self.counts.unsqueeze(1))) / self.counts.sum()
 
     def total(self) -> Tensor:
-        """The covariance of all images about their common mean, (d, d)."""
+        """Compute the covariance (d, d) of all images about their common mean."""
         self._check()
         count, total = self.counts.sum(), self.sums.sum(0)
         return (self.second - torch.outer(total, total) / count) / count
@@ -71,7 +109,7 @@ class ClassMoments:
 
 
 def whitener(covariance: Tensor) -> Tensor:
-    """W (d, r) with W W' the pseudo-inverse of a covariance (d, d) of rank r.
+    """Compute W (d, r) with W W' the pseudo-inverse of a covariance (d, d) of rank r.
 
     Directions without variance (dead features, fewer images than dimensions) are left out, as the pseudo-inverse does:
     those whose eigenvalue is below the largest times d times the precision of float64.
@@ -104,11 +142,11 @@ class TiedGaussian(Fitted):
 
     @property
     def size(self) -> int:
-        """d, the width of the features."""
+        """Return d, the width of the features."""
         return len(self.centre)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features (N, d) -> squared distances (N, C), not negative."""
+        """Compute squared distances (N, C), not negative, of features (N, d)."""
         x = widest(features).to(self.centre.dtype)
         white = (x - self.centre) @ self.whitener
         lengths = white.square().sum(1, keepdim=True) + self.points.square().sum(1)
@@ -146,7 +184,7 @@ class Reservoir:
         self.seen += len(rows)
 
     def rows(self) -> Tensor:
-        """The sample, (M, d) with M up to ``size``."""
+        """Return the sample (M, d), M up to ``size``."""
         if not self.seen:
             raise NotFittedError("Expected training images to fit on but there were none.")
         return torch.cat(self.parts) if self.kept is None else self.kept

@@ -12,10 +12,10 @@ at which the logits vanish. For a cosine head f is the unit feature vector that 
 import torch
 from torch import Tensor
 
+from offaxis.detectors.activation_shaping import HeadCopy
 from offaxis.detectors.base import Detector
 from offaxis.detectors.checks import at_least_one
-from offaxis.detectors.energy import energy_score
-from offaxis.detectors.shaped_energy import HeadCopy
+from offaxis.detectors.logit_scores import energy_score
 from offaxis.detectors.statistics import Reservoir
 from offaxis.errors import ArgumentError
 from offaxis.heads import Outputs
@@ -23,12 +23,12 @@ from offaxis.networks.inference import Network, accumulating, widest
 
 
 def vim_score(residual: Tensor, logits: Tensor, alpha: Tensor) -> Tensor:
-    """Residual lengths (N,), logits (N, C) and alpha -> scores (N,), larger = more OOD."""
+    """Compute scores (N,) from residual lengths (N,), logits (N, C) and alpha: larger = more OOD."""
     return alpha * residual + energy_score(logits)
 
 
 def published_dim(width: int) -> int:
-    """The principal directions that the paper takes: 1000 of 2048 and more, 512 of 768 and more, else half."""
+    """Return the paper's number of principal directions: 1000 of 2048 and more, 512 of 768 and more, else half."""
     return 1000 if width >= 2048 else 512 if width >= 768 else width // 2
 
 
@@ -56,7 +56,7 @@ class ViM(Detector):
         self.expect("origin", "residual", "alpha")
 
     def sizes(self) -> dict[str, int]:
-        """The width of the features."""
+        """Return the width of the features."""
         return self.head.sizes()
 
     def begin(self, network: Network) -> None:
@@ -79,7 +79,7 @@ class ViM(Detector):
         self._largest.add(self.head.logits(inputs, outputs.scale).amax(1, keepdim=True))
 
     def finish(self) -> None:
-        """The residual space, and the alpha that makes both terms equal on average."""
+        """Compute the residual space and the alpha that makes both terms equal on average."""
         inputs = self._sample.rows()
         _, vectors = torch.linalg.eigh(self._second)  # eigenvalues ascend
         width = len(vectors)
@@ -89,7 +89,7 @@ class ViM(Detector):
         del self._second, self._sample, self._largest
 
     def forward(self, outputs: Outputs) -> Tensor:
-        """Outputs of N images -> scores (N,)."""
+        """Compute scores (N,) from the Outputs of N images."""
         inputs = self.head.inputs(outputs.features)
         return vim_score(self._length(inputs), widest(self.head.logits(inputs, outputs.scale)), self.alpha)
 

@@ -1,289 +1,211 @@
-"""Detectors x sets on one network -> Results in a store: nothing is computed twice."""
+"""``evaluate``: detectors x OOD sets on one network -> Results, in memory or in a store."""
 
-import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import builtins
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis import __version__
-from offaxis.data import ImageSet, relation
-from offaxis.data.splits import VALIDATION_IMAGES, ValidationSplit, split_validation
-from offaxis.data.transforms import Batches
-from offaxis.deploy.open import EvaluatedNetwork
-from offaxis.detectors import Detector, fit_all
-from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
-from offaxis.evaluation.detector_runs import DetectorRun, compatible_detectors, detector_run
-from offaxis.evaluation.grid_scores import CONFIDENCE, ScoreRequest, gather, score_requests
+from offaxis.data import PUBLISHED, Normalise
+from offaxis.data.sources import is_loader
+from offaxis.data.splits import VALIDATION_IMAGES
+from offaxis.deploy.open import EvaluatedNetwork, checksum, open_network
+from offaxis.detectors import Detector, compatible_detectors, make_detectors
+from offaxis.detectors.registry import FAMILIES
+from offaxis.errors import ArgumentError, EvaluationError
+from offaxis.evaluation.compute import Evaluation
+from offaxis.evaluation.grid_scores import DetectorRun, detector_run
 from offaxis.evaluation.protocols import PROTOCOLS, Protocol
-from offaxis.evaluation.results import NetworkRecord, Result, result_key
+from offaxis.evaluation.results import Results
+from offaxis.evaluation.sets import (
+    EvaluationSet,
+    TrainingImages,
+    from_images,
+    from_loader,
+    named_sets,
+    open_images,
+)
 from offaxis.evaluation.store import Store
-from offaxis.files import digest
-from offaxis.metrics import all_metrics, area_under_risk_coverage, expected_calibration_error
+from offaxis.networks.inference import resolve_device
 
-VERSIONS = {
-    "offaxis": __version__,
-    "torch": torch.__version__,
-    "numpy": np.__version__,
-    "python": platform.python_version(),
-}
+Note = Callable[[str], object]
 
 
 def evaluate(
-    subject: EvaluatedNetwork,
-    id_images: ImageSet,
-    ood_sets: Sequence[ImageSet],
-    detectors: Iterable[Detector],
-    store: Store,
+    network: Any,
+    id: Any,
+    ood: Any,
+    detectors: str | Detector | Iterable[str | Detector] = ("native",),
     *,
-    training_images: Callable[[], ImageSet],
-    fitted_on: str = "all training images",
+    train: Any = None,
+    normalise: Normalise | None = None,
+    tune: bool = False,
     protocols: Sequence[Protocol] = ("one-vs-one",),
-    tune: bool = True,
+    store: Store | str | Path | None = None,
     validation: int = VALIDATION_IMAGES,
     batch_size: int = 256,
-    quiet: bool = False,
-    note: Callable[[str], None] = lambda _: None,
-) -> list[Result]:
-    """Evaluate detectors on one network, going on where an earlier call stopped.
+    device: str | torch.device = "auto",
+    label: str | None = None,
+    fitted_on: str | None = None,
+    command: Sequence[str] = (),
+    quiet: bool = True,
+    note: Callable[[str], None] | None = None,
+) -> Results:
+    """Evaluate how well detectors tell a network's ID images from OOD images.
+
+    Every detector is tested on the same images; tuning sees validation images alone.
 
     Args:
-        subject: the network.
-        id_images: the ID set's test images, with labels.
-        ood_sets: the OOD sets' test images.
-        detectors: those that the network cannot feed are left out with a note.
-        store: where everything is kept as it comes.
-        training_images: gives the ID set's training images; called only if a detector has to be fitted.
-        fitted_on: what these are, in words: results that were fitted on something else are others.
-        protocols: which pairs of assumed and tested sets a tuned detector is evaluated on.
-        tune: report detectors that have a grid tuned on OOD images too, beside their published values.
+        network: a Classifier, or whatever else ``open_network`` takes. It is moved to ``device``.
+        id: the ID test images, with labels: an ImageSet, a torch or Hugging Face dataset, (images, labels) arrays, a
+            name of the catalogue, a folder, or a DataLoader of (normalised images, labels), used unchanged.
+        ood: the OOD test images: a dict name -> set, or a list of sets, each as ``id`` but without need of labels; names
+            of ``POOLS`` too. Images of another size are matched to the ID images.
+        detectors: Detector objects, names with or without arguments (``"knn:k=10"``), or ``"native"``, ``"pytorch-ood"``,
+            ``"all"``. Those of the last three that cannot be used here are left out with a note.
+        train: the ID training images, with labels, for detectors that must be fitted; as ``id``, or a function that
+            returns them, called only if they are needed. Detectors that are fitted already stay as they are without it.
+        normalise: mean and standard deviation that the network was trained with; None takes the network's own, those
+            published for the ID set, or those of the training images.
+        tune: evaluate detectors that have a grid with tuned hyperparameters too, beside their given ones.
+        protocols: which pairs of assumed and tested sets tuned detectors are evaluated on.
+        store: a folder where results and scores are kept; nothing in it is computed again, and an interrupted evaluation
+            is resumed. None keeps everything in memory.
         validation: how many images of each set tuning may see; never more than a fifth.
         batch_size: images at a time.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
+        label: what tables call the network; None takes its own label.
+        fitted_on: a description of the training images, by which a store tells results apart; None makes one.
+        command: the words of the command line that this is part of, for the records.
         quiet: show no progress.
-        note: is told what is left out.
+        note: is called with a sentence for each detector that is left out; ``Results.notes`` has them too.
 
     Returns:
-        The results of these sets and detectors, old and new.
+        One Result for each detector and pair of sets, computed now or found in the store.
 
     Raises:
-        EvaluationError: no detector fits, two sets have one name, or another network has this one's label and seed.
+        ArgumentError: no labels, no normalisation, or no training images for a detector that was named.
+        EvaluationError: no detector fits, two sets have one name, or another network in the store has this one's label
+            and seed.
     """
-    job = _Job(subject, id_images, ood_sets, store, training_images, validation, batch_size, quiet, note)
-    able, unable = compatible_detectors(detectors, subject.network, job.sample())
+    opened = open_network(network, label=label)
+    notes: list[str] = []
+
+    def tell(text: str) -> None:
+        notes.append(f"{opened.label}: {text}")
+        if note is not None:
+            note(notes[-1])
+
+    if train is None and isinstance(id, (str, Path)):
+        training: TrainingImages | None = TrainingImages(lambda: open_images(id, "id", split="train"))
+    else:
+        training = None if train is None else TrainingImages(train)
+    opened, id_set, ood_sets = _open_sets(
+        opened, id, ood, normalise=normalise, training=training, validation=validation, batch_size=batch_size
+    )
+    opened.network.to(resolve_device(device))
+    runs = _choose_detectors(detectors, opened, id_set, training, tune=tune, fitted_on=fitted_on, note=tell)
+    evaluation = Evaluation(
+        opened,
+        id_set,
+        ood_sets,
+        training=training,
+        store=Store(store) if isinstance(store, (str, Path)) else store,
+        batch_size=batch_size,
+        command=tuple(command),
+        quiet=quiet,
+        note=tell,
+    )
+    evaluation.compute(runs, [pair for protocol in protocols for pair in PROTOCOLS[protocol](list(ood_sets))])
+    return replace(evaluation.results(), notes=tuple(notes))
+
+
+def _open_sets(
+    network: EvaluatedNetwork,
+    id: Any,
+    ood: Any,
+    *,
+    normalise: Normalise | None,
+    training: TrainingImages | None,
+    validation: int,
+    batch_size: int,
+) -> tuple[EvaluatedNetwork, EvaluationSet, dict[str, EvaluationSet]]:
+    """Return the network with its normalisation, the ID set and the OOD sets by name."""
+    images = None if is_loader(id) else open_images(id, network.id or "id")
+    id_name = (network.id or "id") if images is None else images.name
+    normalise = normalise or network.normalise or PUBLISHED.get(id_name)
+    if normalise is None and images is not None and training is not None and not training.is_loader:
+        normalise = Normalise.from_images(training.images)
+
+    def opened(
+        data: Any, name: str, *, like: tuple[int, int, int] | None = None, num_classes: int | None = None
+    ) -> EvaluationSet:
+        if is_loader(data):
+            return from_loader(data, name, validation=validation, num_classes=num_classes)
+        images = open_images(data, name, like=like)
+        if normalise is None:
+            raise ArgumentError(
+                f"Expected to know how images are normalised for {network.label}: pass normalise=Normalise(mean, std), the "
+                "training images, or DataLoaders of normalised images."
+            )
+        return from_images(images, normalise, validation=validation, batch_size=batch_size, num_classes=num_classes)
+
+    id_set = opened(id if images is None else images, id_name, num_classes=network.network.num_classes)
+    ood_sets = {
+        name: replace(opened(data, name, like=id_set.shape), name=name)
+        for name, data in named_sets(ood, id_set.name).items()
+    }
+    return replace(network, normalise=normalise), id_set, ood_sets
+
+
+def _choose_detectors(
+    detectors: str | Detector | Iterable[str | Detector],
+    network: EvaluatedNetwork,
+    id_set: EvaluationSet,
+    training: TrainingImages | None,
+    *,
+    tune: bool,
+    fitted_on: str | None,
+    note: Note,
+) -> list[DetectorRun]:
+    """Make the detectors that were named, each once, and leave out those that cannot be used."""
+    texts = [detectors] if isinstance(detectors, (str, Detector)) else list(detectors)
+    std = None if network.normalise is None else network.normalise.std
+    named = {text.partition(":")[0] if isinstance(text, str) else text.name for text in texts} - set(FAMILIES)
+    usable = []
+    for detector in make_detectors(texts, network.network, std):
+        if training is None and detector.needs_fit and not detector.fitted:
+            reason = "it must be fitted: pass the training images as `train`"
+            if detector.name in named:
+                raise ArgumentError(f"Expected training images for {detector.name}: {reason}.")
+            note(f"{detector.name} is left out: {reason}.")
+        else:
+            usable.append(detector)
+    # the check clears fitted statistics, so a detector that is not fitted again is checked by a copy
+    checked = [copy.deepcopy(d) if training is None and d.needs_fit else d for d in usable]
+    originals = dict(zip(map(builtins.id, checked), usable, strict=True))
+    able, unable = compatible_detectors(checked, network.network, _sample(id_set))
     for name, reason in unable.items():
-        note(f"{subject.label}: {name} is left out: {reason}.")
+        note(f"{name} is left out: {reason}.")
     if not able:
-        raise EvaluationError(f"No detector fits {subject.label}: {'; '.join(f'{n}: {r}' for n, r in unable.items())}.")
-    pairs = [pair for protocol in protocols for pair in PROTOCOLS[protocol](job.names)]
-    job.run([detector_run(detector, tune, fitted_on) for detector in able], pairs)
-    wanted = job.wanted
-    return [result for result in store.results() if result.key in wanted]
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in unable.items()) or "none is left"
+        raise EvaluationError(f"No detector fits {network.label}: {reasons}.")
+    runs = []
+    for detector in able:
+        detector = originals[builtins.id(detector)]
+        learned = ""
+        if detector.needs_fit and training is None:
+            learned = f"before, statistics {checksum(detector, None)[:12]}"
+        elif detector.needs_fit and training is not None:
+            learned = fitted_on or training.description(id_set.name)
+        runs.append(detector_run(detector, tune, learned))
+    return list({run.name: run for run in runs}.values())
 
 
-class _Job:
-    """One network's evaluation."""
-
-    def __init__(
-        self,
-        subject: EvaluatedNetwork,
-        id_images: ImageSet,
-        ood_sets: Sequence[ImageSet],
-        store: Store,
-        training_images: Callable[[], ImageSet],
-        validation: int,
-        batch_size: int,
-        quiet: bool,
-        note: Callable[[str], None],
-    ) -> None:
-        if id_images.labels is None:
-            raise ArgumentError(f"Expected ID test images with labels but {id_images.name} has none.")
-        self.subject, self.store, self.note = subject, store, note
-        self.training_images, self.batch_size, self.quiet = training_images, batch_size, quiet
-        self.id = split_validation(id_images, validation)
-        self.sets = {images.name: split_validation(images, validation) for images in ood_sets}
-        self.names = list(self.sets)
-        if len(self.names) < len(ood_sets) or not ood_sets:
-            raise EvaluationError("Expected at least one OOD set, each with a name of its own.")
-        if subject.normalise is None:
-            raise ArgumentError(f"Expected to know how images are normalised for {subject.label}: see normalised().")
-        self.normalise = subject.normalise
-        self.wanted: set[str] = set()
-        self._chosen: dict[tuple[str, str], Detector] = {}
-        self._held: dict[
-            tuple[str, str], Tensor
-        ] = {}  # grid_scores that is read again and again, forgotten after each add
-        _check_label(subject, id_images.name, store)
-
-    def sample(self) -> Tensor:
-        """Two normalised ID images."""
-        return self.normalise(self.id.images.batch(torch.arange(min(2, len(self.id.images)))))
-
-    def run(self, candidates: Sequence[DetectorRun], pairs: Sequence[tuple[str, str]]) -> None:
-        """Make the results that are not there yet."""
-        done = {result.key for result in self.store.results()}
-        todo: list[tuple[DetectorRun, str | None, str]] = [
-            (c, None, tested) for c in candidates for tested in self.names
-        ]
-        todo += [(c, assumed, tested) for c in candidates if c.tuned for assumed, tested in pairs]
-        self.wanted = {self._key(*item) for item in todo}
-        todo = [item for item in todo if self._key(*item) not in done]
-        if not todo and self.store.has_network(self.subject.key, self.id.key):
-            return
-        for divided in (self.id, *self.sets.values()):
-            self.store.add_set(divided.key, divided.about(), divided.validation.numpy(), divided.test.numpy())
-        tuned = {c.name for c, assumed, _ in todo if assumed}
-        unique = self._fitted({c.name: c for c, _, _ in todo})
-        todo = [item for item in todo if item[0].name in unique]
-        asked = [q for c in unique.values() for q in score_requests(c, c.name in tuned)]
-        self._send(self.id, asked, with_confidence=True)
-        self._keep_network()
-        for name in dict.fromkeys(tested for _, _, tested in todo):
-            self._send(self.sets[name], asked)
-            # what can be known once this set has been seen: as given, and tuned on the set itself
-            self._add([(c, a, t) for c, a, t in todo if t == name and a in (None, name)])
-        for c in unique.values():  # tuned on one set and tested on another: no pass through the network is left to make
-            later = [(d, assumed, tested) for d, assumed, tested in todo if d is c and assumed not in (None, tested)]
-            for name in {assumed for _, assumed, _ in later if assumed}:
-                self._send(self.sets[name], [q for q in asked if q.candidate is c])
-            self._add(later)
-
-    def _key(self, c: DetectorRun, assumed: str | None, tested: str) -> str:
-        assumed_data = self.sets[assumed].key if assumed else None
-        return result_key(self.subject.key, self.id.key, self.sets[tested].key, assumed_data, c.detector.name, c.setup)
-
-    def _fitted(self, candidates: Mapping[str, DetectorRun]) -> dict[str, DetectorRun]:
-        """The candidates, fitted; those that cannot score even so (too few training images) are left out with a note."""
-        detectors = [c.detector for c in candidates.values() if c.detector.needs_fit]
-        if detectors:
-            fit_all(self.subject.network, Batches(self.training_images(), self.normalise, self.batch_size), detectors)
-        able = {}
-        for name, c in candidates.items():
-            try:
-                c.detector.check_fitted()
-                able[name] = c
-            except NotFittedError as error:
-                self.note(f"{self.subject.label}: {c.detector.name} is left out: {error}")
-        return able
-
-    def _add(self, items: Sequence[tuple[DetectorRun, str | None, str]]) -> None:
-        """Make results and keep them together; where scores are not numbers, there is a note and no result."""
-        results = []
-        for c, assumed, tested in items:
-            try:
-                results.append(self._result(c, assumed, tested))
-            except ArgumentError as error:
-                self.note(f"{self.subject.label}: {c.detector.name} has no result on {tested}: {error}")
-        self.store.add(results)
-        self._held.clear()
-
-    def _send(self, divided: ValidationSplit, asked: Sequence[ScoreRequest], with_confidence: bool = False) -> None:
-        gather(
-            self.subject.network,
-            self.subject.key,
-            divided,
-            Batches(divided.images, self.normalise, self.batch_size),
-            asked,
-            self.store,
-            f"{self.subject.label} seed {self.subject.seed}, {divided.name}",
-            with_confidence,
-            self.quiet,
-        )
-
-    def _keep_network(self) -> None:
-        found = self.store.grid_scores(self.subject.key, self.id.key, CONFIDENCE)
-        sure, right = found["confidence"], found["correct"]
-        self.store.add_network(
-            NetworkRecord(
-                self.subject.label,
-                self.subject.seed,
-                self.subject.weights,
-                self.id.name,
-                self.id.key,
-                float(right.mean()),
-                expected_calibration_error(sure, right),
-                area_under_risk_coverage(sure, right),
-                self.subject.origin,
-                self.subject.settings,
-            )
-        )
-
-    # from grid_scores to results, without the network ------------------------------------------------------------------------
-
-    def _evidence(self, c: DetectorRun, divided: ValidationSplit, grid: bool) -> Tensor:
-        place = (divided.key, ScoreRequest(c, grid).name)
-        if place not in self._held:
-            self._held[place] = torch.from_numpy(self.store.grid_scores(self.subject.key, *place)["grid_scores"])
-        return self._held[place]
-
-    def _scores(self, c: DetectorRun, detector: Detector, divided: ValidationSplit) -> NDArray[Any]:
-        """The scores (T,) of a set's test images."""
-        given = ScoreRequest(c, False).name
-        if detector is c.detector and self.store.has_grid_scores(self.subject.key, divided.key, given):
-            return self._evidence(c, divided, grid=False)[divided.test, 0].numpy()
-        return detector.score_from_grid(self._evidence(c, divided, grid=True)[divided.test]).numpy()
-
-    def _tuned(self, c: DetectorRun, assumed: str) -> Detector:
-        """The detector with hyperparameters chosen on validation images alone, of the ID set and the assumed set."""
-        if (c.name, assumed) not in self._chosen:
-            id_grid = self._evidence(c, self.id, grid=True)[self.id.validation]
-            ood = self.sets[assumed]
-            chosen = c.detector.choose(id_grid, self._evidence(c, ood, grid=True)[ood.validation], on=assumed)
-            self._chosen[c.name, assumed] = chosen
-        return self._chosen[c.name, assumed]
-
-    def _result(self, c: DetectorRun, assumed: str | None, tested: str) -> Result:
-        detector = self._tuned(c, assumed) if assumed else c.detector
-        hyperparameters = {**detector.hyperparameters, **_learned(detector, c.detector)}
-        variant = f"{detector.name}-{digest([c.setup, hyperparameters])}"
-        references, arrays = [], []
-        for divided in (self.id, self.sets[tested]):
-            reference = f"scores/{self.subject.key}/{divided.key}/{variant}.npz#scores"
-            if not self.store.has_scores(reference):
-                self.store.add_scores(reference, self._scores(c, detector, divided))
-            references.append(reference)
-            arrays.append(self.store.scores(reference))
-        forward, backward = detector.passes
-        return Result(
-            network=self.subject.label,
-            seed=self.subject.seed,
-            weights=self.subject.key,
-            id=self.id.name,
-            ood=tested,
-            assumed=assumed,
-            id_data=self.id.key,
-            ood_data=self.sets[tested].key,
-            assumed_data=self.sets[assumed].key if assumed else None,
-            group=relation(self.id.name, tested).group,
-            detector=detector.name,
-            setup=c.setup,
-            hyperparameters=hyperparameters,
-            state=str(detector.state),
-            passes=(forward, backward),
-            metrics=all_metrics(*arrays),
-            images=(len(arrays[0]), len(arrays[1])),
-            scores=(references[0], references[1]),
-            versions=VERSIONS,
-            fitted_on=c.fitted_on,
-        )
-
-
-def _learned(chosen: Detector, given: Detector) -> dict[str, Any]:
-    """Small buffers that tuning changed, such as the weights of Mahalanobis's layers."""
-    if chosen is given:
-        return {}
-    before: Mapping[str, Tensor] = given.state_dict()
-    changed = {n: t for n, t in chosen.state_dict().items() if n in before and t.numel() <= 64}
-    return {n: t.tolist() for n, t in changed.items() if not torch.equal(t, before[n])}
-
-
-def _check_label(subject: EvaluatedNetwork, id_name: str, store: Store) -> None:
-    for other in store.networks():
-        same = (other.label, other.seed, other.id) == (subject.label, subject.seed, id_name)
-        if same and other.weights != subject.weights:
-            raise EvaluationError(
-                f"Another network in {store.path} is called {subject.label!r} with seed {subject.seed} ({other.origin}): name "
-                "this one with --label, or evaluate it into another store."
-            )
+def _sample(images: EvaluationSet) -> Tensor:
+    """Return two normalised images."""
+    return next(iter(images.batches))[0][:2]

@@ -1,6 +1,6 @@
-"""Images through a network, once: what all scores are made from, kept as it comes."""
+"""Scores of images by detectors, at the given hyperparameters and over a detector's grid, from few passes over a set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,146 +9,239 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.data.splits import ValidationSplit
-from offaxis.data.transforms import Batches
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.passes import layers_of
-from offaxis.evaluation.detector_runs import DetectorRun
-from offaxis.evaluation.store import Store
+from offaxis.evaluation.sets import EvaluationSet
+from offaxis.evaluation.store import Store, narrow
+from offaxis.files import digest
 from offaxis.heads import Outputs
-from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.inference import eval_mode
+from offaxis.networks.inference import Network, prepared_batches, run, widest
 from offaxis.progress import Progress
 
-CONFIDENCE = "confidence"
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectorRun:
+    """A detector that takes part in an evaluation.
+
+    Attributes:
+        detector: fitted or not; the evaluation fits what needs it.
+        setup: a digest of the arguments that it was made with and of what it is fitted on.
+        tuned: whether it is evaluated with tuned hyperparameters too, beside the given ones.
+        fitted_on: the training images that it is fitted on; empty where it needs none.
+    """
+
+    detector: Detector
+    setup: str
+    tuned: bool
+    fitted_on: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its files in a store."""
+        return f"{self.detector.name}-{self.setup[:8]}"
+
+
+def detector_run(detector: Detector, tune: bool = True, fitted_on: str = "") -> DetectorRun:
+    """Describe a detector before it is fitted, and what it will be fitted on."""
+    learned = fitted_on if detector.needs_fit else ""
+    setup = digest([detector.name, detector.arguments, learned])
+    return DetectorRun(detector=detector, setup=setup, tuned=tune and bool(detector.grid), fitted_on=learned)
 
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """What is asked of a candidate: scores as it was given, or grid_scores over its whole grid."""
+    """Scores to compute: of a detector at its given hyperparameters, or at every setting of its grid."""
 
-    candidate: DetectorRun
+    run: DetectorRun
     grid: bool
 
     @property
     def name(self) -> str:
-        """Names the grid_scores in a store."""
-        return f"{self.candidate.name}-{'grid' if self.grid else 'given'}"
+        """Return the name of the values in memory and in a store."""
+        return f"{self.run.name}-{'grid' if self.grid else 'given'}"
 
     @property
     def reads_images(self) -> bool:
-        """Whether outputs are not enough."""
-        detector = self.candidate.detector
+        """Return whether outputs are not enough, so that the detector makes its own passes."""
+        detector = self.run.detector
         return (detector.grid_reads if self.grid else detector.reads) is Reads.IMAGES
 
 
-def score_requests(candidate: DetectorRun, tuning: bool) -> list[ScoreRequest]:
-    """What must be asked to score a candidate as given and, with ``tuning``, at every setting.
+def score_requests(run: DetectorRun, tuning: bool) -> list[ScoreRequest]:
+    """Return the requests that score a detector as given and, with ``tuning``, at every setting.
 
-    Evidence over the grid holds the given setting too, unless a detector that perturbs images has another.
+    Scores over the grid contain the given setting, unless a detector that perturbs images has another.
     """
-    if not (tuning and candidate.tuned):
-        return [ScoreRequest(candidate, False)]
-    detector = candidate.detector
-    present = {name: getattr(detector, name) for name in detector.grid}
-    held = all(value in detector.grid[name] for name, value in present.items())
-    shared = held or Reads.IMAGES not in (detector.reads, detector.grid_reads)
+    if not (tuning and run.tuned):
+        return [ScoreRequest(run, False)]
     return (
-        [ScoreRequest(candidate, True)] if shared else [ScoreRequest(candidate, True), ScoreRequest(candidate, False)]
+        [ScoreRequest(run, True)]
+        if _grid_has_given(run.detector)
+        else [ScoreRequest(run, True), ScoreRequest(run, False)]
     )
 
 
-def gather(
-    network: AnyNetwork,
-    network_key: str,
-    divided: ValidationSplit,
-    batches: Batches,
-    asked: Sequence[ScoreRequest],
-    store: Store,
-    title: str,
-    with_confidence: bool = False,
-    quiet: bool = False,
-) -> None:
-    """Send a set through a network and keep what was asked for; what is in the store already is not asked again.
+def _grid_has_given(detector: Detector) -> bool:
+    present = {name: getattr(detector, name) for name in detector.grid}
+    held = all(value in detector.grid[name] for name, value in present.items())
+    return held or Reads.IMAGES not in (detector.reads, detector.grid_reads)
 
-    Everything that reads outputs or layers shares one forward pass. Those that read images make their own passes, one
-    after the other, and each is kept as soon as it is there.
+
+class ScoreCache:
+    """Scores of one network: kept in memory, and in a store where there is one.
+
+    What was computed in this process is never read from the disk again.
 
     Args:
-        network: the network.
-        network_key: its name in the store.
-        divided: the set.
-        batches: the same images, normalised.
-        asked: what is wanted.
-        store: where it is kept.
-        title: what the progress bar says.
-        with_confidence: keep, too, how sure the network was of each image and whether it was right.
+        network: the network's key.
+        store: where scores are written, and those of earlier processes read; None keeps them in memory alone.
+    """
+
+    def __init__(self, network: str, store: Store | None) -> None:
+        self.network, self.store = network, store
+        self.arrays: dict[str, Array] = {}
+        self._grids: dict[tuple[str, str], Array] = {}
+
+    def has_grid(self, set_key: str, name: str) -> bool:
+        """Return whether grid scores are there."""
+        stored = self.store is not None and self.store.has_grid_scores(self.network, set_key, name)
+        return (set_key, name) in self._grids or stored
+
+    def grid(self, set_key: str, name: str) -> Tensor:
+        """Return grid scores (N, S, ...) over all images of a set."""
+        if (set_key, name) not in self._grids:
+            assert self.store is not None
+            self._grids[set_key, name] = self.store.grid_scores(self.network, set_key, name)["grid_scores"]
+        return torch.from_numpy(self._grids[set_key, name])
+
+    def add_grid(self, set_key: str, name: str, values: Array) -> None:
+        """Add grid scores (N, S, ...) over all images of a set."""
+        self._grids[set_key, name] = values
+        if self.store is not None:
+            self.store.add_grid_scores(self.network, set_key, name, {"grid_scores": values})
+
+    def reference(self, set_key: str, run: DetectorRun, hyperparameters: dict[str, Any]) -> str:
+        """Return the reference of a set's scores by a detector at some hyperparameters."""
+        variant = f"{run.detector.name}-{digest([run.setup, hyperparameters])}"
+        return f"scores/{self.network}/{set_key}/{variant}.npz#scores"
+
+    def has_scores(self, reference: str) -> bool:
+        """Return whether scores are there."""
+        return reference in self.arrays or (self.store is not None and self.store.has_scores(reference))
+
+    def scores(self, reference: str) -> Array:
+        """Return the scores (T,) of a set's test images."""
+        if reference not in self.arrays:
+            assert self.store is not None
+            self.arrays[reference] = self.store.scores(reference)
+        return self.arrays[reference]
+
+    def add_scores(self, reference: str, values: Array) -> None:
+        """Add the scores (T,) of a set's test images."""
+        self.arrays[reference] = narrow(values)
+        if self.store is not None:
+            self.store.add_scores({reference: self.arrays[reference]})
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How sure a network was of each image of the ID set, and whether it was right.
+
+    Attributes:
+        probability: (N,) of the predicted class.
+        correct: (N,), whether the prediction was correct.
+    """
+
+    probability: Array
+    correct: Array
+
+
+def compute_scores(
+    network: Network,
+    images: EvaluationSet,
+    requests: Sequence[ScoreRequest],
+    keep: Callable[[ScoreRequest, Array], None],
+    *,
+    keep_confidence: Callable[[Confidence], None] | None = None,
+    title: str = "",
+    quiet: bool = True,
+) -> None:
+    """Send a set through a network and compute what is requested.
+
+    All requests that read outputs or layers share one forward pass. Those that read images make their own passes, one
+    after the other; each is handed over as soon as it is complete.
+
+    Args:
+        network: the network, in the place where it shall run.
+        images: the set.
+        requests: the scores to compute.
+        keep: takes a request and its values over all images: (N,) as given, (N, S, ...) over a grid.
+        keep_confidence: takes the confidences, for ID images with labels; None where they are not needed.
+        title: of the progress bar.
         quiet: show no progress.
     """
-    missing = [q for q in asked if not store.has_grid_scores(network_key, divided.key, q.name)]
-    sharing = [q for q in missing if not q.reads_images]
-    confidence = with_confidence and not store.has_grid_scores(network_key, divided.key, CONFIDENCE)
-    if sharing or confidence:
-        found = _shared_pass(network, batches, sharing, confidence, title, quiet)
-        for name, arrays in found.items():
-            store.add_grid_scores(network_key, divided.key, name, arrays)
-    for question in missing:
-        if question.reads_images:
-            values = _own_pass(network, batches, question, title, quiet)
-            store.add_grid_scores(network_key, divided.key, question.name, {"grid_scores": values})
+    sharing = [request for request in requests if not request.reads_images]
+    if sharing or keep_confidence is not None:
+        _shared_pass(network, images, sharing, keep, keep_confidence, title, quiet)
+    for request in requests:
+        if request.reads_images:
+            keep(request, _own_pass(network, images, request, title, quiet))
 
 
 def _shared_pass(
-    network: AnyNetwork, batches: Batches, asked: Sequence[ScoreRequest], confidence: bool, title: str, quiet: bool
-) -> dict[str, dict[str, NDArray[Any]]]:
-    layers = layers_of(q.candidate.detector for q in asked)
-    answers = [_answering(q) for q in asked]
-    parts: list[list[NDArray[Any]]] = [[] for _ in asked]
-    sure: list[NDArray[Any]] = []
-    right: list[NDArray[Any]] = []
-    detectors = f"{len(asked)} detectors that share a pass" if len(asked) > 1 else "".join(q.name for q in asked)
-    with Progress(f"{title}: {detectors or 'accuracy'}", len(batches), quiet) as progress:
-        for done, (images, labels) in enumerate(batches, 1):
-            with eval_mode(network), torch.no_grad():
-                outputs = network.outputs(_to(network, images), layers)
-            for answer, kept in zip(answers, parts, strict=True):
-                kept.append(answer(outputs).cpu().numpy())
-            if confidence:
-                best = outputs.logits.double().softmax(1).max(1)
-                sure.append(best.values.cpu().numpy())
-                right.append((best.indices.cpu() == labels).numpy())
-            progress.to(done)
-    found = {q.name: {"grid_scores": np.concatenate(kept)} for q, kept in zip(asked, parts, strict=True)}
-    if confidence:
-        found[CONFIDENCE] = {"confidence": np.concatenate(sure), "correct": np.concatenate(right)}
-    return found
+    network: Network,
+    images: EvaluationSet,
+    requests: Sequence[ScoreRequest],
+    keep: Callable[[ScoreRequest, Array], None],
+    keep_confidence: Callable[[Confidence], None] | None,
+    title: str,
+    quiet: bool,
+) -> None:
+    score = [_scoring(request) for request in requests]
+    parts: list[list[Array]] = [[] for _ in requests]
+    probabilities: list[Array] = []
+    correct: list[Array] = []
+    several = f"{len(requests)} detectors that share a pass"
+    what = several if len(requests) > 1 else "".join(request.name for request in requests) or "accuracy"
+    layers = layers_of(request.run.detector for request in requests)
+    with Progress(f"{title}: {what}", images.batch_count, quiet) as progress:
+        batches = run(network, images.batches, layers=layers, progress=progress, labels=keep_confidence is not None)
+        for outputs, _, labels in batches:
+            for one, values in zip(score, parts, strict=True):
+                values.append(_array(one(outputs)))
+            if keep_confidence is not None:
+                assert labels is not None
+                best = widest(outputs.logits).softmax(1).max(1)
+                probabilities.append(_array(best.values))
+                correct.append(_array(best.indices.eq(labels)))
+    if keep_confidence is not None:
+        keep_confidence(Confidence(np.concatenate(probabilities), np.concatenate(correct)))
+    for request, values in zip(requests, parts, strict=True):
+        keep(request, np.concatenate(values))
 
 
-def _own_pass(network: AnyNetwork, batches: Batches, question: ScoreRequest, title: str, quiet: bool) -> NDArray[Any]:
-    detector, kept = question.candidate.detector, []
-    with Progress(
-        f"{title}: {detector.name}{' over its grid' if question.grid else ''}", len(batches), quiet
-    ) as progress:
-        for done, (images, _) in enumerate(batches, 1):
-            on_device = _to(network, images)
-            if question.grid:
-                values = detector.grid_scores_images(network, on_device)
-            else:
-                values = detector.score_images(network, on_device).unsqueeze(1)
-            kept.append(values.detach().cpu().numpy())
-            progress.to(done)
-    return np.concatenate(kept)
+def _own_pass(network: Network, images: EvaluationSet, request: ScoreRequest, title: str, quiet: bool) -> Array:
+    detector = request.run.detector
+    parts = []
+    over = " over its grid" if request.grid else ""
+    with Progress(f"{title}: {detector.name}{over}", images.batch_count, quiet) as progress:
+        for batch, _ in prepared_batches(network, images.batches, progress=progress):
+            score = detector.grid_scores_images if request.grid else detector.score_images
+            parts.append(_array(score(network, batch)))
+    return np.concatenate(parts)
 
 
-def _answering(question: ScoreRequest) -> Any:
-    """A function Outputs -> grid_scores (N, S, ...) of one batch."""
-    detector = question.candidate.detector
+def _scoring(request: ScoreRequest) -> Callable[[Outputs], Tensor]:
+    """Return a function Outputs -> scores (N,) or grid scores (N, S, ...) of one batch."""
+    detector = request.run.detector
     detector.check_fitted()
-    if not question.grid:
-        return lambda outputs: detector.score(outputs).unsqueeze(1)
+    if not request.grid:
+        return detector.score
     if type(detector).grid_scores is Detector.grid_scores:  # make each setting's detector once, not once a batch
         every = [detector.with_hyperparameters(**setting) for setting in detector.settings]
-        settings = [one for one in every if one.reads is not Reads.IMAGES]  # the given one may, and is asked by itself
+        settings = [one for one in every if one.reads is not Reads.IMAGES]  # the given one may, and has its own request
 
         def each(outputs: Outputs) -> Tensor:
             return torch.stack([one.score(outputs) for one in settings], 1)
@@ -157,6 +250,6 @@ def _answering(question: ScoreRequest) -> Any:
     return detector.grid_scores
 
 
-def _to(network: AnyNetwork, images: Tensor) -> Tensor:
-    parameter = next(network.parameters(), None)
-    return images if parameter is None else images.to(parameter.device)
+def _array(values: Tensor) -> Array:
+    values = values.detach().cpu()
+    return (values.float() if values.dtype in (torch.bfloat16, torch.float16) else values).numpy()

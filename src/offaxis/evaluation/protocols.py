@@ -1,7 +1,7 @@
 """Which pairs of sets a tuned detector is evaluated on, and the pools of sets that the paper's protocols use.
 
 *One-vs-one*: hyperparameters are chosen on validation images of the very set that is tested. This is how most of the field
-evaluates, and it flatters methods that have hyperparameters: in use, nobody knows what OOD images will be like.
+evaluates, and it is optimistic for methods that have hyperparameters: in use, the OOD images are not known beforehand.
 
 *Less-biased* (Shafaei et al. 2019, https://arxiv.org/abs/1809.04729): tuned on one set, tested on the others. There are two
 ways of looking at the same results, and the paper uses both:
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from offaxis.data import CATALOGUE, relation
-from offaxis.data.root import data_root
+from offaxis.data.catalogue import data_root
 from offaxis.errors import ArgumentError
 from offaxis.evaluation.results import Result
 
@@ -70,16 +70,16 @@ def less_biased_rows(
 
     Args:
         results: any; those of other protocols are left out.
-        view: "tested": a row is a tested set. "assumed": a row is an assumed set; what assumes nothing counts in every
-            row but that of its own tested set.
+        view: "tested": a row is a tested set. "assumed": a row is an assumed set; results without an assumed set count in
+            every row but that of their own tested set.
     """
     chosen = less_biased_results(results)
     if view == "tested":
         return [(r.ood, r) for r in chosen]
     names = list(dict.fromkeys(r.ood for r in chosen))
-    found = [(r.assumed, r) for r in chosen if r.assumed is not None]
-    found += [(name, r) for r in chosen if r.assumed is None for name in names if name != r.ood]
-    return found
+    rows = [(r.assumed, r) for r in chosen if r.assumed is not None]
+    rows += [(name, r) for r in chosen if r.assumed is None for name in names if name != r.ood]
+    return rows
 
 
 ONE_VS_ONE = (
@@ -108,37 +108,37 @@ POOLS: dict[str, tuple[str, ...]] = {
 """Names for many sets at once; ``here`` is every set on this machine."""
 
 
-def sets_for(id_name: str, wanted: Sequence[str], root: Path | str | None = None) -> tuple[list[str], dict[str, str]]:
-    """OOD sets for an ID set, and those of a pool that are left out with the reason.
+def sets_for(id_name: str, names: Sequence[str], root: Path | str | None = None) -> tuple[list[str], dict[str, str]]:
+    """Return the OOD sets for an ID set and, by name, the reasons why others of a pool are left out.
 
-    Sets that are named must be there, which ``load`` checks; of a pool, those that are not on this machine or say nothing
-    beside this ID set (STL-10 beside CIFAR-10) are left out.
+    Sets that are named must be there, which ``load_images`` checks; of a pool, those that are not on this machine or share
+    classes with the ID set (STL-10 and CIFAR-10) are left out.
 
     Args:
         id_name: the ID set.
-        wanted: names of sets, paths of folders, or names of POOLS.
+        names: of sets, of folders, or of POOLS.
         root: where the catalogue's sets are kept.
     """
     chosen: list[str] = []
     left_out: dict[str, str] = {}
-    for name in wanted:
+    for name in names:
         for member in POOLS.get(name, (name,)):
-            reason = _unfit(id_name, member, root) if name in POOLS else ""
+            reason = _why_left_out(id_name, member, root) if name in POOLS else ""
             if not reason:
                 chosen.append(member)
             elif name != "here":
                 left_out[member] = reason
     if not chosen:
-        raise ArgumentError(f"Expected at least one OOD set but none of {', '.join(wanted) or 'no sets'} can be used.")
+        raise ArgumentError(f"Expected at least one OOD set but none of {', '.join(names) or 'no sets'} can be used.")
     return list(dict.fromkeys(chosen)), left_out
 
 
-def _unfit(id_name: str, name: str, root: Path | str | None) -> str:
+def _why_left_out(id_name: str, name: str, root: Path | str | None) -> str:
     if name == id_name:
         return "it is the ID set"
-    stands = relation(id_name, name)
-    if stands.refused:
-        return stands.note
-    if "test" not in CATALOGUE[name].here(data_root(root)):
+    related = relation(id_name, name)
+    if related.refused:
+        return related.note
+    if "test" not in CATALOGUE[name].available(data_root(root)):
         return "it is not on this machine"
     return ""

@@ -1,16 +1,74 @@
-"""What an evaluation leaves behind: records with named fields, which JSON can hold."""
+"""Records of an evaluation, with fields that JSON can hold: ``Result``, ``NetworkRecord``, and all of them as ``Results``."""
 
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from offaxis.data.relations import Group
+import numpy as np
+from numpy.typing import NDArray
+
+from offaxis.data.catalogue import Group
+from offaxis.errors import ArgumentError, EvaluationError, MissingPackageError
 from offaxis.files import digest
+from offaxis.metrics import HIGHER_IS_BETTER
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from offaxis.deploy.evaluated_network import Kind
+    from offaxis.evaluation.store import Store
+
+Cell = str | int | float | None
 
 
-@dataclass(frozen=True)
-class NetworkRecord:
-    """A network as it was evaluated, with what it costs and gives besides detection.
+@dataclass(frozen=True, kw_only=True)
+class NetworkFields:
+    """The fields that describe a network, shared by NetworkRecord and Result.
+
+    Attributes:
+        architecture: the name that ``offaxis.networks.by_name`` takes, such as ``wrn-28-10``; empty for other networks.
+        head: ``name`` and arguments of the head; empty where unknown.
+        recipe: ``name`` and numbers of the training recipe; empty where unknown.
+        data: the training images: name, number and fingerprint, as far as known.
+        kind: one network, or how several were combined.
+        members: origins of the networks that were combined, in their order; empty for a single network.
+        settings: further settings of the training: dropout, loss, precision.
+        versions: of offaxis, torch, numpy and Python.
+    """
+
+    architecture: str = ""
+    head: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    kind: "Kind" = "single"
+    members: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every field, as JSON can hold it."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the record that ``to_json`` described; fields of a newer version are left out."""
+        names = {f.name for f in fields(cls)}
+        known = {name: value for name, value in values.items() if name in names}
+        return cls(**{name: _frozen(value) if name in _TUPLES else value for name, value in known.items()})
+
+
+_TUPLES = ("members", "command", "commands", "passes", "images", "scores")
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRecord(NetworkFields):
+    """A network as it was evaluated, with its accuracy and calibration on the ID test images.
 
     Attributes:
         label: what tables call it; networks that differ by their seed alone share it.
@@ -18,11 +76,11 @@ class NetworkRecord:
         weights: SHA-256 of its parameters, buffers and normalisation.
         id: the set that it was trained for.
         id_data: the key of the set of ID test images.
-        accuracy: share of right answers on the ID test images, in [0, 1].
+        accuracy: share of correct predictions on the ID test images, in [0, 1].
         ece: expected calibration error, in [0, 1], 0 is best.
         aurc: area under the risk-coverage curve, in [0, 1], 0 is best.
-        origin: the folder or file that it came from, by name.
-        settings: how it was trained, as far as that is known; of several as one also ``together``, as --as calls it.
+        origin: the folder or file that it came from, by name; empty for an object in memory.
+        commands: the words of the command that trained it, or those of each member; empty where not recorded.
     """
 
     label: str
@@ -34,25 +92,21 @@ class NetworkRecord:
     ece: float
     aurc: float
     origin: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
+    commands: tuple[tuple[str, ...], ...] = ()
 
     @property
     def key(self) -> str:
-        """Short and unique."""
+        """Return the beginning of the checksum, which names the network in a store."""
         return self.weights[:16]
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field, as JSON can hold it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What ``to_json`` gave; fields of a newer version are left out."""
-        return cls(**_known(cls, values))
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Return the folders or files that it came from: one, or one per member."""
+        return self.members or (self.origin,)
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, kw_only=True)
+class Result(NetworkFields):
     """One detector on one network, tested on one pair of sets.
 
     A protocol is a choice among results: *one-vs-one* takes those whose assumed set is the tested one, *less-biased*
@@ -65,10 +119,10 @@ class Result:
         id: the ID set's name.
         ood: the tested OOD set's name.
         assumed: the OOD set whose validation images the hyperparameters were chosen on; None where none was needed.
-        id_data: the key of the ID set's images and their parts.
+        id_data: the key of the ID set's images and their split.
         ood_data: the same of the tested OOD set.
         assumed_data: the same of the assumed set, or None.
-        group: how the OOD set stands to the ID set: near, far or noise.
+        group: how the OOD set relates to the ID set: near, far or noise.
         detector: the detector's name.
         setup: a digest of all arguments that the detector was made with, grids included, and of what it was fitted on.
         hyperparameters: their values, with learned weights where there are some.
@@ -77,8 +131,8 @@ class Result:
         metrics: by name, each in [0, 1].
         images: how many ID and OOD test images were scored.
         scores: references to the arrays of the ID and of the OOD images' scores, in the order of the test indices.
-        versions: of offaxis, torch, numpy and Python.
         fitted_on: the training images that the detector was fitted on; empty where it needs none.
+        command: the words of the command that made it; empty where it was made in Python.
     """
 
     network: str
@@ -93,46 +147,175 @@ class Result:
     group: Group
     detector: str
     setup: str
-    hyperparameters: dict[str, Any]
+    hyperparameters: Mapping[str, Any]
     state: str
     passes: tuple[float, float]
-    metrics: dict[str, float]
+    metrics: Mapping[str, float]
     images: tuple[int, int]
     scores: tuple[str, str]
-    versions: dict[str, str]
     fitted_on: str = ""
+    command: tuple[str, ...] = ()
 
     @cached_property
     def key(self) -> str:
-        """What makes this result one of its kind: equal keys, equal numbers."""
-        return result_key(self.weights, self.id_data, self.ood_data, self.assumed_data, self.detector, self.setup)
+        """Return what identifies this result: equal keys, equal numbers."""
+        return result_key(
+            weights=self.weights,
+            id_data=self.id_data,
+            ood_data=self.ood_data,
+            assumed_data=self.assumed_data,
+            detector=self.detector,
+            setup=self.setup,
+        )
 
     @property
     def method(self) -> str:
-        """The detector with the state of its hyperparameters, as tables call it: "odin (tuned)"."""
+        """Return the detector with the state of its hyperparameters, as tables call it: "odin (tuned)"."""
         return self.detector if self.state == "none" else f"{self.detector} ({_SHORT.get(self.state, self.state)})"
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field, as JSON can hold it."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What ``to_json`` gave; fields of a newer version are left out."""
-        known = _known(cls, values)
-        for name in ("passes", "images", "scores"):
-            known[name] = tuple(known[name])
-        return cls(**known)
+    def to_row(self) -> dict[str, Cell]:
+        """Return the result as one flat row of a table, with a column for each metric."""
+        return {
+            "id": self.id,
+            "ood": self.ood,
+            "assumed": self.assumed,
+            "group": self.group,
+            "network": self.network,
+            "seed": self.seed,
+            "architecture": self.architecture,
+            "head": self.head.get("name", ""),
+            "recipe": self.recipe.get("name", ""),
+            "kind": self.kind,
+            "detector": self.detector,
+            "state": self.state,
+            "hyperparameters": "; ".join(f"{name}={value}" for name, value in self.hyperparameters.items()),
+            "fitted_on": self.fitted_on,
+            "forward": self.passes[0],
+            "backward": self.passes[1],
+            "id_images": self.images[0],
+            "ood_images": self.images[1],
+            **self.metrics,
+            "weights": self.weights,
+            "id_data": self.id_data,
+            "ood_data": self.ood_data,
+        }
 
 
 _SHORT = {"published default": "default"}
 
 
-def result_key(weights: str, id_data: str, ood_data: str, assumed_data: str | None, detector: str, setup: str) -> str:
-    """The key of a result that may not have been made yet."""
+def result_key(
+    *, weights: str, id_data: str, ood_data: str, assumed_data: str | None, detector: str, setup: str
+) -> str:
+    """Return the key of a result that may not have been computed yet."""
     return digest([weights, id_data, ood_data, assumed_data, detector, setup])
 
 
-def _known(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(cls)}
-    return {name: value for name, value in values.items() if name in names}
+class SetRecord(NamedTuple):
+    """What is kept of an image set.
+
+    Attributes:
+        about: its name, number of images, shape, fingerprint and the rule of its split.
+        validation: int64 (V,), the images that tuning may see.
+        test: int64 (T,), the images that are tested, in the order of their scores.
+    """
+
+    about: Mapping[str, Any]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What ``offaxis.evaluate`` returns.
+
+    Attributes:
+        results: one for each detector and pair of sets.
+        networks: the networks that were evaluated.
+        sets: the image sets by key.
+        notes: which detectors were left out, and why.
+        arrays: scores that were computed in this process, by reference.
+        store: where scores of earlier calls are kept; None where everything is in memory.
+    """
+
+    results: tuple[Result, ...]
+    networks: tuple[NetworkRecord, ...]
+    sets: Mapping[str, SetRecord]
+    notes: tuple[str, ...] = ()
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    store: "Store | None" = field(default=None, repr=False)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def scores(self, reference: str) -> NDArray[Any]:
+        """Return the scores (T,) that a Result refers to, larger = more out-of-distribution.
+
+        Args:
+            reference: one of ``Result.scores``: of the ID test images, or of the OOD test images.
+        """
+        if reference in self.arrays:
+            return self.arrays[reference]
+        if self.store is None:
+            raise ArgumentError(f"Expected a reference out of a Result of this evaluation but got {reference!r}.")
+        return self.store.scores(reference)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a pandas DataFrame with a row for each result and a column for each metric.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingPackageError("to_frame() needs pandas: pip install 'offaxis[frames]'.") from error
+        return pd.DataFrame([result.to_row() for result in self.results])
+
+    def table(self, metric: str = "auroc") -> str:
+        """Return a Markdown table: a row for each detector, a column for each OOD set, and the mean, in percent.
+
+        Tuned detectors are shown as tuned on the tested set itself, where that was evaluated. Rows are sorted, best first.
+
+        Args:
+            metric: a name that ``offaxis.metrics.all_metrics`` gives.
+        """
+        from offaxis.evaluation.summary import summarise  # summaries are made from these records
+
+        if metric not in HIGHER_IS_BETTER:
+            raise ArgumentError(f"Expected a metric out of {', '.join(HIGHER_IS_BETTER)} but got {metric!r}.")
+        summaries = summarise(self.results, "one-vs-one", metric)
+        if not summaries:
+            raise EvaluationError("Expected results to show but there are none of one-vs-one evaluation.")
+        several = len({(s.id, s.network) for s in summaries}) > 1
+        sets = list(dict.fromkeys(name for s in summaries for name in s.rows))
+        lines = [["detector", *(["network"] if several else []), *sets, "mean"]]
+        lines.append(["---", *(["---"] if several else []), *["---:"] * (len(sets) + 1)])
+        for s in summaries:
+            values = [f"{100 * s.rows[name].mean:.2f}" if name in s.rows else "-" for name in sets]
+            values.append(f"{100 * s.groups['all'].mean:.2f}")
+            lines.append([s.method, *([s.network] if several else []), *values])
+        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+        return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
+
+    def save(self, path: str | Path) -> "Store":
+        """Write the results with their scores into a store, a folder that ``offaxis report`` reads.
+
+        Args:
+            path: the folder: a new one, or a store, to which what it lacks is added.
+        """
+        from offaxis.evaluation.store import Store  # a store is made of these records
+
+        store = Store(path)
+        for key, record in self.sets.items():
+            store.add_set(key, record)
+        for network in self.networks:
+            store.add_network(network)
+        references = dict.fromkeys(reference for result in self.results for reference in result.scores)
+        store.add_scores({reference: self.scores(reference) for reference in references})
+        present = {result.key for result in store.results()}
+        store.add(result for result in self.results if result.key not in present)
+        return store

@@ -8,10 +8,10 @@
       sets/KEY.json, KEY.npz       a set's name, count and checksum; the indices of its validation and test images
       results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own; .gz is read too
       scores/NETWORK/SET/*.npz     the scores of the test images
-      grid_scores/NETWORK/SET/*.npz   what scores at every setting of a grid are made from; may be deleted
+      grid_scores/NETWORK/SET/*.npz   values from which a grid's settings are scored; may be deleted
 
 No file is ever appended to or replaced, and each gets its name only when it is complete. So any number of processes, on
-any number of machines that share the folder, can write at once, and whatever stops them leaves only whole files.
+any number of machines that share the folder, can write at once, and an interrupted one leaves only whole files.
 """
 
 import gzip
@@ -31,13 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offaxis.errors import StoreError
-from offaxis.evaluation.results import NetworkRecord, Result
+from offaxis.evaluation.results import NetworkRecord, Result, SetRecord
 from offaxis.files import digest, replacing, write_text
 
 FORMAT = "offaxis-results"
-VERSION = 1
+VERSION = 2
 Array = NDArray[Any]
-Made = TypeVar("Made")
+Record = TypeVar("Record")
 _UNREADABLE = (zlib.error, tokenize.TokenError, SyntaxError, NotImplementedError, RuntimeError)
 """What numpy and zipfile raise besides their own errors where bits of an array's file are wrong."""
 
@@ -49,7 +49,7 @@ class Store:
         path: the folder; made when something is first written to it.
 
     Raises:
-        StoreError: the folder holds something else, or was written by a newer version.
+        StoreError: the folder holds something else, or was written by another version.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -59,10 +59,11 @@ class Store:
             about = _json(self._about)
             if about.get("format") != FORMAT or not isinstance(about.get("version"), int):
                 raise StoreError(f"Expected a results store in {self.path} but store.json is something else's.")
-            if about["version"] > VERSION:
+            if about["version"] != VERSION:
+                newer = about["version"] > VERSION
                 raise StoreError(
-                    f"The results in {self.path} have version {about['version']} but this offaxis reads up to {VERSION}: "
-                    "install a newer one."
+                    f"The results in {self.path} have version {about['version']} but this offaxis reads version {VERSION}: "
+                    + ("install a newer one." if newer else "evaluate again into another folder.")
                 )
         elif self._foreign() and not self._about.exists():  # another process may have begun it just now
             raise StoreError(
@@ -71,7 +72,7 @@ class Store:
 
     @classmethod
     def existing(cls, path: str | Path) -> "Store":
-        """A store that must be there already."""
+        """Open a store that must be there already."""
         if not (Path(path) / "store.json").is_file():
             raise StoreError(
                 f"There are no results in {path}: name the folder that `offaxis evaluate --out` was given."
@@ -81,32 +82,31 @@ class Store:
     # results -----------------------------------------------------------------------------------------------------------
 
     def add(self, results: Iterable[Result]) -> None:
-        """Keep some results; they appear together."""
+        """Add some results; they appear together."""
         lines = [json.dumps(result.to_json()) + "\n" for result in results]
         if lines:
             self._begin()
             write_text(self.path / "results" / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.jsonl", "".join(lines))
 
     def results(self) -> list[Result]:
-        """All results, in the order in which they were made; each once, however often it was made."""
-        found: dict[str, Result] = {}
+        """Return all results in the order in which they were added, each once."""
+        by_key: dict[str, Result] = {}
         for file in self._whole("results", "*.jsonl*"):
-            for values in _lines(file):
-                result = _made(Result.from_json, values, file)
-                found.setdefault(result.key, result)
-        return list(found.values())
+            for result in _results(file, file.stat().st_mtime_ns):
+                by_key.setdefault(result.key, result)
+        return list(by_key.values())
 
     def add_network(self, record: NetworkRecord) -> None:
-        """Keep what is known of a network."""
+        """Add the record of a network."""
         self._keep_json(f"networks/{record.key}-{record.id_data}.json", record.to_json())
 
     def has_network(self, key: str, id_data: str) -> bool:
-        """Whether a network was evaluated on a set of ID images."""
+        """Return whether a network was evaluated on a set of ID images."""
         return (self.path / "networks" / f"{key}-{id_data}.json").exists()
 
     def networks(self) -> list[NetworkRecord]:
-        """All networks, by label and seed; each once, as it was evaluated on the most ID images."""
-        found = [_made(NetworkRecord.from_json, _json(file), file) for file in self._whole("networks", "*.json")]
+        """Return all networks, by label and seed; each once, as it was evaluated on the most ID images."""
+        found = [_parsed(NetworkRecord.from_json, _json(file), file) for file in self._whole("networks", "*.json")]
         sizes = {key: about.get("images", 0) for key, about in self.sets().items()}
         found.sort(key=lambda record: sizes.get(record.id_data, 0))
         latest = {record.weights: record for record in found}
@@ -114,32 +114,36 @@ class Store:
 
     # sets ----------------------------------------------------------------------------------------------------------------
 
-    def add_set(self, key: str, about: Mapping[str, Any], validation: Array, test: Array) -> None:
-        """Keep what is known of a set, and which of its images are for validation and for testing."""
-        self._keep_arrays(f"sets/{key}.npz", {"validation": validation, "test": test})
-        self._keep_json(f"sets/{key}.json", about)
+    def add_set(self, key: str, record: SetRecord) -> None:
+        """Add the record of an image set."""
+        self._keep_arrays(f"sets/{key}.npz", {"validation": record.validation, "test": record.test})
+        self._keep_json(f"sets/{key}.json", record.about)
 
     def sets(self) -> dict[str, dict[str, Any]]:
-        """What is known of every set, by key: name, images, fingerprint, rule."""
+        """Return what is recorded of every set, by key: name, images, fingerprint, rule."""
         return {file.stem: _json(file) for file in self._whole("sets", "*.json")}
 
     def indices(self, key: str, part: str = "test") -> Array:
-        """int64 (T,): which images of a set were tested, in the order of their scores (or "validation")."""
+        """Return int64 (T,): which images of a set were tested, in the order of their scores (or "validation")."""
         return _arrays(self.path / "sets" / f"{key}.npz")[part]
 
     # arrays --------------------------------------------------------------------------------------------------------------
 
     def has_scores(self, reference: str) -> bool:
-        """Whether ``scores`` would find something."""
+        """Return whether ``scores`` would find something."""
         return (self.path / reference.partition("#")[0]).exists()
 
-    def add_scores(self, reference: str, scores: Array) -> None:
-        """Keep the scores (T,) of a set's test images under a reference, ``FILE#NAME``."""
-        file, _, name = reference.partition("#")
-        self._keep_arrays(file, {name: smallest(scores)})
+    def add_scores(self, scores: Mapping[str, Array]) -> None:
+        """Add the scores (T,) of sets' test images by reference, ``FILE#NAME``; those of one file together."""
+        files: dict[str, dict[str, Array]] = {}
+        for reference, values in scores.items():
+            file, _, name = reference.partition("#")
+            files.setdefault(file, {})[name] = narrow(values)
+        for file, arrays in files.items():
+            self._keep_arrays(file, arrays)
 
     def scores(self, reference: str) -> Array:
-        """(T,) in float32 or float64, larger = more out-of-distribution, in the order of the set's test indices."""
+        """Return (T,) in float32 or float64, larger = more out-of-distribution, in the order of the set's test indices."""
         file, _, name = reference.partition("#")
         found = _arrays(self.path / file)
         if name not in found:
@@ -148,28 +152,28 @@ class Store:
         return scores.astype(np.float32) if scores.dtype == np.float16 else scores
 
     def add_grid_scores(self, network: str, set_key: str, name: str, arrays: Mapping[str, Array]) -> None:
-        """Keep arrays over all images of a set, from which scores are made."""
-        self._keep_arrays(str(self._evidence(network, set_key, name).relative_to(self.path)), arrays)
+        """Add arrays over all images of a set, from which scores at a grid's settings are made."""
+        self._keep_arrays(str(self._grid_file(network, set_key, name).relative_to(self.path)), arrays)
 
     def has_grid_scores(self, network: str, set_key: str, name: str) -> bool:
-        """Whether ``grid_scores`` would find something."""
-        return self._evidence(network, set_key, name).exists()
+        """Return whether ``grid_scores`` would find something."""
+        return self._grid_file(network, set_key, name).exists()
 
     def grid_scores(self, network: str, set_key: str, name: str) -> dict[str, Array]:
-        """What ``add_grid_scores`` was given."""
-        return _read(self._evidence(network, set_key, name))
+        """Return the arrays that ``add_grid_scores`` was given."""
+        return _read(self._grid_file(network, set_key, name))
 
     # -----------------------------------------------------------------------------------------------------------------------
 
     def _whole(self, folder: str, pattern: str) -> list[Path]:
-        """The files of a folder, in order; what is being written, or was left behind, has a name that begins with a dot."""
+        """Return the whole files of a folder, in order; names of unfinished ones begin with a dot."""
         return sorted(file for file in (self.path / folder).glob(pattern) if not file.name.startswith("."))
 
-    def _evidence(self, network: str, set_key: str, name: str) -> Path:
+    def _grid_file(self, network: str, set_key: str, name: str) -> Path:
         return self.path / "grid_scores" / network / set_key / f"{name}.npz"
 
     def _foreign(self) -> bool:
-        """Whether there is something here that is not ours: we begin with store.json, written under a name of its own."""
+        """Return whether the folder holds something else; a store begins with store.json under a temporary name."""
         if not self.path.is_dir():
             return self.path.exists()
         return any(not file.name.endswith(".part") for file in self.path.iterdir())
@@ -190,19 +194,24 @@ class Store:
                 np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]
 
 
-def smallest(scores: Array) -> Array:
-    """The scores as float32 where that keeps all distinct values apart, else as they are."""
-    narrow = scores.astype(np.float32)
-    if scores.dtype != np.float64 or len(np.unique(narrow)) == len(np.unique(scores)):
-        return narrow
+def narrow(scores: Array) -> Array:
+    """Return the scores in float32 where that keeps all distinct values apart, else unchanged."""
+    narrowed = scores.astype(np.float32)
+    if scores.dtype != np.float64 or len(np.unique(narrowed)) == len(np.unique(scores)):
+        return narrowed
     return scores
 
 
-def _made(make: Callable[[dict[str, Any]], Made], values: Any, file: Path) -> Made:
+def _parsed(make: Callable[[dict[str, Any]], Record], values: Any, file: Path) -> Record:
     try:
         return make(values)
     except (TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"{file} does not hold whole records ({error}): remove it and evaluate again.") from error
+
+
+@lru_cache(maxsize=64)  # a file of results never changes, and tables read a store again and again
+def _results(file: Path, _: int) -> tuple[Result, ...]:
+    return tuple(_parsed(Result.from_json, values, file) for values in _lines(file))
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
@@ -248,8 +257,8 @@ def _read(file: Path) -> dict[str, Array]:
 def archive_store(store: Store, out: str | Path, images: int | None = None) -> Store:
     """Copy a store: every result with its exact metrics; scores in 16 bits, of some images of each set, one file a network.
 
-    Tables are those of the whole store. Histograms, curves and the strangest images are made from the scores that are
-    kept. Evidence stays behind, so new tuned results need the network again.
+    Tables are those of the whole store. Histograms, curves and the images with the lowest and highest scores are made
+    from the scores that are kept. Grid scores are left out, so new tuned results need the network again.
 
     Args:
         store: what to copy.
@@ -265,7 +274,8 @@ def archive_store(store: Store, out: str | Path, images: int | None = None) -> S
     for key, about in store.sets().items():
         test = store.indices(key)
         kept[key] = _spread(len(test), images)
-        copy.add_set(key, {**about, "scores_kept": len(kept[key])}, store.indices(key, "validation"), test[kept[key]])
+        about = {**about, "scores_kept": len(kept[key])}
+        copy.add_set(key, SetRecord(about, store.indices(key, "validation"), test[kept[key]]))
     files: dict[str, dict[str, Array]] = {}
     results = []
     for result in store.results():
@@ -290,15 +300,15 @@ def archive_store(store: Store, out: str | Path, images: int | None = None) -> S
 
 
 def quantise(scores: Array) -> Array:
-    """The scores in 16 bits where few become equal by it, else in 32."""
-    with np.errstate(over="ignore"):  # what is too large for 16 bits becomes infinite, and is seen below
+    """Return the scores in 16 bits where few become equal by it, else in 32."""
+    with np.errstate(over="ignore"):  # values too large for 16 bits become infinite, which is checked below
         half = scores.astype(np.float16)
     if np.isfinite(half).all() and len(np.unique(half)) >= 0.5 * len(np.unique(scores)):
         return half
     return scores.astype(np.float32)
 
 
-def _spread(count: int, wanted: int | None) -> Array:
-    if wanted is None or count <= wanted:
+def _spread(count: int, limit: int | None) -> Array:
+    if limit is None or count <= limit:
         return np.arange(count)
-    return np.linspace(0, count - 1, wanted).round().astype(np.int64)
+    return np.linspace(0, count - 1, limit).round().astype(np.int64)

@@ -1,4 +1,4 @@
-"""Results -> means and standard deviations, seeds and sets apart, and the differences between two detectors."""
+"""Results -> means and standard deviations over seeds and over sets, and the differences between two detectors."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offaxis.data import CATALOGUE, relation
-from offaxis.data.relations import Group
+from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError
 from offaxis.evaluation.protocols import less_biased_rows, one_vs_one_results
-from offaxis.evaluation.results import Result
+from offaxis.evaluation.results import NetworkFields, Result
 from offaxis.metrics import HIGHER_IS_BETTER
 
 View = Literal["one-vs-one", "less-biased by tested set", "less-biased by assumed set"]
 VIEWS: tuple[View, ...] = ("one-vs-one", "less-biased by tested set", "less-biased by assumed set")
 GROUPS = ("all", "near", "far", "noise")
-Kind = tuple[str, str, str, str, str]
-"""What results of a row have in common: ID set, network, detector, its arguments, where its hyperparameters come from."""
+RowKey = tuple[str, str, str, str, str]
+"""What the results of a row have in common: ID set, network, detector, its arguments, state of its hyperparameters."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Spread:
-    """A mean over sets and seeds, with the two reasons why it varies kept apart.
+    """A mean over sets and seeds, with the standard deviations over each of them.
 
     Attributes:
         mean: over sets of the mean over seeds, each set counting the same.
@@ -56,25 +56,27 @@ class MeanStd:
     count: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """One detector on one network (of several seeds) under one protocol, by one metric.
 
     Attributes:
         id: the ID set.
         network: the network's label.
+        fields: the network's recorded fields, those of its first seed: architecture, head, recipe, kind.
         detector: the detector's name.
         state: where its hyperparameters come from.
         method: both as tables show them, with a number where several settings of a detector would be called the same.
         passes: the most forward and backward passes that scoring an image takes.
         groups: "all", "near", "far", "noise" -> Spread, as far as there are such sets.
-        rows: OOD set -> Cell.
+        rows: OOD set -> MeanStd.
         cells: (seed, OOD set) -> mean value, from which pairs are compared.
         metric: what the values are.
     """
 
     id: str
     network: str
+    fields: NetworkFields
     detector: str
     state: str
     method: str
@@ -86,78 +88,78 @@ class Summary:
 
     @property
     def title(self) -> str:
-        """Network and detector."""
+        """Return network and detector."""
         return f"{self.network}: {self.method}"
 
 
 def summarise(results: Iterable[Result], view: View = "one-vs-one", metric: str = "auroc") -> list[Summary]:
-    """Every detector on every network, the best first.
+    """Summarise every detector on every network, the best first.
 
     Args:
-        results: of any protocol; those that the view does not take are left out.
+        results: of any protocol; those that the view does not take are left out. Where the same was tested on several
+            numbers of images, pass them through ``largest_tests`` first.
         view: the protocol, and for less-biased which set names a row.
         metric: a name that ``all_metrics`` gives.
     """
-    known = largest(results)
-    names = method_names(known)
-    gathered: dict[Kind, list[tuple[str, Result]]] = {}
-    for row, result in rows_of(known, view):
-        gathered.setdefault(kind_of(result), []).append((row, result))
-    found = [_summary(members, names[kind], metric) for kind, members in gathered.items()]
+    results = list(results)
+    names = method_names(results)
+    rows: dict[RowKey, list[tuple[str, Result]]] = {}
+    for row, result in view_rows(results, view):
+        rows.setdefault(row_key(result), []).append((row, result))
+    summaries = [_summary(members, names[key], metric) for key, members in rows.items()]
     sign = -1 if HIGHER_IS_BETTER[metric] else 1
-    return sorted(found, key=lambda s: (s.id, sign * s.groups["all"].mean))
+    return sorted(summaries, key=lambda s: (s.id, sign * s.groups["all"].mean))
 
 
-def kind_of(result: Result) -> Kind:
-    """The row that a result belongs to."""
+def row_key(result: Result) -> RowKey:
+    """Return the row that a result belongs to."""
     return result.id, result.network, result.detector, result.setup, result.state
 
 
-def method_names(results: Iterable[Result]) -> dict[Kind, str]:
-    """What every table and figure calls a row: its method; of several that differ by their arguments, the later numbered."""
-    names: dict[Kind, str] = {}
+def method_names(results: Iterable[Result]) -> dict[RowKey, str]:
+    """Return what every table and figure calls a row: its method, numbered where several differ by their arguments."""
+    names: dict[RowKey, str] = {}
     seen: dict[tuple[str, str, str], int] = {}
     for r in results:
-        if kind_of(r) not in names:
+        if row_key(r) not in names:
             place = (r.id, r.network, r.method)
             seen[place] = seen.get(place, 0) + 1
-            names[kind_of(r)] = r.method if seen[place] == 1 else f"{r.method} #{seen[place]}"
+            names[row_key(r)] = r.method if seen[place] == 1 else f"{r.method} #{seen[place]}"
     return names
 
 
-def largest(results: Iterable[Result]) -> list[Result]:
-    """One result for each question: where the same was tested on fewer images first, the fullest test counts."""
-    found: dict[tuple[object, ...], Result] = {}
+def largest_tests(results: Iterable[Result]) -> list[Result]:
+    """Keep one result for each network, detector and pair of sets: the one with the most test images."""
+    largest: dict[tuple[object, ...], Result] = {}
     for r in results:
-        question = (r.network, r.seed, r.id, r.ood, r.assumed, r.detector, r.setup, r.state)
-        if question not in found or sum(r.images) >= sum(found[question].images):
-            found[question] = r
-    return list(found.values())
+        test = (r.network, r.seed, r.id, r.ood, r.assumed, r.detector, r.setup, r.state)
+        if test not in largest or sum(r.images) >= sum(largest[test].images):
+            largest[test] = r
+    return list(largest.values())
 
 
-def rows_of(results: Iterable[Result], view: View) -> list[tuple[str, Result]]:
-    """(row of the table, result) for the results that belong to a view."""
+def view_rows(results: Iterable[Result], view: View) -> list[tuple[str, Result]]:
+    """Return (row of the table, result) for the results that belong to a view."""
     if view == "one-vs-one":
         return [(r.ood, r) for r in one_vs_one_results(results)]
     return less_biased_rows(results, "tested" if view == "less-biased by tested set" else "assumed")
 
 
 def views_in(results: Iterable[Result]) -> list[View]:
-    """The views that there are results for; less-biased only where something was tuned on another set."""
-    known = list(results)
-    tuned = {r.assumed_data == r.ood_data for r in known if r.assumed is not None}
+    """Return the views that there are results for; less-biased only where a detector was tuned on another set."""
+    tuned = {r.assumed_data == r.ood_data for r in results if r.assumed is not None}
     return [view for view in VIEWS if view == "one-vs-one" or False in tuned]
 
 
 def spread_of(values: NDArray[np.float64]) -> Spread:
-    """(seeds, sets) -> mean and both standard deviations."""
+    """Compute the mean and both standard deviations of values (seeds, sets)."""
     seeds, sets = values.shape
     return Spread(
-        float(values.mean()),
-        float(values.mean(1).std(ddof=1)) if seeds > 1 else None,
-        float(values.mean(0).std(ddof=1)) if sets > 1 else None,
-        seeds,
-        sets,
+        mean=float(values.mean()),
+        seed_std=float(values.mean(1).std(ddof=1)) if seeds > 1 else None,
+        set_std=float(values.mean(0).std(ddof=1)) if sets > 1 else None,
+        seeds=seeds,
+        sets=sets,
     )
 
 
@@ -173,51 +175,53 @@ def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Sum
     values = {row: values[row] for row in order}
     cells = {(seed, row): float(np.mean(v)) for row, by_seed in values.items() for seed, v in by_seed.items()}
     return Summary(
-        first.id,
-        first.network,
-        first.detector,
-        first.state,
-        method,
-        (max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members)),
-        _spreads(cells, groups),
-        {row: _cell([v for one in by_seed.values() for v in one]) for row, by_seed in values.items()},
-        cells,
-        metric,
+        id=first.id,
+        network=first.network,
+        fields=first,
+        detector=first.detector,
+        state=first.state,
+        method=method,
+        passes=(max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members)),
+        groups=_spreads(cells, groups),
+        rows={row: _mean_std([v for one in by_seed.values() for v in one]) for row, by_seed in values.items()},
+        cells=cells,
+        metric=metric,
     )
 
 
 def _place(id_name: str, row: str) -> tuple[int, int, str]:
-    """Where a set stands in every table: near before far before noise, then as in the catalogue."""
-    known = list(CATALOGUE)
-    return GROUPS.index(relation(id_name, row).group), known.index(row) if row in known else len(known), row
+    """Return the place of a set in every table: near before far before noise, then as in the catalogue."""
+    catalogue = list(CATALOGUE)
+    place = catalogue.index(row) if row in catalogue else len(catalogue)
+    return GROUPS.index(relation(id_name, row).group), place, row
 
 
-def _cell(values: list[float]) -> MeanStd:
+def _mean_std(values: list[float]) -> MeanStd:
     return MeanStd(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
 
 
 def _spreads(cells: Mapping[tuple[int, str], float], groups: Mapping[str, Group]) -> dict[str, Spread]:
-    """Spreads over the sets that every seed has; where no set is shared by all seeds, over what there is."""
-    found = {}
+    """Compute spreads over the sets that every seed has; where no set is shared by all seeds, over all sets."""
+    spreads = {}
     for group in GROUPS:
         rows = list(dict.fromkeys(row for _, row in cells if group in ("all", groups.get(row))))
         matrix = complete(cells, rows)
         if matrix.size:
-            found[group] = spread_of(matrix)
+            spreads[group] = spread_of(matrix)
         elif rows:
             each = [np.mean([v for (_, r), v in cells.items() if r == row]) for row in rows]
-            found[group] = spread_of(np.array([each], np.float64))
-    return found
+            spreads[group] = spread_of(np.array([each], np.float64))
+    return spreads
 
 
 def complete(cells: Mapping[tuple[int, str], float], rows: Iterable[str]) -> NDArray[np.float64]:
-    """(seeds, sets) of the sets that every seed has a value for."""
+    """Return values (seeds, sets) of the sets that every seed has a value for."""
     seeds = sorted({seed for seed, _ in cells})
     kept = [row for row in rows if all((seed, row) in cells for seed in seeds)]
     return np.array([[cells[seed, row] for row in kept] for seed in seeds], np.float64).reshape(len(seeds), len(kept))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The difference between two detectors, taken pair by pair: same seed, same set.
 
@@ -225,7 +229,7 @@ class Comparison:
         first: network and detector.
         second: network and detector.
         difference: mean of first minus second over all shared seeds and sets.
-        low: lower end of its interval; None where there is one pair alone.
+        low: lower end of its interval; None where there is only one pair.
         high: upper end.
         wins: pairs in which the first is better: its value is larger, or smaller where the metric is an error.
         pairs: how many there are.
@@ -245,17 +249,17 @@ class Comparison:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Return whether the interval leaves out zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 def compare_detectors(
     first: Summary, second: Summary, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> Comparison:
-    """Compare two detectors on what they share.
+    """Compare two detectors on the seeds and sets that they share.
 
-    The interval is a percentile bootstrap that draws sets *and* seeds anew, so it speaks of other sets like these and of
-    other trainings, as far as a handful of each can. With fewer than about five sets it is too narrow.
+    The interval is a percentile bootstrap that resamples sets *and* seeds, so it covers other sets like these and other
+    trainings, as far as a handful of each can. With fewer than about five sets it is too narrow.
 
     Args:
         first: of ``summarise``.
@@ -280,17 +284,27 @@ def compare_detectors(
         means = ((of_seeds @ matrix) * of_sets).sum(1)
         low, high = (float(v) for v in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
     wins = int(((matrix if HIGHER_IS_BETTER[first.metric] else -matrix) > 0).sum())
-    return Comparison(first.title, second.title, float(matrix.mean()), low, high, wins, matrix.size, seeds, sets)
+    return Comparison(
+        first=first.title,
+        second=second.title,
+        difference=float(matrix.mean()),
+        low=low,
+        high=high,
+        wins=wins,
+        pairs=matrix.size,
+        seeds=seeds,
+        sets=sets,
+    )
 
 
-@lru_cache(maxsize=16)  # all pairs of a table are drawn alike
+@lru_cache(maxsize=16)  # all pairs of a table share the resamples
 def _draws(seeds: int, sets: int, resamples: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How much each seed (resamples, seeds) and each set (resamples, sets) weighs in every resample."""
+    """Draw the weights of each seed (resamples, seeds) and each set (resamples, sets) in every resample."""
     draw = np.random.default_rng(seed)
     of_seeds = draw.multinomial(seeds, np.full(seeds, 1 / seeds), resamples) / seeds
     return of_seeds, draw.multinomial(sets, np.full(sets, 1 / sets), resamples) / sets
 
 
 def reference_of(summaries: list[Summary]) -> Summary:
-    """What the others are compared with: the cosine score where there is one (the best of them), else the best of all."""
+    """Return the detector that others are compared with: the best cosine score, or the best of all where there is none."""
     return next((s for s in summaries if s.detector in ("cosine", "cosine-ensemble")), summaries[0])

@@ -1,4 +1,4 @@
-"""Features -> Outputs: the output layers that a network can be given."""
+"""Heads, the output layers of classifiers: features -> Outputs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +31,7 @@ HeadLike = str | Callable[[int, int], Head]
 
 
 def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
-    """The head that a name or a callable stands for, made for these sizes."""
+    """Make the head of a name or a callable for these sizes."""
     if callable(head):
         return head(in_features, num_classes)
     if head not in HEADS:
@@ -43,7 +43,7 @@ def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
 
 
 def describe_head(head: Head) -> dict[str, Any] | None:
-    """What ``make_head`` needs to make such a head again, as JSON can hold it; None for a head that is not in HEADS."""
+    """Return the name and the arguments of a head, as JSON can hold them; None for a head that is not in HEADS."""
     for name, made in HEADS.items():
         kind: Any = getattr(made, "func", made)
         given: dict[str, Any] = getattr(made, "keywords", {})

@@ -1,4 +1,4 @@
-"""What every head has in common: features in, Outputs out."""
+"""Head, the base class of output layers, and the Outputs that they compute."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,11 +14,11 @@ class Outputs(NamedTuple):
     """The outputs of a classifier for N images.
 
     Attributes:
-        features: (N, d), what the head was given (with ``hidden``, what its extra layer made of that).
+        features: (N, d), the input of the head (with ``hidden``, the output of its extra layer).
         logits: (N, C), ready for cross-entropy.
         cosine: (N, C) in [-1, 1], the cosine between features and class axes; None where the head has none.
         scale: (N,), positive where predicted, what the cosine (or the linear logit) was multiplied by; None when unscaled.
-        layers: pooled features (N, d_l) of inner layers by name; None unless they were asked for.
+        layers: pooled features (N, d_l) of inner layers by name; None unless they were requested.
         score_logits: (N, C), the logits that OOD scores are taken of, where a method classifies with others (T2FNorm);
             None where ``logits`` serve both.
     """
@@ -42,8 +42,8 @@ class Head(nn.Module, ABC):
     Attributes:
         in_features: d, the size of the features it takes.
         num_classes: C, the number of logits it gives.
-        undecayed: names of its parameters that weight decay leaves alone unless it is asked for.
-        arguments: what it was made with besides the sizes, as JSON can hold it.
+        undecayed: names of its parameters without weight decay, unless the recipe sets ``decay_head``.
+        arguments: its arguments besides the sizes, as JSON can hold them.
     """
 
     undecayed: tuple[str, ...] = ()
@@ -61,10 +61,10 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def outputs(self, features: Tensor) -> Outputs:
-        """(N, d) -> everything the head computes, logits (N, C) among it."""
+        """Compute logits (N, C) and everything else that the head has, of features (N, d)."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """(N, d) -> logits (N, C), ready for cross-entropy."""
+        """Compute logits (N, C), ready for cross-entropy, of features (N, d)."""
         return self.outputs(features).logits
 
     def _check(self, features: Tensor) -> None:
@@ -75,12 +75,12 @@ class Head(nn.Module, ABC):
             )
 
     def extra_repr(self) -> str:
-        """Sizes, as ``nn.Linear`` shows them."""
+        """Return the sizes, as ``nn.Linear`` shows them."""
         return f"in_features={self.in_features}, num_classes={self.num_classes}"
 
 
 def linear_parameters(in_features: int, out_features: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """Weight (out, in) and bias (out,) with the default initialisation of ``nn.Linear``."""
+    """Make a weight (out, in) and a bias (out,) with the default initialisation of ``nn.Linear``."""
     weight = nn.Parameter(torch.empty(out_features, in_features))
     bias = nn.Parameter(torch.empty(out_features))
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
@@ -90,5 +90,5 @@ def linear_parameters(in_features: int, out_features: int) -> tuple[nn.Parameter
 
 
 def at_least_float32(features: Tensor) -> Tensor:
-    """The features in float32, or in float64 where they were: norms and exponentials overflow in half precision."""
+    """Return the features in float32, or float64 if they are: norms and exponentials overflow in half precision."""
     return features.to(torch.promote_types(features.dtype, torch.float32))

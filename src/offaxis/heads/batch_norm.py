@@ -16,7 +16,7 @@ def _processes() -> int:
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """A sum over all processes; the gradient of a sum goes to every summand, so it is summed on the way back too."""
+    """The sum over all processes, differentiable: the gradient of a sum goes to every summand, so it is summed as well."""
 
     @staticmethod
     def forward(_context: Any, tensor: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class SyncedBatchNorm(_BatchNorm):
             raise HeadError(f"Expected at least 2 dimensions (N, C, ...) but got shape {tuple(input.shape)}.")
 
     def forward(self, input: Tensor) -> Tensor:
-        """(N, C, ...) -> (N, C, ...), normalised by the global batch when training, by running statistics otherwise."""
+        """Normalise (N, C, ...) by the global batch in train mode, by running statistics otherwise."""
         if not self.training:
             return self._by_running_statistics(input)
         if _processes() > 1:
@@ -109,7 +109,7 @@ def synchronise(module: nn.Module) -> nn.Module:
         if isinstance(part, _BatchNorm) and not isinstance(part, SyncedBatchNorm) and type(part) not in _PLAIN:
             raise HeadError(
                 f"Expected batch normalisations of PyTorch but {name} is a {type(part).__name__}, which may do more than "
-                "normalise, so it cannot be made to span processes: train without sync_bn."
+                "normalise, so it cannot be synchronised: train without sync_bn."
             )
     _replace(module)
     return module
@@ -119,7 +119,11 @@ def _replace(module: nn.Module) -> None:
     for name, child in module.named_children():
         if isinstance(child, _BatchNorm) and not isinstance(child, SyncedBatchNorm):
             synced = SyncedBatchNorm(
-                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
+                child.num_features,
+                eps=child.eps,
+                momentum=child.momentum,
+                affine=child.affine,
+                track_running_stats=child.track_running_stats,
             )
             synced.train(child.training)
             # The very same parameters and buffers, so that optimisers made earlier still hold them.

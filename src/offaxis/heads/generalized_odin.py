@@ -24,7 +24,7 @@ SIMILARITIES: tuple[Similarity, ...] = ("cosine", "inner", "euclid")
 
 
 class DeConfHead(Head):
-    """Logits h / g: DeConf-C, -I and -E by one argument.
+    """The heads DeConf-C, -I and -E: logits h / g.
 
     Args:
         in_features: d, the size of the features.
@@ -32,7 +32,7 @@ class DeConfHead(Head):
         similarity: ``"cosine"`` (DeConf-C), ``"inner"`` (DeConf-I) or ``"euclid"`` (DeConf-E).
 
     The scale of ``outputs`` is 1 / g, above 1, so that logits = scale * h. Weights of h start from He's normal
-    distribution, its bias from zero, and weight decay leaves them alone. Everything runs in float32 under autocast.
+    distribution, its bias from zero; neither has weight decay. Everything runs in float32 under autocast.
 
     Example:
         >>> out = DeConfHead(64, 10, "euclid").eval().outputs(torch.randn(3, 64))
@@ -57,7 +57,7 @@ class DeConfHead(Head):
         self.norm = SyncedBatchNorm(1)
 
     def outputs(self, features: Tensor) -> Outputs:
-        """(N, d) -> Outputs(features (N, d), logits (N, C), cosine (N, C) for DeConf-C, scale 1 / g (N,) > 1)."""
+        """Compute Outputs(features (N, d), logits (N, C), cosine (N, C) for DeConf-C, scale 1 / g (N,) > 1)."""
         self._check(features)
         with torch.autocast(features.device.type, enabled=False):
             f = at_least_float32(features)

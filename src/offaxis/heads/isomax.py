@@ -3,7 +3,7 @@ r"""IsoMax+ (Macêdo, Ludermir 2022, arXiv:2105.14399).
 .. math:: z_j = -\lvert d_s \rvert \, \lVert \hat f - \hat p_j \rVert, \qquad \hat v = v / \lVert v \rVert
 
 Prototypes :math:`p_j` and the distance scale :math:`d_s` are learned. Cross-entropy sees the logits times the entropic
-scale 10 while training; afterwards the scale is taken away, which gives probabilities of high entropy.
+scale 10 while training; afterwards the scale is removed, which gives probabilities of high entropy.
 """
 
 import torch
@@ -15,12 +15,12 @@ from offaxis.heads.cosine import EPS
 
 
 class IsoMaxHead(Head):
-    """Logits from the distances between unit features and unit prototypes.
+    """The head of IsoMax+: logits from the distances between unit features and unit prototypes.
 
     Args:
         in_features: d, the size of the features.
         num_classes: C.
-        entropic_scale: what the logits are multiplied by in train mode; 10 in the paper.
+        entropic_scale: factor of the logits in train mode; 10 in the paper.
 
     The distance is taken through the cosine, |f - p|^2 = 2 - 2 cos, so ``outputs`` has a cosine as well. Prototypes
     start from N(0, 1), the distance scale from 1. Everything runs in float32 under autocast.
@@ -39,7 +39,7 @@ class IsoMaxHead(Head):
         self.arguments = {"entropic_scale": entropic_scale}
 
     def outputs(self, features: Tensor) -> Outputs:
-        """(N, d) -> Outputs(features (N, d), logits (N, C) <= 0, cosine (N, C) in [-1, 1], None)."""
+        """Compute Outputs(features (N, d), logits (N, C) <= 0, cosine (N, C) in [-1, 1], None)."""
         self._check(features)
         with torch.autocast(features.device.type, enabled=False):
             f = at_least_float32(features)

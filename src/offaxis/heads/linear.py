@@ -1,4 +1,4 @@
-"""The ordinary output layer, with the paper's scale as an option."""
+"""The linear output layer, with the paper's scale as an option."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from offaxis.heads.scale import Scale, make_scale
 
 
 class LinearHead(Head):
-    """Logits w . f + b, or s * (w . f + b) with a scale (row 2 of the paper's ablation).
+    """The linear head: logits w . f + b, or s * (w . f + b) with a scale (row 2 of the paper's ablation).
 
     Args:
         in_features: d, the size of the features.
@@ -26,7 +26,7 @@ class LinearHead(Head):
         self.arguments = {"scale": scale}
 
     def outputs(self, features: Tensor) -> Outputs:
-        """(N, d) -> Outputs(features (N, d), logits (N, C), None, scale (N,) > 0 or None)."""
+        """Compute Outputs(features (N, d), logits (N, C), None, scale (N,) > 0 or None)."""
         self._check(features)
         logits = F.linear(features, self.weight, self.bias)
         if self.scale is None:

@@ -1,4 +1,4 @@
-"""Images -> features: the paper's two networks, and their small relatives, each with a head."""
+"""Networks: Classifier, Paired and Ensemble; attach; the paper's two architectures and their small versions."""
 
 import re
 from collections.abc import Callable
@@ -7,27 +7,31 @@ from typing import Any
 
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, describe_head
-from offaxis.networks.classifier import Classifier
-from offaxis.networks.densenet import densenet_bc
-from offaxis.networks.wide_resnet import wide_resnet
+from offaxis.networks.attach import attach
+from offaxis.networks.cifar import densenet_bc, wide_resnet
+from offaxis.networks.classifier import Classifier, Paired
+from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble
 
 NETWORKS: dict[str, Callable[..., Classifier]] = {"wide_resnet": wide_resnet, "densenet_bc": densenet_bc}
 
 
 def by_name(name: str) -> Callable[..., Classifier]:
-    """The network that a short name stands for: ``wrn-28-10``, ``densenet-100-12``; ``-half`` halves the maps at once.
+    """Return the function that makes the network of a name: ``wrn-28-10``, ``densenet-100-12``.
+
+    The numbers are depth and width, or depth and growth; ``-half`` adds a stride of 2 in the first convolution, which
+    makes a network about four times faster.
 
     Example:
         >>> by_name("wrn-10-2-half")(num_classes=10).backbone.num_features
         128
     """
-    found = re.fullmatch(r"(wrn|densenet)-(\d+)-(\d+)(-half)?", name)
-    if found is None:
+    parts = re.fullmatch(r"(wrn|densenet)-(\d+)-(\d+)(-half)?", name)
+    if parts is None:
         raise ArgumentError(
             "Expected a network such as wrn-28-10 (depth, width), densenet-100-12 (depth, growth) or, with halved maps, "
             f"wrn-10-4-half but got {name!r}. For a network of your own use offaxis.attach in Python."
         )
-    kind, depth, size, half = found.groups()
+    kind, depth, size, half = parts.groups()
     stride = 2 if half else 1
     if kind == "wrn":
         return partial(wide_resnet, depth=int(depth), width=int(size), stem_stride=stride)
@@ -35,7 +39,7 @@ def by_name(name: str) -> Callable[..., Classifier]:
 
 
 def description(classifier: Classifier) -> dict[str, Any] | None:
-    """What ``build`` needs to make such a network again, as JSON can hold it; None for one that is not ours."""
+    """Return what ``build`` needs to make such a network, as JSON can hold it; None for one that is not of this package."""
     head = describe_head(classifier.head)
     if classifier.origin is None or head is None:
         return None
@@ -43,7 +47,7 @@ def description(classifier: Classifier) -> dict[str, Any] | None:
 
 
 def build(description: dict[str, Any]) -> Classifier:
-    """The network that a description stands for, with fresh weights.
+    """Make the network of a ``description``, with new weights.
 
     Raises:
         ArgumentError: the description names a network or a head that this version does not have.
@@ -54,9 +58,22 @@ def build(description: dict[str, Any]) -> Classifier:
     if name not in NETWORKS or head_name not in HEADS:
         raise ArgumentError(
             f"Expected a network out of {', '.join(NETWORKS)} and a head out of {', '.join(HEADS)} but got {name!r} with "
-            f"{head_name!r}. Was it made by a newer version?"
+            f"{head_name!r}. It may be of a newer version of offaxis."
         )
     return NETWORKS[name](head=partial(HEADS[head_name], **head), **arguments)
 
 
-__all__ = ["NETWORKS", "build", "by_name", "densenet_bc", "description", "wide_resnet"]
+__all__ = [
+    "NETWORKS",
+    "AnyNetwork",
+    "Classifier",
+    "Ensemble",
+    "LeaveOutEnsemble",
+    "Paired",
+    "attach",
+    "build",
+    "by_name",
+    "densenet_bc",
+    "description",
+    "wide_resnet",
+]

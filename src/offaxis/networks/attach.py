@@ -1,4 +1,4 @@
-"""attach(): any third-party network, with its output layer replaced by one of our heads."""
+"""attach(): replace the output layer of any network by one of ``offaxis.heads``."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from offaxis.errors import AttachError
 from offaxis.heads import HeadLike, make_head
 from offaxis.networks.classifier import Classifier
 
-USUAL_NAMES = ("fc", "classifier", "head", "heads", "output", "out", "logits")
+COMMON_NAMES = ("fc", "classifier", "head", "heads", "output", "out", "logits")
 
 
 def attach(
@@ -21,21 +21,21 @@ def attach(
     layer: str | None = None,
     freeze: bool = False,
 ) -> Classifier:
-    """Give a network one of our heads in place of its last linear layer.
+    """Replace the last linear layer of a network by one of our heads.
 
-    The network itself becomes the backbone (it is changed in place: an identity stands where its output layer was), so
-    pretrained weights are kept and the head gets what the old layer got, bit for bit.
+    The network itself becomes the backbone (it is changed in place: an identity replaces its output layer), so pretrained
+    weights are kept and the head gets the same input as the old layer, bit for bit.
 
     Args:
         model: a timm, torchvision or transformers image classifier, or any module whose output is a linear layer's.
         head: ``"cosine"``, ``"linear"``, or a callable (in_features, num_classes) -> Head.
-        num_classes: how many classes the new head has; None keeps the old layer's.
-        layer: dotted name of the output layer, where it cannot be found.
+        num_classes: the number of classes of the new head; None keeps the old layer's.
+        layer: dotted name of the output layer, where it cannot be found automatically.
         freeze: train the head alone on a frozen backbone.
 
     Raises:
-        AttachError: there is no linear output layer, or several could be meant; the message lists them. Or a softmax follows
-            it, as far as the network can be traced.
+        AttachError: there is no linear output layer, or more than one candidate; the message lists them. Or a softmax
+            follows it, as far as the network can be traced.
     """
     name = layer if layer is not None else _find_output_layer(model)
     try:
@@ -58,8 +58,8 @@ def attach(
 
 
 def _find_output_layer(model: nn.Module) -> str:
-    """The name of the linear layer whose output is the network's output."""
-    for find in (_by_own_interface, _by_usual_name, _by_tracing, _by_being_alone):
+    """Return the name of the linear layer whose output is the network's output."""
+    for find in (_by_own_interface, _by_common_name, _by_tracing, _by_being_alone):
         name = find(model)
         if name is not None:
             return name
@@ -67,7 +67,7 @@ def _find_output_layer(model: nn.Module) -> str:
 
 
 def _by_own_interface(model: nn.Module) -> str | None:
-    """What timm's ``get_classifier()`` returns."""
+    """Return the name of the layer that timm's ``get_classifier()`` gives."""
     get = getattr(model, "get_classifier", None)
     own: Any = get() if callable(get) else None
     if isinstance(own, (tuple, list)):
@@ -79,15 +79,15 @@ def _by_own_interface(model: nn.Module) -> str | None:
     return _last_linear(model, own) if isinstance(own, nn.Module) else None
 
 
-def _by_usual_name(model: nn.Module) -> str | None:
-    """A child with a usual name, or the last linear layer inside it, if exactly one child answers to such a name."""
-    named = [child for name, child in model.named_children() if name in USUAL_NAMES]
-    found = [name for name in (_last_linear(model, child) for child in named) if name is not None]
-    return found[0] if len(found) == 1 else None
+def _by_common_name(model: nn.Module) -> str | None:
+    """Return the only child with a common name for output layers, or the last linear layer inside it."""
+    children = [child for name, child in model.named_children() if name in COMMON_NAMES]
+    names = [name for name in (_last_linear(model, child) for child in children) if name is not None]
+    return names[0] if len(names) == 1 else None
 
 
 def _by_tracing(model: nn.Module) -> str | None:
-    """The linear layer that feeds the output node of the traced graph, where the network can be traced."""
+    """Return the linear layer that feeds the output node of the traced graph, where the network can be traced."""
     for node in _from_the_output(model):
         if node.op != "call_module":
             return None
@@ -103,7 +103,7 @@ SQUASHING = ("softmax", "log_softmax", "logsoftmax", "sigmoid", "logsigmoid")
 
 
 def _refuse_squashed(model: nn.Module, layer: str) -> None:
-    """Raise AttachError where the output layer's result goes through a softmax: the head's input would, too."""
+    """Raise AttachError where a softmax follows the output layer: it would change the new head's features."""
     after = []
     for node in _from_the_output(model):
         if node.op == "call_module" and node.target == layer:
@@ -111,20 +111,20 @@ def _refuse_squashed(model: nn.Module, layer: str) -> None:
         what = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
         after.append(getattr(what, "__name__", str(what)).lower())
     else:
-        return  # another way leads to the output, or it cannot be told
+        return  # the output comes from another branch, or the graph does not tell
     squashing = [name for name in after if name in SQUASHING]
     if squashing:
         raise AttachError(
-            f"Expected the network to give what its output layer {layer!r} gives but a {squashing[0]} follows it, which the "
-            "new head's features would go through as well. Take it out of the network: it belongs to the loss."
+            f"Expected the output layer {layer!r} to be the last operation of the network but a {squashing[0]} follows it, "
+            "which the new head's features would go through as well. Remove it from the network: it belongs to the loss."
         )
 
 
 def _from_the_output(model: nn.Module) -> Iterator[torch.fx.Node]:
-    """The traced graph's nodes from the output backwards, each the first input of the one before; none if untraceable."""
+    """Iterate over the traced graph's nodes from the output backwards along first inputs; empty if untraceable."""
     try:
         graph = torch.fx.Tracer().trace(model)
-    except Exception:  # control flow, untraceable operators: any failure only means that this way does not tell
+    except Exception:  # control flow, untraceable operators: any failure only means that tracing does not tell
         return
     (source,) = next(n for n in graph.nodes if n.op == "output").args
     while isinstance(source, torch.fx.Node) and source.op != "placeholder":
@@ -138,7 +138,7 @@ def _by_being_alone(model: nn.Module) -> str | None:
 
 
 def _last_linear(model: nn.Module, part: nn.Module) -> str | None:
-    """The full name of ``part`` if it is linear, else of the last linear layer inside it."""
+    """Return the full name of ``part`` if it is linear, else of the last linear layer inside it."""
     inside = {id(m) for m in part.modules() if isinstance(m, nn.Linear)}
     names = [n for n, m in model.named_modules() if id(m) in inside]
     return names[-1] if names else None
@@ -161,4 +161,4 @@ def _candidates(model: nn.Module) -> str:
         if isinstance(m := model.get_submodule(n), nn.Linear)
     ]
     more = f" and {len(names) - 8} before them" if len(names) > 8 else ""
-    return f"Its linear layers are {', '.join(shown)}{more}: name the one meant with attach(..., layer={names[-1]!r})."
+    return f"Its linear layers are {', '.join(shown)}{more}: choose one with attach(..., layer={names[-1]!r})."

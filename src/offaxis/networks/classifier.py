@@ -1,4 +1,4 @@
-"""Classifier = backbone + head: the one type that everything downstream takes."""
+"""Classifier = backbone + head, and Paired: a classifier with a second network that detects."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -11,21 +11,21 @@ from offaxis.heads import Head, Outputs
 
 
 class Classifier(nn.Module):
-    """A network whose output layer is one of our heads.
+    """An image classifier whose output layer is one of ``offaxis.heads``.
 
-    ``forward`` gives logits, so every training loop and ``cross_entropy`` just works; ``outputs`` gives all that a
-    detector may read, from the same single forward pass.
+    ``forward`` computes logits, so any training loop with ``cross_entropy`` works; ``outputs`` computes all that a
+    detector reads in the same single forward pass.
 
     Attributes:
-        builder: how a bundle makes the backbone again, where it came from one; see offaxis.networks.third_party.
+        builder: how a bundle rebuilds the backbone, where it came from one; see offaxis.networks.third_party.
 
     Args:
         backbone: images -> features (N, d), or anything ``feature_tensor`` can read them from.
         head: features -> Outputs.
         layers: names of the backbone's submodules that multi-layer methods read by default.
-        freeze: train the head alone. The backbone's parameters then take no gradient and its normalisations keep their
+        freeze: train the head alone. The backbone's parameters then get no gradient and its normalisations keep their
             statistics, in train mode too.
-        origin: which function of offaxis.networks made the backbone and with what, as JSON can hold it.
+        origin: which function of offaxis.networks made the backbone and its arguments, as JSON can hold them.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Classifier(nn.Module):
 
     @property
     def num_classes(self) -> int:
-        """C, the number of classes."""
+        """Return C, the number of classes."""
         return self.head.num_classes
 
     def train(self, mode: bool = True) -> Self:
@@ -60,20 +60,20 @@ class Classifier(nn.Module):
         return self
 
     def features(self, images: Tensor) -> Tensor:
-        """(N, c, h, w) -> (N, d), what the head is given."""
+        """Compute the features (N, d), the input of the head, of images (N, c, h, w)."""
         return feature_tensor(self.backbone(images))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, c, h, w) -> logits (N, C)."""
+        """Compute logits (N, C) of images (N, c, h, w)."""
         logits: Tensor = self.head(self.features(images))
         return logits
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
-        """All outputs for a batch, from one forward pass.
+        """Compute all outputs for a batch in one forward pass.
 
         Args:
             images: (N, c, h, w), normalised as in training.
-            layers: names of submodules of the backbone whose outputs are wanted too, each pooled to (N, d_l): the mean
+            layers: names of submodules of the backbone whose outputs are needed too, each pooled to (N, d_l): the mean
                 over positions of a map (N, c, h, w) or over tokens (N, t, d).
         """
         names = tuple(layers)
@@ -84,7 +84,7 @@ class Classifier(nn.Module):
         return out._replace(layers=recorder.pooled)
 
     def parameter_groups(self, weight_decay: float, decay_head: bool = False) -> list[dict[str, Any]]:
-        """Parameter groups for an optimiser: everything trainable is decayed but the weight of the cosine.
+        """Return parameter groups for an optimiser: weight decay for all trainable parameters but the cosine weight.
 
         Args:
             weight_decay: decay of the first group; the second has none.
@@ -99,7 +99,7 @@ class Classifier(nn.Module):
 
 
 class Paired(nn.Module):
-    """Two networks in one: a standard one names the class, a cosine one judges familiarity.
+    """Two networks as one: a standard one classifies, a cosine one detects OOD images.
 
     The paper's remedy for the small loss of accuracy of the cosine network. ``forward`` and the logits of ``outputs``
     are the classifier's; features, cosine, scale and layers are the detector network's.
@@ -117,46 +117,46 @@ class Paired(nn.Module):
 
     @property
     def num_classes(self) -> int:
-        """C, the number of classes."""
+        """Return C, the number of classes."""
         return self.classifier.num_classes
 
     @property
     def head(self) -> Head:
-        """The detector network's head: the one whose cosine is read."""
+        """Return the detector network's head, whose cosine detectors read."""
         return self.detector_network.head
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The detector network's layers for multi-layer methods."""
+        """Return the names of the detector network's layers for multi-layer methods."""
         return self.detector_network.layers
 
     def features(self, images: Tensor) -> Tensor:
-        """(N, c, h, w) -> (N, d), the detector network's features."""
+        """Compute the detector network's features (N, d) of images (N, c, h, w)."""
         return self.detector_network.features(images)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, c, h, w) -> logits (N, C) of the classifier."""
+        """Compute the classifier's logits (N, C) of images (N, c, h, w)."""
         logits: Tensor = self.classifier(images)
         return logits
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
-        """The classifier's logits with the detector network's features, cosine, scale and layers."""
+        """Compute the classifier's logits with the detector network's features, cosine, scale and layers."""
         return self.detector_network.outputs(images, layers)._replace(logits=self.classifier(images))
 
 
 def feature_tensor(out: Any) -> Tensor:
-    """The tensor inside what a backbone returns: itself, or the ``logits`` of a transformers output."""
-    found = getattr(out, "logits", out)
-    if not isinstance(found, Tensor):
+    """Return the tensor in a backbone's output: the output itself, or the ``logits`` of a transformers output."""
+    features = getattr(out, "logits", out)
+    if not isinstance(features, Tensor):
         raise ArgumentError(
             f"Expected the network to return a tensor or an object with `logits` but got {type(out).__name__}. Networks "
             "with several outputs (auxiliary classifiers, distillation) must be made with a single one."
         )
-    return found
+    return features
 
 
 def pooled(out: Any, channels_last: bool = False) -> Tensor:
-    """A layer's output as (N, d): the mean over positions of a map, over tokens of a sequence.
+    """Pool a layer's output to (N, d): the mean over positions of a map, over tokens of a sequence.
 
     Args:
         out: (N, c, h, w), (N, t, d), (N, d), or a tuple whose first element is one of these.
@@ -171,12 +171,12 @@ def pooled(out: Any, channels_last: bool = False) -> Tensor:
 
 
 def has_channels_last(backbone: nn.Module) -> bool:
-    """Whether a network's maps are (N, h, w, c), as Swin's are: timm says so, torchvision does not."""
+    """Return whether a network's maps are (N, h, w, c), as Swin's are: timm declares it, torchvision does not."""
     return getattr(backbone, "output_fmt", "") == "NHWC" or type(backbone).__name__ == "SwinTransformer"
 
 
 class _Recorder:
-    """Forward hooks that pool the outputs of named submodules, and are gone afterwards."""
+    """Forward hooks that pool the outputs of named submodules; they are removed at the end of the block."""
 
     def __init__(self, backbone: nn.Module, names: tuple[str, ...]) -> None:
         modules = dict(backbone.named_modules())

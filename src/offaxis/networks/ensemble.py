@@ -1,4 +1,4 @@
-"""Several networks that answer as one: ensembles, and the networks of the leave-out method."""
+"""Several networks as one: ensembles, and the ensemble of the leave-out method."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -14,10 +14,10 @@ from offaxis.networks.classifier import Classifier, Paired
 
 
 class Ensemble(nn.Module):
-    """Networks for the same classes, usually the same architecture trained from different seeds.
+    """An ensemble of networks for the same classes, usually one architecture trained from different seeds.
 
-    ``forward`` gives the logarithm of the mean probability; the cosine of ``outputs`` is the mean over the networks,
-    class by class, so that ``Cosine`` on an Ensemble is the paper's ensemble; features stand side by side.
+    Logits are the logarithm of the mean probability; cosines are averaged class by class, so that ``Cosine`` on an
+    Ensemble is the paper's ensemble; features are concatenated.
 
     Args:
         members: at least one network.
@@ -37,25 +37,25 @@ class Ensemble(nn.Module):
 
     @property
     def networks(self) -> list[Classifier | Paired]:
-        """The members in their order."""
+        """Return the members in their order."""
         return [member for member in self.members if isinstance(member, (Classifier, Paired))]
 
     @property
     def head(self) -> Head:
-        """None in particular: what copies one head's weights cannot be asked of an ensemble."""
+        """Raise DetectorError: an ensemble has no single head."""
         raise DetectorError(
             f"Expected one network but got an ensemble of {len(self.members)}, which has no head of its own: this "
             "detector works on a single network."
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, c, h, w) -> logits (N, C), the logarithm of the mean probability."""
+        """Compute logits (N, C), the logarithm of the mean probability, of images (N, c, h, w)."""
         return self.outputs(images).logits
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
-        """Features side by side, log mean probability, mean cosine (None where a member has none); no scale."""
+        """Compute concatenated features, log mean probability and mean cosine (None where a member has none); no scale."""
         if tuple(layers):
-            raise DetectorError("Expected no inner layers to be asked of an ensemble: score its members one by one.")
+            raise DetectorError("Expected no inner layers for an ensemble: score its members one by one.")
         each = [member.outputs(images) for member in self.networks]
         cosines = [out.cosine for out in each if out.cosine is not None]
         cosine = torch.stack(cosines).mean(0) if len(cosines) == len(each) else None
@@ -64,32 +64,31 @@ class Ensemble(nn.Module):
 
 
 AnyNetwork = Classifier | Paired | Ensemble
-"""One network, a pair, or several as one: what can be evaluated, calibrated and kept in a bundle."""
+"""A network that can be evaluated, calibrated and saved in a bundle."""
 
 
 def check_single(detector: str, network: object) -> None:
-    """Refuse an ensemble for a detector whose score is that of one network.
+    """Check that a detector whose score is that of one network gets one.
 
     Raises:
         DetectorError: the network is an ensemble. Its logits are logarithms of averaged probabilities and its features
-            stand side by side, which is not what such a detector was made for.
+            are concatenated, which such a detector was not made for.
     """
     if isinstance(network, Ensemble):
         raise DetectorError(
-            f"Expected one network for {detector} but got an ensemble of {len(network.members)}: {detector} judges its members "
-            "one by one. An ensemble of cosine networks is judged by cosine-ensemble, leave-out networks by leave-out, both "
-            "also by max-softmax."
+            f"Expected one network for {detector} but got an ensemble of {len(network.members)}: score its members one by one. "
+            "cosine-ensemble scores an ensemble of cosine networks, leave-out one of leave-out networks, max-softmax both."
         )
 
 
-class Chosen(NamedTuple):
+class SelectedEpoch(NamedTuple):
     """The epoch whose weights a network has kept.
 
     Attributes:
-        on: the OOD set that it was chosen on.
+        on: the OOD set that it was selected on.
         epoch: from 1.
         auroc: of ID validation images against that set, at that epoch.
-        compared: how many epochs there were to choose from.
+        compared: how many epochs were compared.
     """
 
     on: str
@@ -99,7 +98,7 @@ class Chosen(NamedTuple):
 
 
 def folds(num_classes: int, count: int = 5, seed: int = 0) -> list[tuple[int, ...]]:
-    """Deal the classes into folds as equal as can be: fold k holds the classes that network k leaves out."""
+    """Deal the classes into folds of nearly equal size: fold k holds the classes that network k leaves out."""
     if not 2 <= count <= num_classes:
         raise ArgumentError(f"Expected argument `count` to be from 2 to {num_classes} folds but got {count}.")
     order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed))
@@ -112,24 +111,24 @@ def folds(num_classes: int, count: int = 5, seed: int = 0) -> list[tuple[int, ..
 
 
 def kept_classes(left_out: Iterable[int], num_classes: int) -> Tensor:
-    """The classes that are not left out, in order."""
+    """Return the classes (K,) that are not left out, in order."""
     out = set(left_out)
     return torch.tensor([c for c in range(num_classes) if c not in out])
 
 
 class LeaveOutEnsemble(Ensemble):
-    """The K networks, each of which knows the classes that its fold does not leave out.
+    """The ensemble of the leave-out method: K networks, each trained without the classes of its fold.
 
-    ``forward`` gives the logarithm of their summed probabilities.
+    Logits are the logarithm of their summed probabilities.
 
     Args:
         members: K networks with C outputs each.
         left_out: the classes that each left out, in the order of the members.
-        chosen: the epoch that each has kept, where it was chosen; empty where each has kept its last.
+        selected: the epoch that each has kept, where it was selected; empty where each has kept its last.
     """
 
     def __init__(
-        self, members: Sequence[Classifier], left_out: Sequence[Sequence[int]], chosen: Sequence[Chosen] = ()
+        self, members: Sequence[Classifier], left_out: Sequence[Sequence[int]], selected: Sequence[SelectedEpoch] = ()
     ) -> None:
         super().__init__(members)
         if len(left_out) != len(members):
@@ -140,26 +139,26 @@ class LeaveOutEnsemble(Ensemble):
                 f"Expected folds of classes out of 0 to {self.num_classes - 1} but got {self.left_out}."
             )
         self.kept = [kept_classes(fold, self.num_classes) for fold in self.left_out]
-        self.chosen = tuple(chosen)
+        self.selected = tuple(selected)
 
     @property
     def selected_on(self) -> str | None:
-        """The OOD set that the networks' epochs were chosen on; None where each has kept its last."""
-        return ", ".join(dict.fromkeys(choice.on for choice in self.chosen)) or None
+        """Return the OOD set that the networks' epochs were selected on; None where each has kept its last."""
+        return ", ".join(dict.fromkeys(epoch.on for epoch in self.selected)) or None
 
-    def judges(self) -> list[Callable[[Tensor], Tensor]]:
-        """For each network: images -> logits of the classes that it knows."""
+    def member_functions(self) -> list[Callable[[Tensor], Tensor]]:
+        """Return for each network a function from images to the logits of the classes that it was trained on."""
 
-        def judge(network: Classifier | Paired, kept: Tensor, images: Tensor) -> Tensor:
+        def kept_logits(network: Classifier | Paired, kept: Tensor, images: Tensor) -> Tensor:
             logits: Tensor = network(images)
             return logits[:, kept.to(images.device)]
 
-        return [partial(judge, member, kept) for member, kept in zip(self.networks, self.kept, strict=True)]
+        return [partial(kept_logits, member, kept) for member, kept in zip(self.networks, self.kept, strict=True)]
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
-        """Features side by side and, as logits, the logarithm of the summed probabilities of each class."""
+        """Compute concatenated features and, as logits, the logarithm of the summed probabilities of each class."""
         if tuple(layers):
-            raise DetectorError("Expected no inner layers to be asked of an ensemble: score its members one by one.")
+            raise DetectorError("Expected no inner layers for an ensemble: score its members one by one.")
         each = [member.outputs(images) for member in self.networks]
         total = torch.zeros_like(each[0].logits)
         for out, kept in zip(each, self.kept, strict=True):

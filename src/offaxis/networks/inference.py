@@ -1,4 +1,9 @@
-"""What a detector takes for a network, and how it runs one without leaving a trace."""
+"""Run a network over batches of images: the one inference loop, and the checks and conversions that go with it.
+
+``run`` takes care of the device, the floating-point type, the memory format, eval mode, gradients, finite numbers and
+progress. Fitting, scoring, calibration, evaluation and the service use it, or ``to_network`` and ``run_batch`` for a single
+batch; none of them has a loop of its own.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,48 +12,137 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from offaxis.errors import BadOutputsError, DetectorError
+from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
 from offaxis.heads import Head, Outputs
 from offaxis.networks.classifier import Classifier
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 """(images (N, c, h, w) normalised as in training, labels (N,)), batch by batch."""
 
-ImageBatches = Iterable[Tensor] | Iterable[tuple[Tensor, Tensor]]
+ImageBatches = Iterable[Tensor | tuple[Tensor, Tensor]]
 """Images (N, c, h, w) normalised as in training, batch by batch, with labels beside them or without."""
 
 
 class Network(Protocol):
-    """A Classifier, a Paired, an Ensemble: what gives Outputs for images."""
+    """The interface that detectors and the inference loop need: a Classifier, a Paired or an Ensemble."""
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """Return the number of classes, C."""
 
     @property
     def layers(self) -> Sequence[str]:
-        """The layers that multi-layer methods read by default."""
+        """Return the names of the layers that multi-layer methods read by default."""
 
     @property
     def head(self) -> Head:
-        """The head whose features a detector reads."""
+        """Return the head whose features a detector reads."""
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
-        """All outputs for a batch."""
+        """Compute all outputs for a batch."""
 
     def modules(self) -> Iterator[nn.Module]:
-        """Every part, as ``nn.Module`` lists them."""
+        """Iterate over all modules, as ``nn.Module.modules`` does."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Every parameter, as ``nn.Module`` lists them."""
+        """Iterate over all parameters, as ``nn.Module.parameters`` does."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Logits (N, C)."""
+        """Compute logits (N, C)."""
+
+
+class BatchProgress(Protocol):
+    """Shows how many batches are done, as ``offaxis.progress.Progress`` does."""
+
+    def to(self, done: int, /) -> None:
+        """Show that ``done`` batches are done."""
+
+
+def run(
+    network: Network,
+    batches: ImageBatches,
+    *,
+    layers: Iterable[str] = (),
+    device: str | torch.device | None = None,
+    progress: BatchProgress | None = None,
+    check_finite: bool = True,
+    labels: bool = False,
+) -> Iterator[tuple[Outputs, Tensor, Tensor | None]]:
+    """Run a network over batches in eval mode and without gradients, one forward pass per batch.
+
+    Every module has its train or eval mode back whenever a batch is handed out.
+
+    Args:
+        network: a Classifier, a Paired or an Ensemble.
+        batches: normalised images (N, c, h, w) in floating point, with labels (N,) beside them or without.
+        layers: names of the backbone's layers whose pooled outputs are needed.
+        device: where to run; the network is moved there and stays there. None runs it where it is.
+        progress: is told the number of finished batches after each of them.
+        check_finite: raise where logits or features are not finite. Images are always checked.
+        labels: require labels in 0..C-1 with every batch. If False they are passed on unchecked, None where there are none.
+
+    Yields:
+        Outputs of the batch; its images as the network got them (device, dtype, memory format); its labels on that device.
+
+    Raises:
+        BadOutputsError: images of another shape or type; images or outputs that are not finite.
+        DetectorError: ``labels`` is set and labels are missing, of another shape, or outside 0..C-1.
+    """
+    names = tuple(layers)
+    for images, batch_labels in prepared_batches(network, batches, device=device, progress=progress, labels=labels):
+        outputs = run_batch(network, images, names)
+        if check_finite:
+            check_outputs_finite(outputs)
+        yield outputs, images, batch_labels
+
+
+def run_batch(network: Network, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
+    """Run a network on one batch that ``to_network`` has prepared, in eval mode and without gradients."""
+    with eval_mode(network), torch.no_grad():
+        return network.outputs(images, tuple(layers))
+
+
+def prepared_batches(
+    network: Network,
+    batches: ImageBatches,
+    *,
+    device: str | torch.device | None = None,
+    progress: BatchProgress | None = None,
+    labels: bool = False,
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Iterate over batches as ``run`` does but without the forward pass, for methods that make passes of their own.
+
+    Yields:
+        Images as the network takes them, and their labels on the same device; see ``run``.
+    """
+    if device is not None and isinstance(network, nn.Module):
+        network.to(resolve_device(device))
+    for done, batch in enumerate(batches, 1):
+        images, batch_labels = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1])
+        if batch_labels is not None and not len(batch_labels) and len(images):  # batches of a set without labels
+            batch_labels = None
+        if labels and batch_labels is None:
+            raise DetectorError(
+                "Expected batches of (images, labels) but got images alone. Pass a labelled set or a DataLoader of pairs."
+            )
+        prepared = to_network(network, images)
+        if labels and batch_labels is not None:
+            check_labels(batch_labels, len(images), network.num_classes)
+        yield prepared, None if batch_labels is None else batch_labels.to(prepared.device)
+        if progress is not None:
+            progress.to(done)
+
+
+def stream(network: Network, batches: Batches, layers: Iterable[str] = ()) -> Iterator[tuple[Outputs, Tensor]]:
+    """Iterate over (Outputs, labels) of labelled batches: ``run`` without the images."""
+    for outputs, _, labels in run(network, batches, layers=layers, labels=True):
+        assert labels is not None
+        yield outputs, labels
 
 
 @contextmanager
 def eval_mode(network: Network) -> Iterator[None]:
-    """Eval mode inside the block; afterwards every part has the mode that it had."""
+    """Set eval mode inside the block; afterwards every module has the mode that it had before."""
     training = [module for module in network.modules() if module.training]
     for module in training:
         module.training = False
@@ -59,21 +153,12 @@ def eval_mode(network: Network) -> Iterator[None]:
             module.training = True
 
 
-def stream(network: Network, batches: Batches, layers: Iterable[str] = ()) -> Iterator[tuple[Outputs, Tensor]]:
-    """One forward pass over (images, labels), in eval mode and without gradients: (Outputs, labels) batch by batch."""
-    names = tuple(layers)
-    for images, labels in batches:
-        on_device = to_network(network, images)
-        check_labels(labels, len(images), network.num_classes)
-        with eval_mode(network), torch.no_grad():
-            outputs = network.outputs(on_device, names)
-        check_finite("What the network says of training images", outputs.logits)
-        check_finite("What the network sees in training images", outputs.features)
-        yield outputs, labels.to(on_device.device)
-
-
 def to_network(network: Network, images: Tensor) -> Tensor:
-    """The images where the network is, in its type and its fastest layout, after a look at type, shape and values."""
+    """Check a batch of normalised images and convert it to the network's device, dtype and fastest memory format.
+
+    Raises:
+        BadOutputsError: the images are not (N, c, h, w) in floating point, or not finite.
+    """
     if images.dim() != 4 or not images.is_floating_point():
         raise BadOutputsError(
             f"Expected normalised images of shape (N, c, h, w) in floating point but got {tuple(images.shape)} in "
@@ -87,9 +172,9 @@ def to_network(network: Network, images: Tensor) -> Tensor:
 
 
 def faster_channels_last(network: Network, images: Tensor) -> bool:
-    """Whether to lay images out with the channels last: in 32 bits on the CPU, through networks of offaxis.networks.
+    """Return whether the channels-last format is faster: float32 on the CPU through networks of offaxis.networks.
 
-    Others may flatten their maps with ``view``, which fails in this layout.
+    Other networks may flatten their maps with ``view``, which fails in this format.
     """
     if images.device.type != "cpu" or images.dtype != torch.float32:
         return False
@@ -97,37 +182,65 @@ def faster_channels_last(network: Network, images: Tensor) -> bool:
     return bool(ours) and all(ours)
 
 
+def resolve_device(device: str | torch.device = "auto") -> torch.device:
+    """Return the device that a name stands for.
+
+    Args:
+        device: ``"auto"`` (CUDA where there is one, else Apple's MPS, else the CPU), ``"cpu"``, ``"cuda"``, ``"cuda:1"``,
+            ``"mps"``, or a torch device.
+
+    Raises:
+        ArgumentError: no such device, or this machine does not have it; the message names the usable ones.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu")
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError, TypeError, NotImplementedError):
+        # PyTorch does not know it, was not built for it, or has no such device here
+        usable = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        usable += ["mps"] if _has_mps() else []
+        raise ArgumentError(
+            f"Expected a device that PyTorch can use here (auto, {', '.join(usable)}) but got {str(device)!r}."
+        ) from None
+    return torch.device(device)
+
+
+def _has_mps() -> bool:
+    return torch.backends.mps.is_available()
+
+
 def check_labels(labels: Tensor, count: int, num_classes: int) -> None:
-    """Refuse labels of a wrong shape or outside 0..C-1."""
+    """Raise DetectorError unless there are ``count`` labels, all in 0..C-1."""
     if labels.shape != (count,):
         raise DetectorError(f"Expected {count} labels for {count} images but got shape {tuple(labels.shape)}.")
     if count and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         raise DetectorError(
             f"Expected labels in 0..{num_classes - 1}, as the network has {num_classes} classes, but got labels from "
-            f"{int(labels.min())} to {int(labels.max())}. Fit on training images of the network's own classes."
+            f"{int(labels.min())} to {int(labels.max())}. Use images of the network's own classes."
         )
-
-
-def images_of(batches: ImageBatches) -> Iterator[Tensor]:
-    """The images of every batch, whether labels stand beside them or not."""
-    for batch in batches:
-        yield batch if isinstance(batch, Tensor) else batch[0]
 
 
 def check_finite(what: str, tensor: Tensor) -> None:
-    """Refuse what a network says where it is not made of finite numbers."""
+    """Raise BadOutputsError where a tensor, called ``what`` in the message, holds NaN or infinity."""
     if not torch.isfinite(tensor).all():
         raise BadOutputsError(
-            f"{what} holds NaN or infinity, where finite numbers were expected. Look at the images and at the training."
+            f"Expected finite numbers but there is NaN or infinity in {what}. Check the images and the training."
         )
 
 
+def check_outputs_finite(outputs: Outputs) -> None:
+    """Raise BadOutputsError where logits or features hold NaN or infinity."""
+    check_finite("the network's logits", outputs.logits)
+    check_finite("the network's features", outputs.features)
+
+
 def widest(tensor: Tensor) -> Tensor:
-    """The tensor in float64; unchanged on Apple's GPUs, which have no float64."""
+    """Return the tensor in float64; unchanged on Apple's GPUs, which have no float64."""
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
 def accumulating(tensor: Tensor) -> Tensor:
-    """A detached copy in float64 for sums over a whole data set, on the CPU where the device has no float64."""
+    """Return a detached copy in float64 for sums over a whole data set, on the CPU where the device has no float64."""
     detached = tensor.detach()
     return detached.to("cpu" if detached.device.type == "mps" else detached.device, torch.float64)

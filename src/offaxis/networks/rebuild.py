@@ -1,4 +1,4 @@
-"""How a bundle says what its network is, and makes it again."""
+"""Network -> blueprint -> network: how a bundle describes its network and rebuilds it."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,28 +7,25 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from offaxis import networks
-from offaxis.detectors import Ensemble, LeaveOutEnsemble
 from offaxis.errors import BundleError
 from offaxis.heads import HEADS, describe_head
-from offaxis.networks import third_party
-from offaxis.networks.attach import attach
+from offaxis.networks import AnyNetwork, attach, build, description, third_party
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.ensemble import AnyNetwork, Chosen
+from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch
 from offaxis.networks.third_party import Builder
 
 Member = TypeVar("Member", bound=nn.Module)
 
 
 def blueprint(network: AnyNetwork, builder: Builder | None = None) -> dict[str, Any]:
-    """What ``rebuild`` needs to make such a network again, as JSON can hold it.
+    """Describe a network so that ``rebuild_network`` can make it, as JSON can hold it.
 
-    Networks of offaxis.networks are kept by their description; attached ones of timm, torchvision and transformers by
-    name and arguments; any other as ``given``: whoever loads the bundle brings the network.
+    Networks of offaxis.networks are described by their arguments; attached ones of timm, torchvision and transformers by
+    name and arguments; any other as ``given``: the user passes the network when loading the bundle.
 
     Args:
-        network: what is described.
-        builder: how an attached network was made, where looking at it does not tell.
+        network: a Classifier, a Paired or an Ensemble.
+        builder: how an attached network was made, where it cannot be derived from the network.
     """
     if isinstance(network, Paired):
         parts = {
@@ -40,8 +37,12 @@ def blueprint(network: AnyNetwork, builder: Builder | None = None) -> dict[str, 
         members = [blueprint(member, builder) for member in network.networks]
         if not isinstance(network, LeaveOutEnsemble):
             return {"kind": "ensemble", "members": members}
-        dealt = {"left_out": [list(fold) for fold in network.left_out], "chosen": [c._asdict() for c in network.chosen]}
-        return {"kind": "leave-out", "members": members, **dealt}
+        return {
+            "kind": "leave-out",
+            "members": members,
+            "left_out": [list(fold) for fold in network.left_out],
+            "selected": [epoch._asdict() for epoch in network.selected],
+        }
     if not isinstance(network, Classifier):
         raise BundleError(
             f"Expected a Classifier, a Paired or an Ensemble but got a {type(network).__name__}: offaxis.attach makes a "
@@ -51,18 +52,18 @@ def blueprint(network: AnyNetwork, builder: Builder | None = None) -> dict[str, 
 
 
 def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
-    ours = networks.description(network)
+    ours = description(network)
     if ours is not None:
         return {"kind": "offaxis", "description": ours}
     head = describe_head(network.head)
     builder = builder or network.builder or third_party.find_builder(network.backbone)
     if head is None or builder is None:
         return {"kind": "given", "num_classes": network.num_classes}
-    layer = third_party.output_layer(network.backbone, third_party.make(builder))
+    layer = third_party.output_layer(network.backbone, third_party.make_network(builder))
     if layer is None:
         raise BundleError(
             f"{builder['name']} of {builder['library']} with {builder.get('arguments', {})} is not the network that was "
-            "attached: give the builder that made it, save(path, builder={'library': ..., 'name': ..., 'arguments': {...}})."
+            "attached: pass the builder that made it, save(path, builder={'library': ..., 'name': ..., 'arguments': {...}})."
         )
     return {
         "kind": "attached",
@@ -75,20 +76,20 @@ def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
 
 
 def must_be_given(plan: dict[str, Any]) -> bool:
-    """Whether the network of a blueprint, or a part of it, cannot be made from it alone."""
+    """Return whether the network of a blueprint, or a part of it, must be passed by the user."""
     parts = [plan.get("classifier"), plan.get("detector_network"), *plan.get("members", ())]
     return plan["kind"] == "given" or any(must_be_given(part) for part in parts if part is not None)
 
 
 def rebuild_network(plan: dict[str, Any], given: nn.Module | None = None) -> AnyNetwork:
-    """The network that a blueprint stands for, with fresh weights.
+    """Make the network of a blueprint, with new weights.
 
     Args:
-        plan: what ``blueprint`` gave.
+        plan: what ``blueprint`` returned.
         given: the network itself, or an Ensemble or a Paired like it, where the plan or a part of it is ``given``.
 
     Raises:
-        BundleError: the plan cannot be followed.
+        BundleError: the network cannot be made by this version, or must be given.
     """
     if plan["kind"] == "paired":
         pair = given if isinstance(given, Paired) else None
@@ -97,10 +98,10 @@ def rebuild_network(plan: dict[str, Any], given: nn.Module | None = None) -> Any
         return Paired(*_all_of([first, second], (Classifier,)))
     if plan["kind"] in ("ensemble", "leave-out"):
         return _rebuild_ensemble(plan, given)
-    made = _make(plan, given)
-    if plan["channels_last"]:  # other kernels run then, and round in another way
-        made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return made
+    network = _make_single(plan, given)
+    if plan["channels_last"]:  # other kernels run then, which round differently
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
 def _rebuild_ensemble(plan: dict[str, Any], given: nn.Module | None) -> Ensemble:
@@ -112,50 +113,50 @@ def _rebuild_ensemble(plan: dict[str, Any], given: nn.Module | None) -> Ensemble
             raise BundleError(
                 f"it holds the weights of an ensemble of {len(plans)} networks that it cannot build itself but got "
                 f"{'nothing' if given is None else came}: make the same networks and pass them as one, offaxis.load(path, "
-                "network=offaxis.detectors.Ensemble([...])), or name a function that does, --network module:function."
+                "network=offaxis.Ensemble([...])), or name a function that does, --network file.py:function."
             )
         parts = list(given.networks)
     members = [rebuild_network(each, part) for each, part in zip(plans, parts, strict=True)]
     if plan["kind"] == "ensemble":
         return Ensemble(_all_of(members, (Classifier, Paired)))
-    chosen = [Chosen(**choice) for choice in plan["chosen"]]
-    return LeaveOutEnsemble(_all_of(members, (Classifier,)), plan["left_out"], chosen)
+    selected = [SelectedEpoch(**epoch) for epoch in plan["selected"]]
+    return LeaveOutEnsemble(_all_of(members, (Classifier,)), plan["left_out"], selected)
 
 
 def _all_of(members: Sequence[nn.Module], kinds: tuple[type[Member], ...]) -> list[Member]:
-    """The members, all of which are of the kinds that a pair or such an ensemble takes."""
+    """Return the members; raise BundleError where one is not of the kinds that a pair or an ensemble takes."""
     fitting = [member for member in members if isinstance(member, kinds)]
     if len(fitting) < len(members):
         raise BundleError(f"Expected members that are {' or '.join(kind.__name__ for kind in kinds)} but got others.")
     return fitting
 
 
-def _make(plan: dict[str, Any], given: nn.Module | None) -> Classifier | Paired:
+def _make_single(plan: dict[str, Any], given: nn.Module | None) -> Classifier | Paired:
     kind = plan["kind"]
     if kind == "given":
         if not isinstance(given, (Classifier, Paired)):
             raise BundleError(
                 "The bundle holds the weights of a network that is not one of offaxis.networks, timm, torchvision or "
                 "transformers: make the same network and pass it, offaxis.load(path, network=classifier), or name a function "
-                "that makes it, --network module:function."
+                "that makes it, --network file.py:function."
             )
         return given
     if kind == "offaxis":
-        return networks.build(plan["description"])
+        return build(plan["description"])
     if kind == "attached":
         head = dict(plan["head"])
         name = head.pop("name")
         if name not in HEADS:
             raise BundleError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
-        network = third_party.make(plan["builder"])
-        made = attach(network, partial(HEADS[name], **head), int(plan["num_classes"]), layer=plan["layer"])
-        made.layers = tuple(plan.get("layers", ()))
-        made.builder = plan["builder"]  # looking at the network may not tell it
-        return made
+        network = third_party.make_network(plan["builder"])
+        classifier = attach(network, partial(HEADS[name], **head), int(plan["num_classes"]), layer=plan["layer"])
+        classifier.layers = tuple(plan.get("layers", ()))
+        classifier.builder = plan["builder"]  # it may not be derivable from the network
+        return classifier
     raise BundleError(f"Expected a network that this version can build but got the kind {kind!r}.")
 
 
 def _channels_last(network: nn.Module) -> bool:
-    """Whether the weights of convolutions lie in memory with their channels last, as training leaves them."""
+    """Return whether the weights of convolutions have the channels-last memory format, as training leaves them."""
     maps = [p for p in network.parameters() if p.dim() == 4 and not p.is_contiguous()]
     return any(p.is_contiguous(memory_format=torch.channels_last) for p in maps)

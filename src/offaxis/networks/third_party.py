@@ -1,7 +1,7 @@
-"""Networks of timm, torchvision and transformers by name: how a bundle makes them again without a pickle.
+"""Networks of timm, torchvision and transformers by name: how a bundle rebuilds them without a pickle.
 
-A name and a few arguments are kept, never code. They are found by looking at the network, tried out by shape, and the
-bundle is only written if what was rebuilt answers as the original did.
+A bundle holds a name and a few arguments, never code. They are derived from the network, candidates are compared by the
+shapes of their parameters, and a bundle is only written if the rebuilt network gives the same outputs as the original.
 """
 
 import importlib
@@ -26,7 +26,7 @@ _REFUSED_ENTRIES = ("architecture", "auto_map", "backbone", "backbone_kwargs", "
 
 
 def find_builder(network: nn.Module) -> Builder | None:
-    """The builder of a network whose output layer ``attach`` has taken; None where it is of no known library."""
+    """Return the builder of a network whose output layer ``attach`` replaced; None where it is of no known library."""
     package = type(network).__module__.partition(".")[0]
     candidates = {"timm": _of_timm, "torchvision": _of_torchvision, "transformers": _of_transformers}.get(package)
     if candidates is None:
@@ -34,8 +34,8 @@ def find_builder(network: nn.Module) -> Builder | None:
     for builder in candidates(network):
         with torch.device("meta"):
             try:
-                fresh = make(builder)
-            except Exception:  # a candidate that cannot be made is none
+                fresh = make_network(builder)
+            except Exception:  # a candidate that cannot be made is not the one
                 continue
         if output_layer(network, fresh) is not None:
             return builder
@@ -43,7 +43,7 @@ def find_builder(network: nn.Module) -> Builder | None:
 
 
 def output_layer(attached: nn.Module, fresh: nn.Module) -> str | None:
-    """The name of the layer that ``attach`` replaced; None where the networks differ in anything else."""
+    """Return the name of the layer that ``attach`` replaced; None where the networks differ in anything else."""
     layers = dict(attached.named_modules())
     replaced = [
         n for n, m in fresh.named_modules() if isinstance(m, nn.Linear) and isinstance(layers.get(n), nn.Identity)
@@ -55,11 +55,11 @@ def output_layer(attached: nn.Module, fresh: nn.Module) -> str | None:
     return replaced[0] if own == other else None
 
 
-def make(builder: Builder) -> nn.Module:
-    """The network that a builder stands for, with fresh weights; nothing is fetched and no code comes from the builder.
+def make_network(builder: Builder) -> nn.Module:
+    """Make the network of a builder, with new weights; nothing is fetched and no code comes from the builder.
 
     Raises:
-        BundleError: the library has no such network, or the arguments are not to be trusted.
+        BundleError: the library has no such network, or its arguments are refused.
         MissingPackageError: the library is not installed.
     """
     library, name, arguments = builder["library"], builder["name"], dict(builder.get("arguments", {}))
@@ -94,12 +94,12 @@ def _make_torchvision(torchvision: ModuleType, name: str, arguments: dict[str, A
     models = importlib.import_module("torchvision.models")
     if name not in models.list_models(module=models) or any(key.startswith("weights") for key in arguments):
         raise BundleError(f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.")
-    network: nn.Module = models.get_model(name, weights=None, **_quiet(name), **arguments)
+    network: nn.Module = models.get_model(name, weights=None, **_single_output(name), **arguments)
     return network
 
 
 def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str, Any]) -> nn.Module:
-    if name.startswith("TimmWrapper"):  # it hands its arguments on to timm as they are
+    if name.startswith("TimmWrapper"):  # it passes its arguments on to timm unchecked
         raise BundleError(f"Expected a network of transformers itself but got {name!r}: use the library 'timm'.")
     refused = _refused_entry(arguments)
     if refused is not None:
@@ -117,7 +117,7 @@ def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str,
 
 
 def _refused_entry(config: Any) -> str | None:
-    """The first entry that is not to be trusted, in a configuration or in those inside it."""
+    """Return the first refused entry of a configuration or of those inside it; None where there is none."""
     if isinstance(config, list):
         return next(filter(None, map(_refused_entry, config)), None)
     if not isinstance(config, dict):
@@ -132,8 +132,8 @@ def _refused_entry(config: Any) -> str | None:
 
 
 def _of_timm(network: Any) -> Iterator[Builder]:
-    about = getattr(network, "pretrained_cfg", None) or {}
-    name = about.get("architecture")
+    config = getattr(network, "pretrained_cfg", None) or {}
+    name = config.get("architecture")
     first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
     channels = {"in_chans": first.in_channels} if first is not None else {}
     size = getattr(getattr(network, "patch_embed", None), "img_size", None)
@@ -143,7 +143,7 @@ def _of_timm(network: Any) -> Iterator[Builder]:
 
 
 def _of_torchvision(network: nn.Module) -> Iterator[Builder]:
-    """Torchvision's networks do not know their names: every one of the same file is tried."""
+    """Iterate over all networks of the same file: those of torchvision do not know their names."""
     models = importlib.import_module("torchvision.models")
     file = type(network).__module__
     for name in models.list_models(module=models):
@@ -153,12 +153,10 @@ def _of_torchvision(network: nn.Module) -> Iterator[Builder]:
 
 def _of_transformers(network: Any) -> Iterator[Builder]:
     config = json.loads(network.config.to_json_string(use_diff=False))
-    config.pop("_name_or_path", None)  # it may be a folder on the machine of whoever made it
+    config.pop("_name_or_path", None)  # it may be a folder on another machine
     yield {"library": "transformers", "name": type(network).__name__, "arguments": config}
 
 
-def _quiet(name: str) -> dict[str, Any]:
-    """Networks with auxiliary outputs are made without them, as attach() asks; they would warn otherwise."""
-    if name == "googlenet":
-        return {"aux_logits": False, "init_weights": True}
-    return {"aux_logits": False, "init_weights": True} if name == "inception_v3" else {}
+def _single_output(name: str) -> dict[str, Any]:
+    """Return the arguments that make a network without auxiliary outputs, which attach() needs, and without a warning."""
+    return {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}

@@ -1,6 +1,7 @@
-"""Results -> one HTML page that needs nothing else: no network, no server, no other file."""
+"""One self-contained HTML page of results: it needs no network, no server and no other file."""
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,33 +16,38 @@ from offaxis.data import CATALOGUE, relation
 from offaxis.evaluation.protocols import one_vs_one_results
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import Kind, Summary, kind_of, method_names
+from offaxis.evaluation.summary import RowKey, Summary, method_names, row_key
 from offaxis.files import write_text
 from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
 from offaxis.reports.figures import as_svg, dependency_matrix, less_biased_bars, ranking
-from offaxis.reports.provenance import commands
 from offaxis.reports.report import IDSection
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, slug
-from offaxis.reports.thumbnails import Loader, Thumbnails, strangest
+from offaxis.reports.thumbnails import Loader, Thumbnails, extreme_images
 
 MOST_RANKED = 24
 FREE_BARS, TUNED_BARS = 2, 3
 DEPENDENT = ("odin", "mahalanobis")
 DETECTOR_NOTES = {
     "none": "nothing to tune",
-    "published default": "values that somebody chose, perhaps on OOD images",
+    "published default": "published values, possibly tuned on OOD data",
     "tuned": "chosen on validation images of an OOD set",
 }
 
 
 def write_page(
-    store: Store, parts: Sequence[IDSection], path: Path, title: str, thumbnails: int = 6, load: Loader | None = None
+    store: Store,
+    sections: Sequence[IDSection],
+    path: Path,
+    *,
+    title: str,
+    thumbnails: int = 6,
+    load: Loader | None = None,
 ) -> None:
     """Write the page.
 
     Args:
         store: where the scores are.
-        parts: what ``write_tables`` returned.
+        sections: what ``write_tables`` returned.
         path: of the page.
         title: its title.
         thumbnails: how many images of each kind are shown; 0 for none.
@@ -49,9 +55,8 @@ def write_page(
     """
     page = _environment().get_template("report.html.j2")
     records = store.networks()
-    contents = [_part(store, part, records, thumbnails if load else 0, load) for part in parts]
-    text = page.render(title=title, version=__version__, parts=contents, states=DETECTOR_NOTES, metrics=METRIC_TITLES)
-    write_text(path, text)
+    contents = [_section(store, section, records, thumbnails if load else 0, load) for section in sections]
+    write_text(path, page.render(title=title, version=__version__, sections=contents, states=DETECTOR_NOTES))
 
 
 def _environment() -> Environment:
@@ -67,64 +72,82 @@ def _environment() -> Environment:
 
 
 def _data(value: Any) -> Markup:
-    """JSON inside a script element: no sign of it can end the element."""
+    """Return JSON for a script element, escaped so that it cannot end the element."""
     text = (
         json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     )
     return Markup(text)
 
 
-def _part(
-    store: Store, part: IDSection, records: Sequence[NetworkRecord], count: int, load: Loader | None
+def _section(
+    store: Store, section: IDSection, records: Sequence[NetworkRecord], count: int, load: Loader | None
 ) -> dict[str, Any]:
     pictures: dict[str, str] = {}
     strips: dict[str, Any] = {}
     notes: dict[str, str] = {}
     if count and load is not None:
         kept = Thumbnails(store, load)
-        strips = strangest(store, part.results, kept, count)
+        strips = extreme_images(store, section.results, kept, count)
         pictures, notes = kept.pictures, kept.notes
-    own = [record for record in records if record.id == part.id]
+    own = [record for record in records if record.id == section.id]
     return {
-        "id": part.id,
-        "title": set_title(part.id),
-        "networks": part.networks,
-        "sets": _sets(store, part),
-        "chapters": [
+        "title": set_title(section.id),
+        "networks": section.networks,
+        "sets": _sets(store, section),
+        "protocols": [
             {
-                "view": c.view,
-                "ranking": c.ranking,
-                "sets": c.sets,
-                "differences": c.differences,
-                "paper": c.paper,
-                "dependency": None if c.ranking else _dependency(part.results, slug(part.id, c.view)),
-                "figure": (_ranking if c.ranking else _bars)(c.summaries, slug(part.id, c.view)),
+                "view": p.view,
+                "ranking": p.ranking,
+                "sets": p.sets,
+                "differences": p.differences,
+                "published": p.published,
+                "dependency": None if p.ranking else _dependency(section.results, slug(section.id, p.view)),
+                "figure": (_ranking if p.ranking else _bars)(p.summaries, slug(section.id, p.view)),
             }
-            for c in part.chapters
+            for p in section.protocols
         ],
-        "methods": len({kind_of(r) for r in part.results}),
-        "results": len(part.results),
-        "plots": drawn(store, part.results),
+        "methods": len({row_key(r) for r in section.results}),
+        "results": len(section.results),
+        "plots": score_plots(store, section.results),
         "strips": strips,
         "pictures": pictures,
         "notes": notes,
-        "commands": commands(part.results, own, store),
-        "checksums": [{"what": f"{r.label} seed {r.seed}", "sum": r.weights, "origin": r.origin} for r in own],
-        "versions": part.results[0].versions,
+        "commands": recorded_commands(section.results, own, store),
+        "checksums": [
+            {"what": f"{r.label} seed {r.seed}", "sum": r.weights, "origin": ", ".join(r.origins)} for r in own
+        ],
+        "versions": section.results[0].versions,
     }
 
 
-def _sets(store: Store, part: IDSection) -> list[dict[str, Any]]:
+def recorded_commands(results: Iterable[Result], records: Iterable[NetworkRecord], store: Store) -> list[str]:
+    """Return the recorded commands that trained, evaluated and report; a comment stands where none was recorded."""
+    lines = []
+    for record in records:
+        if record.commands:
+            lines += [shlex.join(words) for words in record.commands]
+        else:
+            origins = ", ".join(filter(None, record.origins)) or "a network in memory"
+            lines.append(f"# {record.label} seed {record.seed} ({origins}): the training command was not recorded")
+    results = list(results)
+    evaluations = dict.fromkeys(r.command for r in results)
+    lines += [shlex.join(words) for words in evaluations if words]
+    if () in evaluations:
+        count = sum(not r.command for r in results)
+        lines.append(f"# {count} of {len(results)} results were made in Python: no evaluation command was recorded")
+    lines.append(f"offaxis report {shlex.quote(store.path.name)} --out report")
+    return list(dict.fromkeys(lines))
+
+
+def _sets(store: Store, section: IDSection) -> list[dict[str, Any]]:
     about = store.sets()
-    rows = {r.ood_data: r for r in part.results}
-    first = part.results[0]
-    found = [_set(about[first.id_data], part.id, "in distribution", "")]
-    for key, r in rows.items():
-        found.append(_set(about[key], part.id, r.group, relation(r.id, r.ood).note))
-    return found
+    tested = {r.ood_data: r for r in section.results}
+    rows = [_set(about[section.results[0].id_data], "in distribution", "")]
+    rows += [_set(about[key], r.group, relation(r.id, r.ood).note) for key, r in tested.items()]
+    return rows
 
 
-def _set(about: dict[str, Any], id_name: str, group: str, note: str) -> dict[str, Any]:
+def _set(about: dict[str, Any], group: str, note: str) -> dict[str, Any]:
     name = about["name"]
     tested = about["images"] - about["validation"]
     licence = CATALOGUE[name].licence if name in CATALOGUE else "your own"
@@ -138,16 +161,15 @@ def _set(about: dict[str, Any], id_name: str, group: str, note: str) -> dict[str
         "shape": "x".join(map(str, about["shape"])),
         "licence": licence,
         "fingerprint": about["fingerprint"],
-        "id": name == id_name,
     }
 
 
 def _ranking(summaries: Sequence[Summary], prefix: str) -> Markup | None:
-    """The best detectors with the range of their means over sets."""
+    """Draw the best detectors with the range of their means over sets."""
     best = summaries[:MOST_RANKED]
     if len(best) < 2:
         return None
-    short = _short({s.network for s in best})
+    short = _short_names(best)
     means, states = {}, {}
     for s in best:
         values = [100 * cell.mean for cell in s.rows.values()]
@@ -162,13 +184,13 @@ def _ranking(summaries: Sequence[Summary], prefix: str) -> Markup | None:
 
 
 def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
-    """What needs no tuning, and the best of what was tuned, over the assumed sets."""
+    """Draw detectors without hyperparameters and the best tuned ones, over the assumed sets."""
     plain = [s for s in summaries if s.state == "none"]
     free = sorted(plain, key=lambda s: not s.detector.startswith("cosine"))[:FREE_BARS]
     tuned = [s for s in summaries if s.state == "tuned"][:TUNED_BARS]
     if not free or not tuned:
         return None
-    short = _short({s.network for s in (*free, *tuned)})
+    short = _short_names([*free, *tuned])
     panel = {
         ", ".join(word for word in (s.method, short[s.network]) if word): {
             set_title(name): (100 * cell.mean, 100 * (cell.std or 0.0)) for name, cell in s.rows.items()
@@ -181,7 +203,7 @@ def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
 
 
 def _dependency(results: Sequence[Result], prefix: str) -> Markup | None:
-    """How much it matters which set was assumed: the mean over seeds, on the first network that has tuned results."""
+    """Draw how results depend on the assumed set: the mean over seeds, on the first network that has tuned results."""
     tuned = [r for r in results if r.assumed is not None and r.assumed != r.ood and r.detector in DEPENDENT]
     if not tuned:
         return None
@@ -189,7 +211,7 @@ def _dependency(results: Sequence[Result], prefix: str) -> Markup | None:
     gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
     for r in tuned:
         if r.network == tuned[0].network and r.assumed:
-            detector = names[kind_of(r)].replace(" (tuned)", "")
+            detector = names[row_key(r)].replace(" (tuned)", "")
             row = gathered.setdefault(detector, {}).setdefault(set_title(r.assumed), {})
             row.setdefault(set_title(r.ood), []).append(100 * r.metrics["auroc"])
     means = {
@@ -199,10 +221,16 @@ def _dependency(results: Sequence[Result], prefix: str) -> Markup | None:
     return Markup(as_svg(figure, "AUROC by assumed and tested set", f"{prefix}-d-"))
 
 
-def _short(labels: set[str]) -> dict[str, str]:
-    """The networks' labels without the words that all of them have."""
-    shared = set.intersection(*(set(label.split()) for label in labels))
-    return {label: " ".join(word for word in label.split() if word not in shared) for label in labels}
+def _short_names(summaries: Sequence[Summary]) -> dict[str, str]:
+    """Return a short name for each network's label: empty for only one, its head where the heads alone differ."""
+    labels = dict.fromkeys(s.network for s in summaries)
+    if len(labels) == 1:
+        return dict.fromkeys(labels, "")
+    heads = {s.network: str(s.fields.head.get("name", "")) for s in summaries}
+    alike = len({(s.fields.architecture, s.fields.kind) for s in summaries}) == 1
+    if alike and all(heads.values()) and len(set(heads.values())) == len(labels):
+        return heads
+    return {label: label for label in labels}
 
 
 BINS = 36
@@ -210,7 +238,7 @@ POINTS = 48
 
 
 def histogram(id_scores: NDArray[Any], ood_scores: NDArray[Any], bins: int = BINS) -> dict[str, Any]:
-    """Both sets in the same bins, as thousandths of each set; the outermost half per cent is in the last bins.
+    """Count both sets in the same bins, in thousandths of each set; the outermost half percent is in the last bins.
 
     Returns:
         ``from`` and ``to``, the range of the scores, and ``id`` and ``ood``, a whole number for each bin.
@@ -233,26 +261,26 @@ def histogram(id_scores: NDArray[Any], ood_scores: NDArray[Any], bins: int = BIN
 
 
 def curve(id_scores: NDArray[Any], ood_scores: NDArray[Any], points: int = POINTS) -> list[list[int]]:
-    """The ROC curve as [OOD accepted, ID accepted] in thousandths."""
+    """Return the ROC curve as [OOD accepted, ID accepted] in thousandths."""
     x, y = roc_curve(id_scores, ood_scores, points)
     return np.rint(1000 * np.stack([x, y], 1)).astype(int).tolist()  # type: ignore[no-any-return]
 
 
-def drawn(store: Store, results: Iterable[Result]) -> list[dict[str, Any]]:
-    """For each network (its first seed) and detector: a histogram and a curve for each OOD set.
+def score_plots(store: Store, results: Iterable[Result]) -> list[dict[str, Any]]:
+    """Return a histogram and a ROC curve for each network (its first seed), detector and OOD set.
 
     Tuned detectors are shown as tuned on the tested set itself.
     """
-    known = list(results)
-    names = method_names(known)
-    chosen = one_vs_one_results(known)
+    results = list(results)
+    names = method_names(results)
+    chosen = one_vs_one_results(results)
     first = {label: min(r.seed for r in chosen if r.network == label) for label in {r.network for r in chosen}}
-    found: dict[Kind, dict[str, Any]] = {}
+    plots: dict[RowKey, dict[str, Any]] = {}
     for r in chosen:
         if r.seed != first[r.network]:
             continue
-        kind = kind_of(r)
-        entry = found.setdefault(kind, {"network": r.network, "method": names[kind], "sets": []})
+        key = row_key(r)
+        entry = plots.setdefault(key, {"network": r.network, "method": names[key], "sets": []})
         id_scores, ood_scores = (store.scores(reference) for reference in r.scores)
         entry["sets"].append(
             {
@@ -264,4 +292,4 @@ def drawn(store: Store, results: Iterable[Result]) -> list[dict[str, Any]]:
                 "roc": curve(id_scores, ood_scores),
             }
         )
-    return list(found.values())
+    return list(plots.values())

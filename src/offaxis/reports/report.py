@@ -1,13 +1,13 @@
 """A results store -> a folder with tables and one page, without any network."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from offaxis.errors import EvaluationError
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import Summary, View, largest, summarise, views_in
+from offaxis.evaluation.summary import Summary, View, largest_tests, summarise, views_in
 from offaxis.files import write_text
 from offaxis.reports.result_tables import (
     METRIC_TITLES,
@@ -19,72 +19,92 @@ from offaxis.reports.result_tables import (
     sets_table,
 )
 from offaxis.reports.tables import Table, comma_separated, latex, markdown
-from offaxis.reproduce.tables import beside_view
 
 SHOWN_METRICS = ("auroc", "accuracy_at_tpr95", "aupr_in")
 """Those that the paper reports; the first is what detectors are ranked by."""
 
+PublishedTable = Callable[[Mapping[str, Sequence[Summary]], View], Table | None]
+"""(metric -> summaries, view) -> a table of published numbers beside these; None where none were published."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class ProtocolSection:
     """One protocol (or view of it) for one ID set.
 
     Attributes:
         view: which.
         summaries: by the metric that ranks, the best first.
-        ranking: of all detectors on all networks; None where another view has the same one.
         sets: a table for each metric that is shown.
+        ranking: of all detectors on all networks; None where another view has the same one.
         differences: to the reference, where there is something to compare that another view has not.
-        paper: our numbers beside the paper's, where that was asked for and there are some.
+        published: our numbers beside published ones, where that was asked for and there are some.
     """
 
     view: View
     summaries: Sequence[Summary]
-    ranking: Table | None
     sets: Sequence[Table]
-    differences: Table | None
-    paper: Table | None = None
+    ranking: Table | None = None
+    differences: Table | None = None
+    published: Table | None = None
+
+    def tables(self) -> list[Table]:
+        """Return the tables of the section, in order."""
+        return [t for t in (self.ranking, *self.sets, self.differences, self.published) if t is not None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class IDSection:
-    """Everything for one ID set."""
+    """All results for one ID set.
+
+    Attributes:
+        id: the ID set's name.
+        networks: a table of the networks.
+        protocols: a section for each protocol.
+        results: those that the tables are made from.
+    """
 
     id: str
     networks: Table
-    chapters: Sequence[ProtocolSection]
+    protocols: Sequence[ProtocolSection]
     results: Sequence[Result]
 
+    def tables(self) -> list[Table]:
+        """Return the tables of the section, in order."""
+        return [self.networks, *(table for section in self.protocols for table in section.tables())]
 
-def sections_of(
+
+def build_sections(
     results: Sequence[Result],
     records: Sequence[NetworkRecord],
     metrics: Sequence[str] = SHOWN_METRICS,
-    paper: bool = False,
+    published: PublishedTable | None = None,
 ) -> list[IDSection]:
-    """The report's contents, an ID set after the other.
+    """Build the sections of a report, one for each ID set.
+
+    Args:
+        results: of any protocols.
+        records: the networks.
+        metrics: which are shown; the first is what detectors are ranked by.
+        published: makes a table of published numbers beside these; None for none.
 
     Raises:
         EvaluationError: there is no result.
     """
     if not results:
         raise EvaluationError("Expected results to report but the store has none yet: run offaxis evaluate first.")
-    results = largest(results)
-    parts = []
+    results = largest_tests(results)
+    sections = []
     for id_name in dict.fromkeys(r.id for r in results):
         own = [r for r in results if r.id == id_name]
-        parts.append(
-            IDSection(
-                id_name,
-                networks_table(records, id_name),
-                [_chapter(own, v, metrics, paper) for v in views_in(own)],
-                own,
-            )
-        )
-    return parts
+        protocols = [_protocol_section(own, view, metrics, published) for view in views_in(own)]
+        networks = networks_table(records, id_name)
+        sections.append(IDSection(id=id_name, networks=networks, protocols=protocols, results=own))
+    return sections
 
 
-def _chapter(results: Sequence[Result], view: View, metrics: Sequence[str], paper: bool) -> ProtocolSection:
+def _protocol_section(
+    results: Sequence[Result], view: View, metrics: Sequence[str], published: PublishedTable | None
+) -> ProtocolSection:
     by_metric = {metric: summarise(results, view, metric) for metric in metrics}
     first = metrics[0]
     summaries = by_metric[first]
@@ -94,47 +114,45 @@ def _chapter(results: Sequence[Result], view: View, metrics: Sequence[str], pape
         for metric, found in by_metric.items()
     ]
     if view == "less-biased by assumed set":  # means over the same pairs in another order
-        return ProtocolSection(view, summaries, None, tables, None)
-    differences = pairs_table(summaries, view, first) if len(summaries) > 1 else None
-    theirs = next(iter(beside_view(by_metric, view)), None) if paper else None
-    return ProtocolSection(view, summaries, ranking_table(summaries, view, first), tables, differences, theirs)
-
-
-def tables_of(parts: Sequence[IDSection]) -> list[Table]:
-    """Every table that is read by people, in order."""
-    found = []
-    for part in parts:
-        found.append(part.networks)
-        for chapter in part.chapters:
-            found += [table for table in (chapter.ranking, *chapter.sets, chapter.differences, chapter.paper) if table]
-    return found
+        return ProtocolSection(view=view, summaries=summaries, sets=tables)
+    return ProtocolSection(
+        view=view,
+        summaries=summaries,
+        sets=tables,
+        ranking=ranking_table(summaries, view, first),
+        differences=pairs_table(summaries, view, first) if len(summaries) > 1 else None,
+        published=None if published is None else published(by_metric, view),
+    )
 
 
 def write_tables(
-    store: Store, out: Path, metrics: Sequence[str] = SHOWN_METRICS, paper: bool = False
+    store: Store, out: Path, metrics: Sequence[str] = SHOWN_METRICS, published: PublishedTable | None = None
 ) -> list[IDSection]:
-    """Write ``report.md`` and, for each table, CSV and LaTeX; returns what the page is made from.
+    """Write ``report.md`` and, for each table, CSV and LaTeX; return the sections that the page is made from.
 
     Args:
         store: the results.
         out: the folder to write into.
         metrics: which are shown; the first is what detectors are ranked by.
-        paper: put the paper's numbers beside ours.
+        published: makes a table of published numbers beside these; None for none.
     """
     results = store.results()
-    parts = sections_of(results, store.networks(), metrics, paper)
+    sections = build_sections(results, store.networks(), metrics, published)
     lines = ["# Results\n"]
-    for part in parts:
-        lines.append(f"## {set_title(part.id)} in distribution\n")
-        lines += [markdown(table) for table in tables_of([part])]
+    for section in sections:
+        lines.append(f"## {set_title(section.id)} in distribution\n")
+        lines += [markdown(table) for table in section.tables()]
     lines.append(f"Metrics: {', '.join(METRIC_TITLES[m] for m in metrics)}; ID is the positive class.\n")
     write_text(out / "report.md", "\n".join(lines))
-    for table in tables_of(parts):
+    for table in [table for section in sections for table in section.tables()]:
         write_text(out / "tables" / f"{table.name}.csv", comma_separated(table))
         write_text(out / "tables" / f"{table.name}.tex", latex(table))
-    every = [
-        pairs_table(c.summaries, c.view, metrics[0], every=True) for p in parts for c in p.chapters if c.differences
+    pairs = [
+        pairs_table(p.summaries, p.view, metrics[0], every=True)
+        for section in sections
+        for p in section.protocols
+        if p.differences
     ]
-    for table in (results_table(results), *every):
+    for table in (results_table(results), *pairs):
         write_text(out / "tables" / f"{table.name}.csv", comma_separated(table))
-    return parts
+    return sections

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from offaxis.data import CATALOGUE
-from offaxis.evaluation.results import NetworkRecord, Result
+from offaxis.evaluation.results import Cell, NetworkRecord, Result
 from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_detectors, reference_of
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.reports.tables import Entry, Table, Value, percent
@@ -21,19 +21,27 @@ METRIC_TITLES = {
 }
 
 
+_WORDS: dict[View, tuple[str, str, str]] = {
+    "one-vs-one": ("one-vs-one", "tested", "seeds"),
+    "less-biased by tested set": ("less-biased", "tested", "seeds and assumed sets"),
+    "less-biased by assumed set": ("less-biased", "assumed", "seeds and tested sets"),
+}
+"""View -> the protocol, which set a column is, and what a standard deviation is over."""
+
+
 def set_title(name: str) -> str:
-    """What tables call a set."""
+    """Return what tables call a set."""
     return CATALOGUE[name].title if name in CATALOGUE else name
 
 
 def slug(*words: str) -> str:
-    """A name for a file."""
+    """Return a name for a file."""
     text = "-".join(words).lower()
     return "".join(c if c.isalnum() else "-" for c in text).strip("-").replace("--", "-")
 
 
 def networks_table(records: Sequence[NetworkRecord], id_name: str) -> Table:
-    """What the networks are worth besides detection: accuracy, calibration error, risk-coverage."""
+    """Make the table of the networks' accuracy, calibration error and risk-coverage, by label."""
     labels: dict[str, list[NetworkRecord]] = {}
     for record in records:
         if record.id == id_name:
@@ -51,17 +59,17 @@ def networks_table(records: Sequence[NetworkRecord], id_name: str) -> Table:
             row.append(_value(means[place], _std(values[place]), best[name](means), len(means) > 1))
         rows.append(row)
     return Table(
-        slug("networks", id_name),
-        f"The networks, on {set_title(id_name)} itself",
-        ("network", "seeds", "accuracy %", "ECE %", "AURC %"),
-        rows,
-        "Mean (standard deviation over seeds). ECE: expected calibration error; AURC: area under the risk-coverage curve; "
+        name=slug("networks", id_name),
+        title=f"The networks, on {set_title(id_name)} itself",
+        columns=("network", "seeds", "accuracy %", "ECE %", "AURC %"),
+        rows=rows,
+        note="Mean (standard deviation over seeds). ECE: expected calibration error; AURC: area under the risk-coverage curve; "
         "both are better when smaller.",
     )
 
 
 def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") -> Table:
-    """Every detector on every network, the best first: over all sets and by group, with its cost."""
+    """Make the ranking of every detector on every network: over all sets and by group, with its cost."""
     groups = [g for g in GROUPS if any(g in s.groups for s in summaries)]
     pick = max if HIGHER_IS_BETTER[metric] else min
     best = {g: pick(s.groups[g].mean for s in summaries if g in s.groups) for g in groups}
@@ -74,16 +82,17 @@ def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc
         row += [Value(whole.sets, str(whole.sets)), *(Value(p, f"{p:g}") for p in s.passes)]
         rows.append(row)
     columns = ("#", "detector", "network", *groups, "seed sd", "set sd", "seeds", "sets", "fwd", "bwd")
-    title = f"Ranking by mean {METRIC_TITLES[metric]} (%), {view.removesuffix(' by tested set')}"
+    title = f"Ranking by mean {METRIC_TITLES[metric]} (%), {_WORDS[view][0]}"
     note = (
         "seed sd: standard deviation over seeds of the mean over sets; set sd: over sets of the mean over seeds. fwd, bwd: "
         "forward and backward passes through the network that one image takes."
     )
-    return Table(slug("ranking", summaries[0].id, view, metric), title, columns, rows, note, heads=3)
+    name = slug("ranking", summaries[0].id, view, metric)
+    return Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=3)
 
 
 def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") -> Table:
-    """Every set by itself: a row a detector, a column a set, mean (standard deviation)."""
+    """Make the table by set: a row for each detector, a column for each set, mean (standard deviation)."""
     most_sets = max(summaries, key=lambda s: len(s.rows))  # its order is that of every table
     names = list(dict.fromkeys([*most_sets.rows, *(row for s in summaries for row in s.rows)]))
     higher = HIGHER_IS_BETTER[metric]
@@ -102,14 +111,13 @@ def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") 
             share = (cell.mean - least[n]) / max(most[n] - least[n], 1e-12)
             row.append(_value(cell.mean, cell.std, best[n], share=share if higher else 1 - share))
         rows.append(row)
-    what = "assumed set" if view.endswith("assumed set") else "tested set"
-    over = "seeds" if view == "one-vs-one" else f"seeds and {'tested' if what == 'assumed set' else 'assumed'} sets"
+    protocol, what, over = _WORDS[view]
     return Table(
-        slug("sets", summaries[0].id, view, metric),
-        f"{METRIC_TITLES[metric]} (%) by {what}, {view.split(' by ')[0]}",
-        ("detector", "network", *(set_title(n) for n in names)),
-        rows,
-        f"Mean (standard deviation over {over}).",
+        name=slug("sets", summaries[0].id, view, metric),
+        title=f"{METRIC_TITLES[metric]} (%) by {what} set, {protocol}",
+        columns=("detector", "network", *(set_title(n) for n in names)),
+        rows=rows,
+        note=f"Mean (standard deviation over {over}).",
         heads=2,
     )
 
@@ -121,7 +129,7 @@ def pairs_table(
     every: bool = False,
     reference: Summary | None = None,
 ) -> Table:
-    """Differences to the reference, pair by pair, with intervals; with ``every``, of all pairs on one network too.
+    """Make the table of differences to a reference, with intervals; with ``every``, of all pairs on one network too.
 
     The reference is the cosine of the cosine network where none is given.
     """
@@ -136,47 +144,26 @@ def pairs_table(
     rows = [_pair(c)[0 if every else 1 :] for c in found]
     first = ("first", "second") if every else ("the other",)
     return Table(
-        slug("pairs" if every else "differences", summaries[0].id, view, metric),
-        f"{METRIC_TITLES[metric]} points, {reference.title} minus the other" if not every else "Pairs",
-        (*first, "difference", "low", "high", "wins", "pairs", "seeds", "sets"),
-        rows,
-        "Differences of the same seed and set, in percentage points, with a 95 % bootstrap interval over seeds and sets; bold "
-        "where it leaves out zero. With fewer than about five sets the interval is too narrow.",
+        name=slug("pairs" if every else "differences", summaries[0].id, view, metric),
+        title=f"{METRIC_TITLES[metric]} points, {reference.title} minus the other" if not every else "Pairs",
+        columns=(*first, "difference", "low", "high", "wins", "pairs", "seeds", "sets"),
+        rows=rows,
+        note="Differences of the same seed and set, in percentage points, with a 95 % bootstrap interval over seeds and sets; "
+        "bold where it leaves out zero. With fewer than about five sets the interval is too narrow.",
         heads=len(first),
     )
 
 
 def results_table(results: Iterable[Result]) -> Table:
-    """Every result on a line, with every metric: for other programs."""
-    known = list(results)
-    metrics = list(dict.fromkeys(name for r in known for name in r.metrics))
-    rows: list[list[Entry]] = []
-    for r in known:
-        row: list[Entry] = [r.id, r.network, str(r.seed), r.ood, r.assumed or "", r.group, r.detector, r.state]
-        row.append("; ".join(f"{k}={v}" for k, v in r.hyperparameters.items()))
-        row += [Value(p, f"{p:g}") for p in (*r.passes, *r.images)]
-        row += [Value(r.metrics.get(name), percent(r.metrics.get(name))) for name in metrics]
-        rows.append([*row, r.weights, r.id_data, r.ood_data])
-    columns = (
-        "id",
-        "network",
-        "seed",
-        "ood",
-        "assumed",
-        "group",
-        "detector",
-        "state",
-        "hyperparameters",
-        "forward",
-        "backward",
-        "id images",
-        "ood images",
-        *metrics,
-        "weights",
-        "id data",
-        "ood data",
-    )
-    return Table("results", "Every result", columns, rows, heads=9)
+    """Make the table with a line for each result and a column for each field and metric, for other programs."""
+    lines = [r.to_row() for r in results]
+    columns = list(dict.fromkeys(name for line in lines for name in line))
+    rows = [[_entry(line.get(name)) for name in columns] for line in lines]
+    return Table(name="results", title="Every result", columns=columns, rows=rows)
+
+
+def _entry(value: Cell) -> Entry:
+    return Value(value, f"{value:g}") if isinstance(value, (int, float)) else value or ""
 
 
 def _pair(c: Comparison) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""A table with a title -> Markdown, CSV or LaTeX."""
+"""Tables of a report, written as Markdown, CSV or LaTeX."""
 
 import csv
 import io
@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Value:
-    """A number in a table, as it is and as it is shown.
+    """A number in a table, and the text that shows it.
 
     Attributes:
-        number: what CSV gets and what columns are sorted by; None where there is none.
-        text: what people read.
+        number: for CSV and for sorting; None where there is none.
+        text: for readers.
         best: whether it is the best of its kind, and is shown bold.
         share: in [0, 1], how far up it stands, for a shade behind it; None for no shade.
     """
@@ -28,9 +28,9 @@ class Value:
 Entry = str | Value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows and columns.
+    """A table with its title.
 
     Attributes:
         name: of its file.
@@ -50,7 +50,7 @@ class Table:
 
 
 def markdown(table: Table) -> str:
-    """A GitHub table with its title and note."""
+    """Return a GitHub table with its title and note."""
     aligned = ["---" if place < table.heads else "---:" for place in range(len(table.columns))]
     lines = [_line(table.columns), _line(aligned)]
     lines += [_line([f"**{_text(e)}**" if _best(e) else _text(e) for e in row]) for row in table.rows]
@@ -59,7 +59,7 @@ def markdown(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """CSV with numbers in full."""
+    """Return CSV with numbers in full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(table.columns)
@@ -69,7 +69,7 @@ def comma_separated(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A ``tabular`` with booktabs rules, in a ``table`` with a caption."""
+    """Return a ``tabular`` with booktabs rules, in a ``table`` with a caption."""
     spec = "l" * table.heads + "r" * (len(table.columns) - table.heads)
     rows = [
         " & ".join(rf"\textbf{{{escape(_text(e))}}}" if _best(e) else escape(_text(e)) for e in row) + r" \\"
@@ -98,7 +98,7 @@ _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textas
 
 
 def escape(text: str) -> str:
-    r"""Text as LaTeX takes it.
+    r"""Escape text for LaTeX.
 
     Example:
         >>> print(escape("TIN(r) 95 % & more_"))
@@ -108,7 +108,7 @@ def escape(text: str) -> str:
 
 
 def percent(value: float | None, std: float | None = None) -> str:
-    """A share as the paper prints it: "98.74(0.23)"; "-" where there is none."""
+    """Return a share in percent as the paper prints it: "98.74(0.23)"; "-" where there is none."""
     if value is None:
         return "-"
     return f"{100 * value:.2f}" + ("" if std is None else f"({100 * std:.2f})")

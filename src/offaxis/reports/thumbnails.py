@@ -1,4 +1,4 @@
-"""The images that a detector ranks most and least familiar, as thumbnails, where the images are at hand."""
+"""The images with a detector's lowest and highest scores, as thumbnails, where the images can be read."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ from offaxis.data.splits import limit_images
 from offaxis.errors import OffaxisError
 from offaxis.evaluation.results import Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import Kind, kind_of, method_names
+from offaxis.evaluation.summary import RowKey, method_names, row_key
 from offaxis.reports.result_tables import set_title
 
 Loader = Callable[[str, ImageSet | None], ImageSet]
@@ -37,7 +37,7 @@ class Thumbnails:
         self.notes: dict[str, str] = {}
 
     def add(self, id_key: str, set_key: str, place: int) -> str | None:
-        """The name of one picture, or None where the set is not at hand; ``place`` counts among the test images."""
+        """Add one image and return its name; None where the set cannot be read. ``place`` counts among the test images."""
         images = self._images(id_key, set_key)
         if images is None:
             return None
@@ -66,24 +66,22 @@ class Thumbnails:
         return images
 
 
-def strangest(
+def extreme_images(
     store: Store, results: Iterable[Result], thumbnails: Thumbnails, count: int = 6
 ) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Four strips of images for each "network|method": ID and OOD, most and least familiar.
+    """Return four strips of images for each "network|method": ID and OOD images with the lowest and highest scores.
 
-    Only what was not tuned is shown, on the first seed of each network, so that scores of all sets can be compared.
+    Only untuned detectors are shown, on the first seed of each network, so that scores of all sets can be compared.
     """
-    known = list(results)
-    names = method_names(known)
-    plain = [r for r in known if r.assumed is None]
-    first = {label: min(r.seed for r in plain if r.network == label) for label in {r.network for r in plain}}
-    members: dict[Kind, list[Result]] = {}
-    for r in plain:
+    results = list(results)
+    names = method_names(results)
+    untuned = [r for r in results if r.assumed is None]
+    first = {label: min(r.seed for r in untuned if r.network == label) for label in {r.network for r in untuned}}
+    members: dict[RowKey, list[Result]] = {}
+    for r in untuned:
         if r.seed == first[r.network]:
-            members.setdefault(kind_of(r), []).append(r)
-    return {
-        f"{found[0].network}|{names[kind]}": _strips(store, found, thumbnails, count) for kind, found in members.items()
-    }
+            members.setdefault(row_key(r), []).append(r)
+    return {f"{rows[0].network}|{names[key]}": _strips(store, rows, thumbnails, count) for key, rows in members.items()}
 
 
 def _strips(
@@ -100,7 +98,7 @@ def _strips(
         which = np.repeat(np.arange(len(parts)), [len(s) for _, _, s in parts])
         places = np.concatenate([np.arange(len(s)) for _, _, s in parts])
         order = np.argsort(scores, kind="stable")
-        for title, chosen in (("most familiar", order[:count]), ("least familiar", order[::-1][:count])):
+        for title, chosen in (("lowest scores", order[:count]), ("highest scores", order[::-1][:count])):
             strip = strips.setdefault(f"{side}, {title}", [])
             for at in chosen.tolist():
                 name, key, _ = parts[int(which[at])]

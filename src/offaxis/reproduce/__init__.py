@@ -1,1 +1,1 @@
-"""Functions that return complete runs: every table and figure of the paper, from training to the file."""
+"""The paper's tables as data, and every table and figure of it as Python functions with typed settings."""

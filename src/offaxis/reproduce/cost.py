@@ -1,6 +1,5 @@
-"""What computing costs on this machine: the paper's table of times, and how long a reproduction would take."""
+"""Computing time on this machine: the paper's table of times, and how long a reproduction would take."""
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -16,17 +15,16 @@ from offaxis.detectors.checks import at_least_one
 from offaxis.detectors.cosine import Cosine
 from offaxis.detectors.mahalanobis import Mahalanobis
 from offaxis.detectors.odin import ODIN
-from offaxis.errors import ArgumentError
-from offaxis.networks import by_name, densenet_bc, wide_resnet
+from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import to_network
+from offaxis.networks.inference import resolve_device, to_network
 from offaxis.reproduce.commands import Command
 
 PAPER = ("densenet-100-12", "wrn-28-10")
 """The networks of the paper's table."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """Seconds per batch, the median over rounds.
 
@@ -49,41 +47,30 @@ class Cost:
     cosine: float
 
 
-def network_named(name: str, head: str) -> Classifier:
-    """``wrn-DEPTH-WIDTH`` or ``densenet-DEPTH-GROWTH`` for ten classes, with random weights."""
-    found = re.fullmatch(r"(wrn|densenet)-(\d+)-(\d+)", name)
-    if found is None:
-        raise ArgumentError(
-            f"Expected a network such as wrn-28-10, wrn-16-4 or densenet-100-12 (kind, depth, width) but got {name!r}."
-        )
-    make = wide_resnet if found[1] == "wrn" else densenet_bc
-    return make(int(found[2]), int(found[3]), head=head).eval()
-
-
 def measure_cost(
     name: str,
     batch: int = 128,
     rounds: int = 5,
     device: str = "cpu",
-    told: Callable[[str], object] = lambda _: None,
+    progress: Callable[[str], object] = lambda _: None,
 ) -> Cost:
-    """Time the three methods on noise images of 32 x 32 pixels; what is computed does not depend on the weights.
+    """Time the three methods on noise images of 32 x 32 pixels, with random weights: the time does not depend on them.
 
     Args:
         name: of the network.
         batch: images in a batch; 128 in the paper.
         rounds: the methods are run in turn this often, after one run that does not count.
-        device: where to run.
-        told: called with what is being timed, for a progress line.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ... or ``mps``.
+        progress: called with what is being timed.
     """
     at_least_one("batch", batch)
     at_least_one("rounds", rounds)
-    linear, cosine = (network_named(name, head).to(device) for head in ("linear", "cosine"))
-    images = to_network(
-        linear, torch.randn(batch, 3, 32, 32)
-    )  # in the layout that detectors use, for the plain pass too
+    where = resolve_device(device)
+    make = by_name(name)
+    linear, cosine = (make(num_classes=10, head=head).eval().to(where) for head in ("linear", "cosine"))
+    images = to_network(linear, torch.randn(batch, 3, 32, 32))  # the layout that detectors use, for the plain pass too
     few = images[:20] if batch >= 20 else images.repeat(20, 1, 1, 1)[:20]
-    told(f"{name}: fitting")
+    progress(f"{name}: fitting")
     mahalanobis = Mahalanobis(eps=0.001).fit(linear, [(few, torch.arange(20) % 10)])
 
     @torch.no_grad()
@@ -103,18 +90,18 @@ def measure_cost(
     times: dict[str, list[float]] = {what: [] for what in runs}
     for i in range(rounds + 1):
         for what, run in runs.items():
-            told(f"{name}: {what}")
-            taken = _seconds(run, device)
+            progress(f"{name}: {what}")
+            seconds = _time(run)
             if i:
-                times[what].append(taken)
-    return Cost(name, batch, rounds, **{what: statistics.median(found) for what, found in times.items()})
+                times[what].append(seconds)
+    medians = {what: statistics.median(values) for what, values in times.items()}
+    return Cost(network=name, batch=batch, rounds=rounds, **medians)
 
 
-def _seconds(run: Callable[[], Tensor], device: str) -> float:
+def _time(run: Callable[[], Tensor]) -> float:
+    """Return the seconds that a function takes, with the device's work at an end."""
     start = time.perf_counter()
-    run()
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
+    run().cpu()
     return time.perf_counter() - start
 
 
@@ -124,41 +111,41 @@ SLOW = 0.02  # seconds for an image, above which a few have to do
 
 @cache
 def seconds_per_image(network: str, id_name: str) -> tuple[float, float]:
-    """(forward, backward) seconds an image takes here, measured on some noise images."""
+    """Measure the (forward, backward) seconds of an image on this machine's CPU, with some noise images."""
     channels, height, width = CATALOGUE[id_name].shape if id_name in CATALOGUE else (3, 32, 32)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        made = by_name(network)(num_classes=10, in_channels=channels, head="cosine")
+        classifier = by_name(network)(num_classes=10, in_channels=channels, head="cosine")
         images = torch.randn(MANY, channels, height, width)
-    _trial(made, images[:FEW])  # warms up
-    first = _trial(made, images[:FEW])
+    _trial(classifier, images[:FEW])  # warms up
+    first = _trial(classifier, images[:FEW])
     if sum(first) > SLOW:
         return first
-    return min((_trial(made, images) for _ in range(2)), key=sum)
+    return min((_trial(classifier, images) for _ in range(2)), key=sum)
 
 
 def _trial(network: Classifier, images: Tensor) -> tuple[float, float]:
-    begun = time.perf_counter()
+    start = time.perf_counter()
     total = network(images).sum()
     middle = time.perf_counter()
     total.backward()
-    return (middle - begun) / len(images), (time.perf_counter() - middle) / len(images)
+    return (middle - start) / len(images), (time.perf_counter() - middle) / len(images)
 
 
-def seconds(steps: Iterable[Command]) -> float:
-    """The time that steps would take one after the other, without reading images and without waiting for others."""
+def total_seconds(steps: Iterable[Command]) -> float:
+    """Estimate the time of commands one after the other, without the time to read images."""
     total = 0.0
     for step in steps:
-        forward, backward = seconds_per_image(step.work.network, step.work.id)
-        total += forward * step.work.forward + backward * step.work.backward
+        forward, backward = seconds_per_image(step.cost.network, step.cost.id)
+        total += forward * step.cost.forward + backward * step.cost.backward
     return total
 
 
-def spoken(duration: float) -> str:
-    """A time in words.
+def duration_text(duration: float) -> str:
+    """Return a time in words.
 
     Example:
-        >>> spoken(90), spoken(4000), spoken(200_000)
+        >>> duration_text(90), duration_text(4000), duration_text(200_000)
         ('2 minutes', '1.1 hours', '2.3 days')
     """
     if duration < 60:

@@ -9,10 +9,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from offaxis.data import ImageSet, limit_images, load_images
-from offaxis.data.transforms import Batches
+from offaxis.data.sources import as_batches
 from offaxis.errors import DataError
 from offaxis.evaluation import Store
 from offaxis.evaluation.summary import summarise
+from offaxis.jobs import TrainingRun
+from offaxis.networks import inference
 from offaxis.reports.figures import (
     Panel,
     Space,
@@ -28,7 +30,7 @@ from offaxis.reports.figures import (
     save_figure,
 )
 from offaxis.reports.result_tables import set_title
-from offaxis.reproduce.commands import Reproduction, TrainingRun
+from offaxis.reproduce.commands import Reproduction
 from offaxis.reproduce.tables import paper_rows, results_of
 from offaxis.training import Trained, load_run
 
@@ -37,48 +39,54 @@ FRAME = 2  # pixels, on each side of the crops that the field uses
 
 
 def head(_: Reproduction, out: Path) -> list[Path]:
-    """The diagram of the head."""
+    """Draw the diagram of the head."""
     return list(save_figure(head_diagram(), out / "head"))
 
 
 def score_histograms(chain: Reproduction, standard: TrainingRun, cosine: TrainingRun, out: Path) -> list[Path]:
-    """The largest logit of a standard network above the largest cosine of a cosine network, set by set."""
+    """Draw the largest logit of a standard network above the largest cosine of a cosine network, set by set."""
     store = Store.existing(chain.store)
     panels = []
     for run, detector, label in ((standard, "max-logit", "largest logit"), (cosine, "cosine", "largest cosine")):
         for r in results_of(chain, [run], chain.scale.shown):
             if r.detector == detector:
-                known, strange = (-store.scores(reference) for reference in r.scores)  # a score is the value, negated
+                id_values, ood_values = (
+                    -store.scores(reference) for reference in r.scores
+                )  # a score is the value, negated
+                title = "standard network" if run.head == "linear" else f"{run.head} network"
                 panels.append(
-                    Panel(f"{_called(run.head)} network", known, strange, set_title(r.id), set_title(r.ood), label)
+                    Panel(
+                        title=title,
+                        id_scores=id_values,
+                        ood_scores=ood_values,
+                        id_name=set_title(r.id),
+                        ood_name=set_title(r.ood),
+                        label=label,
+                    )
                 )
     return list(save_figure(histograms(panels), out / "histograms"))
 
 
-def _called(head: str) -> str:
-    return "standard" if head == "linear" else head
-
-
 def bars(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], out: Path) -> list[Path]:
-    """A bar for each method over each assumed set, with the deviation over the other sets and the seeds."""
+    """Draw a bar for each method over each assumed set, with the deviation over the other sets and the seeds."""
     panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
     results = results_of(chain, [run for pair in pairs for run in pair], chain.scale.frame_free)
     for s in paper_rows(summarise(results, "less-biased by assumed set")):
-        panel = panels.setdefault(f"{s.network.split()[0]}, {set_title(s.id)}", {})
+        panel = panels.setdefault(f"{s.fields.architecture}, {set_title(s.id)}", {})
         panel[s.detector] = {set_title(n): (100 * cell.mean, 100 * (cell.std or 0.0)) for n, cell in s.rows.items()}
     return list(save_figure(less_biased_bars(panels), out / "less-biased-bars"))
 
 
 def dependencies(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], out: Path) -> list[Path]:
-    """AUROC over the assumed set: of two tested sets (figure 4), of all (the supplement's), and as a matrix."""
+    """Draw AUROC over the assumed set: of two tested sets (figure 4), of all (the supplement's), and as a matrix."""
     trained, id_name = chain.scale.networks[-1], chain.scale.ids[-1]
-    runs = [run for pair in pairs for run in pair if run.trained == trained and run.id == id_name]
+    runs = [run for pair in pairs for run in pair if run.architecture == trained.architecture and run.id == id_name]
     gathered: dict[tuple[str, str | None, str], list[float]] = {}
     for r in results_of(chain, runs, chain.scale.frame_free):
-        if (r.state == "tuned" and "linear" in r.network.split()) or r.detector == "cosine":
+        if (r.state == "tuned" and r.head.get("name") == "linear") or r.detector == "cosine":
             assumed = set_title(r.assumed) if r.assumed else None
             gathered.setdefault((r.detector, assumed, set_title(r.ood)), []).append(100 * r.metrics["auroc"])
-    values = {key: float(np.mean(found)) for key, found in gathered.items()}
+    values = {key: float(np.mean(seeds)) for key, seeds in gathered.items()}
     panels: dict[str, dict[str, dict[str, float]]] = {}
     for (detector, assumed, tested), value in values.items():
         if assumed is not None:
@@ -98,12 +106,12 @@ def dependencies(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, Trainin
 def scales(
     chain: Reproduction, sweep: Mapping[tuple[str, float | None], Sequence[TrainingRun]], out: Path
 ) -> list[Path]:
-    """AUROC over the fixed scale, and what the predicted scale gives."""
+    """Draw AUROC over the fixed scale, and that of the predicted scale."""
     curves: dict[str, dict[float, float]] = {}
     predicted: dict[str, float] = {}
     for (id_name, scale), runs in sweep.items():
-        found = [r for r in results_of(chain, runs, [chain.scale.near]) if r.detector == "cosine"]
-        mean = 100 * float(np.mean([r.metrics["auroc"] for r in found]))
+        results = [r for r in results_of(chain, runs, [chain.scale.near]) if r.detector == "cosine"]
+        mean = 100 * float(np.mean([r.metrics["auroc"] for r in results]))
         if scale is None:
             predicted[set_title(id_name)] = mean
         else:
@@ -112,33 +120,47 @@ def scales(
 
 
 def spaces(chain: Reproduction, standard: TrainingRun, cosine: TrainingRun, out: Path) -> list[Path]:
-    """t-SNE of both networks' features."""
+    """Draw t-SNE of both networks' features."""
     points = chain.scale.points
-    id_test, id_train = (limit_images(load_images(standard.id, split), points) for split in ("test", "train"))
-    first, second = (limit_images(load_images(name, like=id_test), points) for name in chain.scale.shown)
-    found = []
+    id_test, id_train = (
+        limit_images(load_images(standard.id, split, root=chain.data), points) for split in ("test", "train")
+    )
+    first, second = (
+        limit_images(load_images(name, root=chain.data, like=id_test), points) for name in chain.scale.shown
+    )
+    rows = []
     for run, title in ((standard, "standard"), (cosine, "cosine")):
         network = load_run(chain.runs / run.name)
-        train, test, one, two = (_features(network, images) for images in (id_train, id_test, first, second))
-        found.append(Space(title, train, _labels(id_train), test, _labels(id_test), one, two))
+        network.classifier.to(inference.resolve_device(chain.device))
+        rows.append(
+            Space(
+                title=title,
+                train=_features(network, id_train),
+                train_labels=_labels(id_train),
+                test=_features(network, id_test),
+                test_labels=_labels(id_test),
+                first=_features(network, first),
+                second=_features(network, second),
+            )
+        )
     names = [set_title(name) for name in chain.scale.shown]
-    return list(save_figure(feature_spaces(found, names[0], names[1], limit=points), out / "tsne"))
+    return list(save_figure(feature_spaces(rows, names[0], names[1], limit=points), out / "tsne"))
 
 
-def framed_images(_: Reproduction, out: Path) -> list[Path]:
-    """Cropped images with their black frame and without it; where no such set is here, photographs with a drawn frame."""
-    found: dict[str, tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]] = {}
+def framed_images(chain: Reproduction, out: Path) -> list[Path]:
+    """Show cropped images with and without their black frame; where no such set is here, photographs with a drawn one."""
+    rows: dict[str, tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]] = {}
     for name in ("tin-crop", "lsun-crop"):
         try:
-            images = load_images(name, "test", in_memory=False)
+            images = load_images(name, "test", root=chain.data, in_memory=False)
         except DataError:
             continue
-        found[set_title(name)] = _with_and_without(images, FRAME)
-    if not found:
+        rows[set_title(name)] = _with_and_without(images, FRAME)
+    if not rows:
         pictures = load_images("photographs", "test", size=32, count=SHOWN_FRAMES).batch(torch.arange(SHOWN_FRAMES))
         padded = torch.nn.functional.pad(pictures, (2, 2, 2, 2))
-        found["photographs, framed by us"] = ([_shown(p) for p in padded], [_shown(p) for p in pictures])
-    return list(save_figure(frames(found), out / "frames"))
+        rows["photographs, framed by us"] = ([_shown(p) for p in padded], [_shown(p) for p in pictures])
+    return list(save_figure(frames(rows), out / "frames"))
 
 
 def _with_and_without(images: ImageSet, width: int) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
@@ -152,8 +174,8 @@ def _shown(image: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def _features(trained: Trained, images: ImageSet) -> NDArray[np.float32]:
-    with torch.no_grad():
-        parts = [trained.classifier.features(batch).numpy() for batch, _ in Batches(images, trained.normalise, 256)]
+    batches = as_batches(images, trained.normalise, 256)
+    parts = [outputs.features.cpu().numpy() for outputs, *_ in inference.run(trained.classifier, batches)]
     return np.concatenate(parts)
 
 

@@ -1,17 +1,18 @@
-"""Every table and figure of the paper: the commands that lead to it, and what is made of their results."""
+"""Every table and figure of the paper: the commands that compute its results, and the function that writes it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from offaxis.errors import ArgumentError
+from offaxis.jobs import ProtocolName, TrainingRun
 from offaxis.reproduce import figures as drawings
 from offaxis.reproduce import tables as tabulations
-from offaxis.reproduce.commands import Command, Reproduction, TrainingRun
+from offaxis.reproduce.commands import Command, Reproduction
 from offaxis.reproduce.settings import NetworkRecipe
 
 TUNED = ("max-softmax", "odin", "mahalanobis")
-"""What the paper compares with, on a standard network; the cosine network is given the cosine score."""
+"""What the paper compares with, on a standard network; the cosine network has the cosine score."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class PaperItem:
     Attributes:
         name: what the command line calls it.
         title: what it shows.
-        steps: the commands that lead to it, each of which can run on any machine once its networks are trained.
-        finish: (chain, folder for files) -> the files that were made.
+        steps: the commands that it needs, each of which can run on any machine once its networks are trained.
+        finish: (reproduction, folder for files) -> the files that were written.
     """
 
     name: str
@@ -32,9 +33,9 @@ class PaperItem:
 
 
 def pairs_of(chain: Reproduction, seeds: Sequence[int] | None = None) -> list[tuple[TrainingRun, TrainingRun]]:
-    """(standard, cosine) networks of every kind, ID set and seed."""
+    """Return the (standard, cosine) networks of every architecture, ID set and seed."""
     return [
-        (TrainingRun(trained, name, seed, "linear"), TrainingRun(trained, name, seed, "cosine"))
+        (trained.training(name, seed, "linear"), trained.training(name, seed, "cosine"))
         for trained in chain.scale.networks
         for name in chain.scale.ids
         for seed in (seeds or chain.scale.seeds)
@@ -42,17 +43,28 @@ def pairs_of(chain: Reproduction, seeds: Sequence[int] | None = None) -> list[tu
 
 
 def ablation_rows(trained: NetworkRecipe, id_name: str, seed: int, hidden: int = 512) -> dict[str, TrainingRun]:
-    """The ten rows of the ablation: what is taken away or put in."""
-    decayed, wide = ("--decay-head",), ("--hidden", str(hidden))
-    variants: list[tuple[str, tuple[str, ...]]] = [("linear", ()), ("linear", ("--scale", "predicted"))]
-    variants += [("cosine", ("--scale", scale, *decayed)) for scale in ("16", "32", "64", "128")]
-    variants += [("cosine", decayed), ("cosine", ()), ("cosine", (*wide, *decayed)), ("cosine", wide)]
-    return {f"row-{n}": TrainingRun(trained, id_name, seed, head, words) for n, (head, words) in enumerate(variants, 1)}
+    """Return the ten rows of the ablation: what is left out or added."""
+
+    def cosine(scale: float | None = None, hidden: int | None = None, decay_head: bool = False) -> TrainingRun:
+        return trained.training(id_name, seed, "cosine", scale=scale, hidden=hidden, decay_head=decay_head)
+
+    runs = [
+        trained.training(id_name, seed, "linear"),
+        trained.training(id_name, seed, "linear", scale="predicted"),
+        *(cosine(scale=scale, decay_head=True) for scale in (16.0, 32.0, 64.0, 128.0)),
+        cosine(decay_head=True),
+        cosine(),
+        cosine(hidden=hidden, decay_head=True),
+        cosine(hidden=hidden),
+    ]
+    return {f"row-{number}": run for number, run in enumerate(runs, 1)}
 
 
-def _both(chain: Reproduction, ood: Sequence[str], protocol: str, seeds: Sequence[int] | None = None) -> list[Command]:
-    """Train both networks of every pair; tune and test what needs it on the standard one."""
-    steps = []
+def _both(
+    chain: Reproduction, ood: Sequence[str], protocol: ProtocolName, seeds: Sequence[int] | None = None
+) -> list[Command]:
+    """Train both networks of every pair; tune and test the other detectors on the standard one."""
+    steps: list[Command] = []
     for standard, cosine in pairs_of(chain, seeds):
         steps += [chain.train(standard), chain.train(cosine)]
         steps.append(chain.evaluate([standard], ood, TUNED, protocol))
@@ -60,32 +72,42 @@ def _both(chain: Reproduction, ood: Sequence[str], protocol: str, seeds: Sequenc
     return steps
 
 
-def _classification(chain: Reproduction) -> list[Command]:
-    runs = [run for pair in pairs_of(chain) for run in pair]
+def _untuned(
+    chain: Reproduction, runs: Sequence[TrainingRun], ood: str, detector: Callable[[TrainingRun], str]
+) -> list[Command]:
+    """Train every network and test it with one detector, untuned, on one set."""
     return [
-        step
-        for run in runs
-        for step in (chain.train(run), chain.evaluate([run], ["gaussian"], ["max-softmax"], tune=False))
+        step for run in runs for step in (chain.train(run), chain.evaluate([run], [ood], [detector(run)], tune=False))
     ]
 
 
+def native_score(run: TrainingRun) -> str:
+    """Return the detector of the network's own head: max-softmax for a linear one, else the cosine."""
+    return "max-softmax" if run.head == "linear" else "cosine"
+
+
+def _classification(chain: Reproduction) -> list[Command]:
+    return _untuned(chain, [run for pair in pairs_of(chain) for run in pair], "gaussian", lambda _: "max-softmax")
+
+
 def _ablation(chain: Reproduction) -> list[Command]:
-    steps = []
-    for id_name in chain.scale.ids:
-        for seed in chain.scale.seeds:
-            for run in ablation_rows(chain.scale.networks[-1], id_name, seed, chain.scale.hidden).values():
-                score = "max-softmax" if run.head == "linear" else "cosine"
-                steps += [chain.train(run), chain.evaluate([run], [chain.scale.near], [score], tune=False)]
-    return steps
+    trained = chain.scale.networks[-1]
+    runs = [
+        run
+        for id_name in chain.scale.ids
+        for seed in chain.scale.seeds
+        for run in ablation_rows(trained, id_name, seed, chain.scale.hidden).values()
+    ]
+    return _untuned(chain, runs, chain.scale.near, native_score)
 
 
 def sweep(chain: Reproduction) -> dict[tuple[str, float | None], list[TrainingRun]]:
-    """(ID set, fixed scale or None for the predicted one) -> the networks of every seed."""
+    """Return (ID set, fixed scale or None for the predicted one) -> the networks of every seed."""
     trained = chain.scale.networks[-1]
-    variants = {scale: ("--scale", f"{scale:g}", "--decay-head") for scale in chain.scale.scales}
     return {
         (name, scale): [
-            TrainingRun(trained, name, seed, "cosine", variants.get(scale or 0.0, ())) for seed in chain.scale.seeds
+            trained.training(name, seed, "cosine", scale=scale, decay_head=scale is not None)
+            for seed in chain.scale.seeds
         ]
         for name in chain.scale.ids
         for scale in (*chain.scale.scales, None)
@@ -94,47 +116,40 @@ def sweep(chain: Reproduction) -> dict[tuple[str, float | None], list[TrainingRu
 
 def _fixed_scale(chain: Reproduction) -> list[Command]:
     runs = [run for members in sweep(chain).values() for run in members]
-    near = [chain.scale.near]
-    return [step for run in runs for step in (chain.train(run), chain.evaluate([run], near, ["cosine"], tune=False))]
+    return _untuned(chain, runs, chain.scale.near, native_score)
 
 
 def teams(chain: Reproduction) -> list[tuple[list[TrainingRun], list[TrainingRun]]]:
-    """(cosine networks, leave-out networks) for every kind of network and ID set."""
-    count = chain.scale.members
+    """Return the (cosine networks, leave-out networks) of every architecture and ID set."""
     return [
         (
-            [TrainingRun(trained, name, seed, "cosine") for seed in range(count)],
-            [
-                TrainingRun(
-                    trained,
-                    name,
-                    seed,
-                    "linear",
-                    ("--leave-out", f"{seed}/{count}"),
-                    _leave_out_options(chain, trained),
-                )
-                for seed in range(count)
-            ],
+            [trained.training(name, seed, "cosine") for seed in range(chain.scale.members)],
+            [_leave_out_run(chain, trained, name, seed) for seed in range(chain.scale.members)],
         )
         for trained in chain.scale.networks
         for name in chain.scale.ids
     ]
 
 
-def _leave_out_options(chain: Reproduction, trained: NetworkRecipe) -> tuple[str, ...]:
-    """As that paper trains them; its wide ResNets have dropout."""
-    dropout = ("--dropout", "0.3") if chain.scale.leave_out and trained.network.startswith("wrn") else ()
-    return (*chain.scale.leave_out, *dropout)
+def _leave_out_run(chain: Reproduction, trained: NetworkRecipe, id_name: str, member: int) -> TrainingRun:
+    """Return a leave-out network, trained as in its own paper; its wide ResNets have dropout."""
+    return trained.training(
+        id_name,
+        member,
+        "linear",
+        leave_out=(member, chain.scale.members),
+        overrides=chain.scale.leave_out,
+        dropout=chain.scale.leave_out_dropout if trained.architecture.startswith("wrn") else 0.0,
+    )
 
 
 def _ensembles(chain: Reproduction) -> list[Command]:
-    steps = []
+    steps: list[Command] = []
+    ood = chain.scale.one_vs_one
     for cosine, left_out in teams(chain):
         steps += [chain.train(run) for run in (*cosine, *left_out)]
-        steps.append(
-            chain.evaluate(cosine, chain.scale.one_vs_one, ["cosine-ensemble"], tune=False, together="ensemble")
-        )
-        steps.append(chain.evaluate(left_out, chain.scale.one_vs_one, ["leave-out"], tune=False, together="leave-out"))
+        steps.append(chain.evaluate(cosine, ood, ["cosine-ensemble"], tune=False, kind="ensemble"))
+        steps.append(chain.evaluate(left_out, ood, ["leave-out"], tune=False, kind="leave-out"))
     return steps
 
 
@@ -144,7 +159,7 @@ def _figure_pair(chain: Reproduction) -> tuple[TrainingRun, TrainingRun]:
 
 def _histograms(chain: Reproduction) -> list[Command]:
     standard, cosine = _figure_pair(chain)
-    steps = [chain.train(standard), chain.train(cosine)]
+    steps: list[Command] = [chain.train(standard), chain.train(cosine)]
     steps.append(chain.evaluate([standard], chain.scale.shown, ["max-logit"], tune=False))
     return [*steps, chain.evaluate([cosine], chain.scale.shown, ["cosine"], tune=False)]
 
@@ -239,7 +254,7 @@ ITEMS: dict[str, PaperItem] = {
 
 
 def paper_item(name: str) -> PaperItem:
-    """The item of that name."""
+    """Return the item of that name."""
     if name not in ITEMS:
         raise ArgumentError(f"Expected an item out of {', '.join(ITEMS)} but got {name!r}.")
     return ITEMS[name]

@@ -61,13 +61,13 @@ COLUMNS = tuple(field.name for field in fields(PaperCell))
 
 @cache
 def read_table(table: str) -> tuple[PaperCell, ...]:
-    """The cells of a table in the order in which they are printed."""
+    """Read the cells of a table, in the order in which they are printed."""
     text = resources.files("offaxis.reproduce").joinpath("data", f"{table}.csv").read_text(encoding="utf-8")
     return tuple(_cell(row) for row in csv.DictReader(io.StringIO(text)))
 
 
 def as_csv(cells: Iterable[PaperCell]) -> str:
-    """Cells as CSV; numbers have as many digits as they are printed with."""
+    """Return cells as CSV; numbers have as many digits as they are printed with."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -99,8 +99,8 @@ class PaperTable:
 
     Attributes:
         name: what offaxis calls it.
-        number: its number in the paper, the supplement's going on after the paper's.
-        title: what it shows, in our words.
+        number: its number in the paper; the supplement's tables are counted on from the paper's.
+        title: what it shows.
         notes: what its numbers do not say by themselves.
     """
 
@@ -175,10 +175,10 @@ TABLES: dict[str, PaperTable] = {
 
 
 def paper_table(name: str) -> list[PaperCell]:
-    """The cells of a table, in the order in which they are printed.
+    """Return the cells of a table, in the order in which they are printed.
 
     Example:
-        >>> [cell.printed for cell in table("time") if cell.method == "cosine"]
+        >>> [cell.printed for cell in paper_table("time") if cell.method == "cosine"]
         ['0.08', '0.22']
     """
     if name not in TABLES:
@@ -214,7 +214,7 @@ class Difference:
 
 
 def compare_with_paper(ours: Mapping[Key, float], name: str, network: str | None = None) -> list[Difference]:
-    """Ours, the paper's and the difference, for every number of ours that the table has too, in the table's order.
+    """Compare numbers with the paper's: ours, its and the difference, for every number that the table has, in its order.
 
     Args:
         ours: (network, id, ood, method, metric) -> value in percent.
@@ -222,7 +222,7 @@ def compare_with_paper(ours: Mapping[Key, float], name: str, network: str | None
         network: the paper's network to compare with where ours is another one, for instance a small relative.
 
     Example:
-        >>> [row] = compare({("wrn-28-10", "cifar10", "svhn", "cosine", "auroc"): 99.4}, "one-vs-one")
+        >>> [row] = compare_with_paper({("wrn-28-10", "cifar10", "svhn", "cosine", "auroc"): 99.4}, "one-vs-one")
         >>> row.paper, round(row.difference, 2)
         (99.52, -0.12)
     """

@@ -1,25 +1,67 @@
-"""How large a reproduction is: the paper's own size, or one that a laptop can carry."""
+"""How large a reproduction is: the paper's own size, or one that a laptop can compute."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from offaxis.jobs import Precision, RecipeOverrides, TrainingRun
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class NetworkRecipe:
-    """A network and the recipe that it is trained by, as the command line names them.
+    """An architecture and how it is trained.
 
     Attributes:
-        network: such as wrn-28-10.
+        architecture: such as wrn-28-10.
         recipe: a name out of RECIPES.
-        options: more words for ``offaxis train``.
+        overrides: numbers in place of the recipe's.
+        precision: of the arithmetic.
     """
 
-    network: str
+    architecture: str
     recipe: str
-    options: tuple[str, ...] = ()
+    overrides: RecipeOverrides = field(default_factory=RecipeOverrides)
+    precision: Precision = "32-true"
+
+    def training(self, id_name: str, seed: int, head: str, **variant: Any) -> TrainingRun:
+        """Return a training of this architecture.
+
+        Args:
+            id_name: the ID set.
+            seed: of the training.
+            head: a name out of HEADS.
+            **variant: more fields of TrainingRun; ``overrides`` go on top of the recipe's.
+        """
+        overrides = self.overrides.updated(variant.pop("overrides", RecipeOverrides()))
+        return TrainingRun(
+            id=id_name,
+            architecture=self.architecture,
+            head=head,
+            recipe=self.recipe,
+            overrides=overrides,
+            seed=seed,
+            precision=self.precision,
+            **variant,
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """What all evaluations of a reproduction share (see ``offaxis.jobs.EvaluationRun``).
+
+    Attributes:
+        images: at most so many images of each OOD and ID test set; None for all.
+        fit_images: at most so many training images to fit detectors on; None for all.
+        batch_size: images at a time; None for the default.
+        label: what tables call the networks; None for architecture and head.
+    """
+
+    images: int | None = None
+    fit_images: int | None = None
+    batch_size: int | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """What an item is reproduced with.
 
@@ -36,9 +78,11 @@ class Settings:
         scales: the fixed scales of the sweep.
         members: networks of an ensemble.
         hidden: units of the ablation's extra layer.
-        leave_out: more words for training the networks of a leave-out ensemble.
-        evaluation: more words for ``offaxis evaluate``.
+        leave_out: how the networks of a leave-out ensemble are trained, where it is not as the others.
+        leave_out_dropout: dropout in the wide ResNets of a leave-out ensemble.
+        evaluation: what all evaluations share.
         timed: networks whose computing time is measured.
+        batch: images of a batch whose computing time is measured.
         rounds: batches that the time is the median of.
         points: images of each kind in the figure of feature spaces.
     """
@@ -55,22 +99,27 @@ class Settings:
     scales: tuple[float, ...]
     members: int
     hidden: int
-    leave_out: tuple[str, ...]
-    evaluation: tuple[str, ...]
+    leave_out: RecipeOverrides
+    leave_out_dropout: float
+    evaluation: EvaluationSettings
     timed: tuple[str, ...]
+    batch: int
     rounds: int
     points: int
 
     def replace(self, **changes: Any) -> Self:
-        """The same scale with some values changed; those given as None stay as they are."""
+        """Return the same settings with some values changed; those given as None stay as they are."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
 def paper_settings() -> Settings:
-    """The paper's networks, epochs, sets and five seeds: weeks on a CPU, days on a GPU."""
+    """Return the paper's networks, epochs, sets and five seeds: weeks on a CPU, days on a GPU."""
     return Settings(
         name="paper",
-        networks=(NetworkRecipe("densenet-100-12", "paper-densenet"), NetworkRecipe("wrn-28-10", "paper-wide-resnet")),
+        networks=(
+            NetworkRecipe(architecture="densenet-100-12", recipe="paper-densenet"),
+            NetworkRecipe(architecture="wrn-28-10", recipe="paper-wide-resnet"),
+        ),
         ids=("cifar10", "cifar100"),
         seeds=(0, 1, 2, 3, 4),
         one_vs_one=("paper-one-vs-one", "paper-frame-free"),
@@ -81,37 +130,41 @@ def paper_settings() -> Settings:
         scales=(4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0),
         members=5,
         hidden=512,
-        leave_out=("--epochs", "100", "--batch-size", "100", "--weight-decay", "0.0005"),
-        evaluation=(),
+        leave_out=RecipeOverrides(epochs=100, batch_size=100, weight_decay=0.0005),
+        leave_out_dropout=0.3,
+        evaluation=EvaluationSettings(),
         timed=("densenet-100-12", "wrn-28-10"),
+        batch=128,
         rounds=5,
         points=400,
     )
 
 
 def laptop_settings() -> Settings:
-    """A small wide ResNet on CIFAR-10, three seeds, 2,000 images of each set: an evening on two cores."""
+    """Return a small wide ResNet on CIFAR-10, three seeds, 2,000 images of each set: an evening on two cores."""
     return paper_settings().replace(
         name="laptop",
-        networks=(NetworkRecipe("wrn-10-4-half", "laptop"),),
+        networks=(NetworkRecipe(architecture="wrn-10-4-half", recipe="laptop"),),
         ids=("cifar10",),
         seeds=(0, 1, 2),
         shown=("tin-resize", "svhn"),
         scales=(8.0, 16.0, 32.0, 64.0, 128.0),
         members=3,
-        leave_out=(),
-        evaluation=("--images", "2000", "--fit-images", "10000"),
+        leave_out=RecipeOverrides(),
+        leave_out_dropout=0.0,
+        evaluation=EvaluationSettings(images=2000, fit_images=10000),
         timed=("wrn-16-4",),
         rounds=3,
     )
 
 
 def tiny_settings() -> Settings:
-    """Seconds on embedded digits of 8x8 pixels: it shows that the chain holds, and nothing else."""
+    """Return seconds of work on embedded digits of 8x8 pixels: it shows that every step runs, and nothing else."""
     sets = ("letters", "photographs", "gaussian")
+    quick = RecipeOverrides(epochs=1, batch_size=128, crop=0)
     return paper_settings().replace(
         name="tiny",
-        networks=(NetworkRecipe("wrn-10-1-half", "laptop", ("--epochs", "1", "--batch-size", "128", "--crop", "0")),),
+        networks=(NetworkRecipe(architecture="wrn-10-1-half", recipe="laptop", overrides=quick),),
         ids=("small-digits",),
         seeds=(0, 1),
         one_vs_one=sets,
@@ -122,9 +175,11 @@ def tiny_settings() -> Settings:
         scales=(8.0, 64.0),
         members=2,
         hidden=32,
-        leave_out=(),
-        evaluation=("--images", "60", "--fit-images", "150", "--batch-size", "64"),
+        leave_out=RecipeOverrides(),
+        leave_out_dropout=0.0,
+        evaluation=EvaluationSettings(images=60, fit_images=150, batch_size=64),
         timed=("wrn-10-1",),
+        batch=4,
         rounds=1,
         points=30,
     )

@@ -7,13 +7,15 @@ import numpy as np
 
 from offaxis.data import CATALOGUE
 from offaxis.errors import EvaluationError
-from offaxis.evaluation import Result, Store
+from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.evaluation.protocols import FRAMED, POOLS
-from offaxis.evaluation.summary import Summary, View, summarise
+from offaxis.evaluation.results import NetworkFields
+from offaxis.evaluation.summary import Summary, View, largest_tests, summarise
 from offaxis.files import write_text
+from offaxis.jobs import TrainingRun
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, sets_table, slug
 from offaxis.reports.tables import Entry, Table, Value, comma_separated, latex, markdown, percent
-from offaxis.reproduce.commands import Reproduction, TrainingRun
+from offaxis.reproduce.commands import Reproduction
 from offaxis.reproduce.cost import measure_cost
 from offaxis.reproduce.paper import Key, compare_with_paper
 
@@ -30,11 +32,12 @@ def write_paper_tables(tables: Sequence[Table], out: Path) -> list[Path]:
 
 
 def classification(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], out: Path) -> list[Path]:
-    """Accuracy of both networks, mean (standard deviation over seeds)."""
-    accuracy = {record.origin: record.accuracy for record in Store.existing(chain.store).networks()}
+    """Write the accuracy of both networks, mean (standard deviation over seeds)."""
+    records = Store.existing(chain.store).networks()
+    accuracy = {record.origin: record.accuracy for record in records if record.kind == "single"}
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for standard, cosine in pairs:
-        place = (standard.trained.network, standard.id)
+        place = (standard.architecture, standard.id)
         groups.setdefault(place, []).append((accuracy[standard.name], accuracy[cosine.name]))
     rows: list[list[Entry]] = []
     ours: dict[Key, float] = {}
@@ -47,7 +50,12 @@ def classification(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, Train
         rows.append([*row, Value(len(values), str(len(values)))])
     columns = ("network", "ID", "standard %", "cosine %", "seeds")
     table = Table(
-        "classification", "Classification accuracy", columns, rows, "Mean (standard deviation over seeds).", 2
+        name="classification",
+        title="Classification accuracy",
+        columns=columns,
+        rows=rows,
+        note="Mean (standard deviation over seeds).",
+        heads=2,
     )
     return write_paper_tables([table, *beside(ours, "classification")], out)
 
@@ -55,7 +63,7 @@ def classification(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, Train
 def detection(
     chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], ood: Sequence[str], name: str, out: Path
 ) -> list[Path]:
-    """The four methods of the paper on every set, three metrics, and the paper's numbers."""
+    """Write the four methods of the paper on every set, three metrics, and the paper's numbers."""
     results = results_of(chain, [run for pair in pairs for run in pair], ood)
     view: View = "one-vs-one" if name == "one-vs-one" else "less-biased by tested set"
     tables: list[Table] = []
@@ -68,37 +76,34 @@ def detection(
 
 
 def ablation(chain: Reproduction, rows_of: Callable[..., dict[str, TrainingRun]], out: Path) -> list[Path]:
-    """AUROC of the ten variants."""
+    """Write the AUROC of the ten variants."""
     trained = chain.scale.networks[-1]
     ours: dict[Key, float] = {}
     rows: list[list[Entry]] = []
     every = {n: [rows_of(trained, n, seed, chain.scale.hidden) for seed in chain.scale.seeds] for n in chain.scale.ids}
     for name, run in every[chain.scale.ids[0]][0].items():
-        row: list[Entry] = [
-            name.removeprefix("row-"),
-            run.head,
-            " ".join(w.lstrip("-") for w in run.variant) or "as it is",
-        ]
+        row: list[Entry] = [name.removeprefix("row-"), run.head, run.variant or "default"]
         for id_name, seeds in every.items():
-            found = results_of(chain, [variants[name] for variants in seeds], [chain.scale.near])
+            results = results_of(chain, [variants[name] for variants in seeds], [chain.scale.near])
             score = "max-softmax" if run.head == "linear" else "cosine"
-            values = np.array([r.metrics["auroc"] for r in found if r.detector == score])
+            values = np.array([r.metrics["auroc"] for r in results if r.detector == score])
             row.append(_mean(values))
-            ours[trained.network, id_name, chain.scale.near, name, "auroc"] = 100 * float(values.mean())
+            ours[trained.architecture, id_name, chain.scale.near, name, "auroc"] = 100 * float(values.mean())
         rows.append(row)
     columns = ("row", "head", "variant", *(f"{set_title(n)} %" for n in chain.scale.ids))
     title = f"Ablation: AUROC on {set_title(chain.scale.near)}"
     note = "Mean (standard deviation over seeds). decay-head: weight decay on the last layer too."
-    return write_paper_tables([Table("ablation", title, columns, rows, note, 3), *beside(ours, "ablation")], out)
+    table = Table(name="ablation", title=title, columns=columns, rows=rows, note=note, heads=3)
+    return write_paper_tables([table, *beside(ours, "ablation")], out)
 
 
 def time(chain: Reproduction, out: Path) -> list[Path]:
-    """Seconds for a batch of 128 images on this machine."""
+    """Write the seconds for a batch of images on this machine."""
     rows: list[list[Entry]] = []
     ours: dict[Key, float] = {}
-    batch = 128 if chain.scale.name != "tiny" else 4
+    batch = chain.scale.batch
     for name in chain.scale.timed:
-        cost = measure_cost(name, batch, chain.scale.rounds)
+        cost = measure_cost(name, batch, chain.scale.rounds, chain.device)
         row: list[Entry] = [name]
         for method, seconds in (("mahalanobis", cost.mahalanobis), ("odin", cost.odin), ("cosine", cost.cosine)):
             row += [Value(seconds, f"{seconds:.3g}"), Value(seconds / cost.forward, f"{seconds / cost.forward:.2f}")]
@@ -106,17 +111,18 @@ def time(chain: Reproduction, out: Path) -> list[Path]:
         rows.append(row)
     columns = ("network", "Mahalanobis s", "x forward", "ODIN s", "x forward", "cosine s", "x forward")
     title = f"Seconds for a batch of {batch} images on this machine, and times a plain forward pass"
-    return write_paper_tables([Table("time", title, columns, rows), *beside(ours, "time")], out)
+    table = Table(name="time", title=title, columns=columns, rows=rows)
+    return write_paper_tables([table, *beside(ours, "time")], out)
 
 
 def ensembles(
     chain: Reproduction, teams: Sequence[tuple[list[TrainingRun], list[TrainingRun]]], out: Path
 ) -> list[Path]:
-    """The ensemble of cosines beside leave-out networks."""
+    """Write the ensemble of cosine networks beside leave-out networks."""
     tables: list[Table] = []
     ours: dict[Key, float] = {}
     results = [
-        r for team in teams for runs in team for r in results_of(chain, runs, chain.scale.one_vs_one, together=True)
+        r for team in teams for runs in team for r in results_of(chain, runs, chain.scale.one_vs_one, combined=True)
     ]
     for metric, papers in PAPERS_METRICS.items():
         chosen = summarise(results, "one-vs-one", metric)
@@ -136,36 +142,39 @@ def _mean(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Value:
 
 
 def names_of(ood: Sequence[str]) -> set[str]:
-    """The sets that names and pools stand for."""
+    """Return the sets that names and pools stand for."""
     return {name for entry in ood for name in POOLS.get(entry, (entry,))}
 
 
 def results_of(
-    chain: Reproduction, runs: Sequence[TrainingRun], ood: Sequence[str] | None = None, together: bool = False
+    chain: Reproduction, runs: Sequence[TrainingRun], ood: Sequence[str] | None = None, combined: bool = False
 ) -> list[Result]:
-    """The results of some networks on some sets, assumed sets included.
+    """Return the results of some networks on some sets, assumed sets included.
 
     Args:
         chain: whose store it is.
-        runs: the networks; with ``together`` one network made of all.
+        runs: the networks; with ``combined`` one network made of all.
         ood: names of sets or pools; None for all.
-        together: whether the runs are the members of one network.
+        combined: whether the runs are the members of one network.
 
     Raises:
         EvaluationError: there are none.
     """
     store = Store.existing(chain.store)
-    origins = {", ".join(run.name for run in runs)} if together else {run.name for run in runs}
-    keys = {record.key for record in store.networks() if record.origin in origins}
+    names = tuple(run.name for run in runs)
+    keys = {record.key for record in store.networks() if _is_of(record, names, combined)}
     sets = names_of(ood) if ood is not None else set(CATALOGUE)
-    found = [
+    results = [
         r for r in store.results() if r.weights in keys and r.ood in sets and (r.assumed is None or r.assumed in sets)
     ]
-    if not found:
-        raise EvaluationError(
-            f"There are no results of {', '.join(sorted(origins))} in {chain.store} yet: run the steps first."
-        )
-    return found
+    if not results:
+        raise EvaluationError(f"There are no results of {', '.join(names)} in {chain.store} yet: run the steps first.")
+    return largest_tests(results)
+
+
+def _is_of(record: NetworkRecord, names: tuple[str, ...], combined: bool) -> bool:
+    """Return whether a record is that of one of these runs, or of the network that they were combined into."""
+    return record.members == names if combined else record.kind == "single" and record.origin in names
 
 
 PAPERS_METRICS = {"accuracy_at_tpr95": "accuracy_at_tpr", "auroc": "auroc", "aupr_in": "aupr_in"}
@@ -174,62 +183,86 @@ PAPERS_METRICS = {"accuracy_at_tpr95": "accuracy_at_tpr", "auroc": "auroc", "aup
 _TITLES = {papers: METRIC_TITLES[metric] for metric, papers in PAPERS_METRICS.items()}
 
 
-_RELATIVES = {"wrn": "wrn-28-10", "densenet": "densenet-100-12"}
-"""How our networks' names begin -> the paper's network of that kind."""
+_RELATIVES = {"wrn-": "wrn-28-10", "densenet-": "densenet-100-12"}
+"""Beginning of an architecture's name -> the paper's network of that kind."""
 
 
 def paper_rows(summaries: Sequence[Summary]) -> list[Summary]:
-    """The paper's methods: the baseline on a standard network, ODIN and Mahalanobis tuned there, the cosine on its own.
+    """Select the paper's methods: the baseline, tuned ODIN and tuned Mahalanobis on a standard network, and the cosine.
 
-    Only networks as they are count, "wrn-10-4 linear" and "wrn-10-4 cosine": a variant is another network than the paper's.
+    Variants of a network (another scale, dropout, several combined) are left out. Where several labels remain for one
+    architecture and head, such as that of a longer training, only the default label counts.
     """
-    found = []
+    chosen: list[Summary] = []
+    labels: dict[tuple[str, str, str], set[str]] = {}
     for s in summaries:
-        head = s.network.split()[1:]
+        head = s.fields.head.get("name", "")
         baseline = s.detector == "max-softmax" or (s.detector in ("odin", "mahalanobis") and s.state == "tuned")
-        if (head == ["cosine"] and s.detector == "cosine") or (head == ["linear"] and baseline):
-            found.append(s)
-    return found
+        if _is_default(s.fields) and ((head == "cosine" and s.detector == "cosine") or (head == "linear" and baseline)):
+            chosen.append(s)
+            labels.setdefault((s.id, s.fields.architecture, head), set()).add(s.network)
+    return [
+        s
+        for s in chosen
+        if len(labels[s.id, s.fields.architecture, s.fields.head["name"]]) == 1
+        or s.network == f"{s.fields.architecture} {s.fields.head['name']}"
+    ]
+
+
+def _is_default(network: NetworkFields) -> bool:
+    """Return whether this is one network of a named architecture, with the default head and loss and without dropout."""
+    scale, hidden = network.head.get("scale"), network.head.get("hidden")
+    default_head = (
+        scale in ((None, "predicted") if network.head.get("name") == "cosine" else (None,)) and hidden is None
+    )
+    loss = network.settings.get("loss")
+    loss_name = loss.get("name") if isinstance(loss, Mapping) else loss
+    dropout = (network.settings.get("network") or {}).get("dropout")
+    changed = network.recipe.get("decay_head") or dropout or loss_name not in (None, "cross_entropy")
+    return bool(network.architecture) and network.kind == "single" and default_head and not changed
 
 
 def paper_numbers(summaries: Sequence[Summary], metric: str) -> dict[Key, float]:
-    """Our means in percent, under the paper's keys; the first word of a network's label names it."""
+    """Return our means in percent, under the paper's keys."""
     return {
-        (s.network.split()[0], s.id, ood, s.detector, metric): 100 * cell.mean
+        (s.fields.architecture, s.id, ood, s.detector, metric): 100 * cell.mean
         for s in summaries
         for ood, cell in s.rows.items()
     }
 
 
 def beside(ours: Mapping[Key, float], name: str, id_name: str = "") -> list[Table]:
-    """A table of differences to a table of the paper; none where they share no cell or no kind of network."""
-    found = []
+    """Return a table of differences to a table of the paper; none where they share no cell or no kind of network."""
+    differences = []
     for network in dict.fromkeys(key[0] for key in ours):
-        theirs = _RELATIVES.get(network.split("-")[0])
+        theirs = next((paper for start, paper in _RELATIVES.items() if network.startswith(start)), None)
         if theirs is None:
             continue
-        found += compare_with_paper({key: value for key, value in ours.items() if key[0] == network}, name, theirs)
-    if not found:
+        differences += compare_with_paper(
+            {key: value for key, value in ours.items() if key[0] == network}, name, theirs
+        )
+    if not differences:
         return []
     rows: list[list[Entry]] = [
         [d.method, d.network, set_title(d.id), set_title(d.ood), _TITLES.get(d.metric, d.metric)]
         + [Value(v, f"{v:.2f}") for v in (d.ours, d.paper)]
         + [Value(d.std, "-" if d.std is None else f"{d.std:.2f}"), Value(d.difference, f"{d.difference:+.2f}")]
-        for d in found
+        for d in differences
     ]
     columns = ("method", "network", "ID", "OOD", "metric", "ours", "paper", "paper's sd", "difference")
     note = "The paper's network is WRN-28-10 or DenseNet-BC-100-12; a smaller one is set beside its large relative."
-    return [Table(slug(name, id_name, "beside-the-paper"), "Ours beside the paper's", columns, rows, note, 5)]
+    title, name = "Ours beside the paper's", slug(name, id_name, "beside-the-paper")
+    return [Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=5)]
 
 
-def beside_view(by_metric: Mapping[str, Sequence[Summary]], view: View) -> list[Table]:
-    """The paper's numbers for one protocol of a report."""
+def beside_view(by_metric: Mapping[str, Sequence[Summary]], view: View) -> Table | None:
+    """Return the paper's numbers beside ours, for one protocol of a report; None where the paper has none."""
     ours: dict[Key, float] = {}
     for metric, summaries in by_metric.items():
         if metric in PAPERS_METRICS:
             ours |= paper_numbers(paper_rows(summaries), PAPERS_METRICS[metric])
     if view == "less-biased by assumed set" or not ours:
-        return []
+        return None
     framed = {key[2] for key in ours} & (set(FRAMED[:1]) | set(FRAMED[2:3]))
     name = "one-vs-one" if view == "one-vs-one" else "less-biased-framed" if framed else "less-biased"
-    return beside(ours, name, next(iter(ours))[1])
+    return next(iter(beside(ours, name, next(iter(ours))[1])), None)

@@ -1,1 +1,1 @@
-"""The HTTP service with its page: ``offaxis serve``."""
+"""The HTTP service and its web page: ``offaxis serve``."""

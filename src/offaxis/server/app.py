@@ -1,4 +1,4 @@
-"""The routes, and around every route: the token, who may change something, and what is counted."""
+"""The routes of the service, and the middleware around them: token, cross-site requests, request metrics."""
 
 import hmac
 import logging
@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offaxis import __version__
-from offaxis.server.body import Refusal, images_in
+from offaxis.server.body import Refusal, request_images
 from offaxis.server.service import Metrics, Service
 
 PAGE = {
@@ -36,11 +36,11 @@ log = logging.getLogger("offaxis.serve")
 
 
 def make_app(service: Service, token: str | None = None) -> FastAPI:
-    """The service as an ASGI application.
+    """Make the ASGI application of a service.
 
     Args:
-        service: model, queue and watch.
-        token: what ``Authorization: Bearer`` must hold; None for no such check. The page and /healthz are open.
+        service: model, queue and drift monitor.
+        token: the expected ``Authorization: Bearer`` token; None for no check. The page and /healthz need none.
     """
 
     @asynccontextmanager
@@ -67,42 +67,42 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
 def _add_api(app: FastAPI, service: Service) -> None:
     @app.post("/v1/predict")
     async def predict(request: Request) -> Response:
-        """One image as the body, or several as multipart/form-data -> class, p-value and verdict of each."""
+        """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each."""
         async with service.budget.body(request) as body:
-            images = await images_in(body, request.headers, service.limits)
+            images = await request_images(body, request.headers, service.limits)
             records = await service.predict(images)
-        judged = any("error" not in record for record in records)
-        return JSONResponse({"predictions": records}, 200 if judged else 422)
+        any_prediction = any("error" not in record for record in records)
+        return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
 
     @app.get("/v1/model")
     async def model() -> dict[str, Any]:
-        """Classes, preprocessing, detector, level, calibration and provenance.
+        """Describe the model: classes, preprocessing, detector, level, calibration and provenance.
 
         Where verdicts are per class (`per_class`), `threshold` and `calibration.flag_rate` are null; `class_thresholds` and
         `calibration.class_flag_rates` have an entry for each class, null where its calibration images are too few. Where
         they are not, it is the other way round.
         """
-        return service.about()
+        return service.describe()
 
     @app.get("/v1/drift")
     async def drift() -> dict[str, Any]:
-        """Whether the stream has left the training distribution, and the line that led there."""
+        """Report whether the stream has left the training distribution, with the trace of the drift monitor."""
         return service.drift()
 
     @app.post("/v1/drift/reset")
     async def reset() -> dict[str, Any]:
-        """Begin the watch anew, after an alarm was looked into."""
-        service.forget()
+        """Restart the drift monitor, after an alarm was investigated."""
+        service.reset_drift()
         return service.drift()
 
     @app.get("/healthz")
     async def health() -> dict[str, str]:
-        """Whether the service is up."""
+        """Report that the service is up."""
         return {"status": "ok"}
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Counts for Prometheus."""
+        """Report metrics in the text format of Prometheus."""
         service.metrics.queue.set(len(service.batcher.queue))
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -114,7 +114,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 class _Page:
-    """A route that sends one file."""
+    """Send one file."""
 
     def __init__(self, content: bytes, kind: str) -> None:
         self.content, self.kind = content, kind
@@ -124,46 +124,46 @@ class _Page:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Every error becomes a sentence; what is wrong inside is logged here and told to nobody."""
+    """Answer every error with a message; details of internal errors are logged, not sent."""
 
     @app.exception_handler(Refusal)
     async def refused(_: Request, error: Refusal) -> Response:
-        # The rest of a body that was refused is not read: the connection ends here.
+        # The rest of a refused body is not read: the connection ends here.
         headers = {"Connection": "close"}
         if error.retry_after is not None:
             headers["Retry-After"] = str(error.retry_after)
         return JSONResponse({"error": error.reason}, error.status, headers=headers)
 
     @app.exception_handler(ClientDisconnect)
-    async def gone(_: Request, error: ClientDisconnect) -> Response:  # noqa: ARG001 - the handler's shape
+    async def gone(_: Request, error: ClientDisconnect) -> Response:  # noqa: ARG001 - the handler's signature
         return Response(status_code=400)
 
     @app.exception_handler(404)
-    async def unknown(_: Request, error: Exception) -> Response:  # noqa: ARG001 - the handler's shape
-        return JSONResponse({"error": "There is nothing here: see /v1/model, POST /v1/predict and /v1/drift."}, 404)
+    async def unknown(_: Request, error: Exception) -> Response:  # noqa: ARG001 - the handler's signature
+        return JSONResponse({"error": "Not found: see /v1/model, POST /v1/predict and /v1/drift."}, 404)
 
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> Response:
         log.error("a request failed", exc_info=error)
-        return JSONResponse({"error": "Something went wrong inside the service."}, 500)
+        return JSONResponse({"error": "The service had an internal error."}, 500)
 
 
-LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
 
 
 class Guard:
-    """Asks for the token where there is one, refuses pages of other sites, and counts requests, statuses and latency.
+    """Check the token, refuse requests made by pages of other sites, and count requests, statuses and latency.
 
     Args:
-        app: what is inside.
-        metrics: where it counts.
+        app: the application behind the guard.
+        metrics: where requests are counted.
         routes: paths that are counted under their own name; all others are "other".
         free: paths that need no token.
-        token: what ``Authorization: Bearer`` must hold; None for no such check.
+        token: the expected ``Authorization: Bearer`` token; None for no check.
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, routes: frozenset[str], free: frozenset[str], token: str | None
+        self, app: ASGIApp, *, metrics: Metrics, routes: frozenset[str], free: frozenset[str], token: str | None
     ) -> None:
         self.app, self.metrics, self.routes, self.free = app, metrics, routes, free
         self.expected = None if token is None else f"Bearer {token}".encode()
@@ -175,7 +175,7 @@ class Guard:
             return
         began, path, status = time.perf_counter(), scope["path"], 500
 
-        async def noting(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -183,38 +183,38 @@ class Guard:
 
         headers = Headers(scope=scope)
         answer: ASGIApp = self.app
-        if path not in self.free and not self._knows(headers):
+        if path not in self.free and not self._authorised(headers):
             answer = JSONResponse({"error": "Expected a bearer token."}, 401, headers={"WWW-Authenticate": "Bearer"})
-        elif scope["method"] not in LOOKING and is_foreign(headers):
+        elif scope["method"] not in SAFE_METHODS and is_cross_site(headers):
             answer = JSONResponse(
                 {
                     "error": "Expected a request of the service's own page, or of a program, but this one was made by a page "
-                    "of another site. A proxy in between must pass the Host header on."
+                    "of another site. A proxy must forward the Host header."
                 },
                 403,
             )
         try:
-            await answer(scope, receive, noting)
+            await answer(scope, receive, send_and_note)
         finally:
             route = path if path in self.routes else "other"
             self.metrics.requests.labels(route, str(status)).inc()
             self.metrics.latency.labels(route).observe(time.perf_counter() - began)
 
-    def _knows(self, headers: Headers) -> bool:
-        """Whether the request carries the token; compared in a time that does not tell how much of it is right."""
+    def _authorised(self, headers: Headers) -> bool:
+        """Return whether the request carries the token; the comparison takes constant time."""
         if self.expected is None:
             return True
         return hmac.compare_digest(headers.get("authorization", "").encode("latin-1"), self.expected)
 
 
-def is_foreign(headers: Headers) -> bool:
-    """Whether a browser made the request for a page that is not the service's own.
+def is_cross_site(headers: Headers) -> bool:
+    """Return whether a browser made the request for a page that is not the service's own.
 
-    Browsers let any page send a POST anywhere, without showing it the answer. New ones say for whom they ask
-    (Sec-Fetch-Site, "none" where the user did), older ones name the page's origin; other programs do neither.
+    Browsers let any page send a POST anywhere, without showing it the response. New ones send the relation of the two
+    sites (Sec-Fetch-Site, "none" for a request of the user), older ones the page's origin; other programs send neither.
     """
-    asked_for = headers.get("sec-fetch-site")
-    if asked_for is not None:
-        return asked_for not in ("same-origin", "none")
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
     origin = headers.get("origin")
     return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()

@@ -1,4 +1,4 @@
-"""Requests -> batches: images that come while the network is busy go through it together afterwards."""
+"""Requests -> batches: images that arrive while the network is busy go through it together afterwards."""
 
 import asyncio
 from collections import deque
@@ -11,22 +11,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offaxis.deploy.model import Prediction
-from offaxis.server.body import Limits, busy
+from offaxis.server.body import Limits, overloaded
 
-Said = Prediction | str
-"""What is said of an image, or why nothing can be."""
-Judge = Callable[[Tensor], list[Said]]
-Waiting = tuple[NDArray[np.uint8], asyncio.Future[Said]]
+PredictionOrError = Prediction | str
+"""The prediction for an image, or why there is none."""
+PredictBatch = Callable[[Tensor], list[PredictionOrError]]
+Waiting = tuple[NDArray[np.uint8], asyncio.Future[PredictionOrError]]
 
 
 class Batcher:
     """A bounded queue in front of the network, which runs in a thread of its own.
 
-    Nothing waits for a batch to fill: an idle network takes what there is, a busy one finds a fuller queue.
+    An idle network takes the images that are in the queue without waiting for a full batch.
+
+    Args:
+        predict_batch: pixels (N, c, h, w) -> N predictions or error messages; called in the thread.
+        limits: size of the queue and of a batch.
     """
 
-    def __init__(self, judge: Judge, limits: Limits) -> None:
-        self.judge, self.limits = judge, limits
+    def __init__(self, predict_batch: PredictBatch, limits: Limits) -> None:
+        self.predict_batch, self.limits = predict_batch, limits
         self.queue: deque[Waiting] = deque()
         self.batches = 0
         self._work = asyncio.Event()
@@ -39,21 +43,21 @@ class Batcher:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Finish what was taken, then stop."""
+        """Finish the queued images, then stop."""
         self._closing = True
         self._work.set()
         if self._task is not None:
             await self._task
         self._thread.shutdown()
 
-    async def predict(self, images: Sequence[NDArray[np.uint8]]) -> list[Said]:
-        """What is said of the images (c, h, w) of one request, all or none.
+    async def predict(self, images: Sequence[NDArray[np.uint8]]) -> list[PredictionOrError]:
+        """Return the predictions for the images (c, h, w) of one request.
 
         Raises:
-            Refusal: the queue cannot hold them (503).
+            Refusal: the queue has no room for all of them (503).
         """
         if len(self.queue) + len(images) > self.limits.queue:
-            raise busy(self.limits.retry_after)
+            raise overloaded(self.limits.retry_after)
         loop = asyncio.get_running_loop()
         waiting: list[Waiting] = [(pixels, loop.create_future()) for pixels in images]
         self.queue.extend(waiting)
@@ -61,7 +65,7 @@ class Batcher:
         try:
             return list(await asyncio.gather(*(future for _, future in waiting)))
         finally:
-            for _, future in waiting:  # whoever has gone is not worked for
+            for _, future in waiting:  # skip cancelled requests
                 future.cancel()
 
     async def _run(self) -> None:
@@ -71,7 +75,7 @@ class Batcher:
                 self._work.clear()
                 await self._work.wait()
                 continue
-            # A power of two: PyTorch keeps plans for every size of batch that it meets, and a few sizes are enough.
+            # A power of two: PyTorch keeps plans for every batch size that it meets, so there should be few sizes.
             size = 1 << (min(self.limits.batch, len(self.queue)).bit_length() - 1)
             taken = [self.queue.popleft() for _ in range(size)]
             taken = [entry for entry in taken if not entry[1].done()]
@@ -79,8 +83,8 @@ class Batcher:
                 continue
             pixels = torch.from_numpy(np.stack([image for image, _ in taken]))
             try:
-                predictions = await loop.run_in_executor(self._thread, self.judge, pixels)
-            except Exception as error:  # whoever asked gets it; the service goes on
+                predictions = await loop.run_in_executor(self._thread, self.predict_batch, pixels)
+            except Exception as error:  # the requests get the error; the service continues
                 for _, future in taken:
                     if not future.done():
                         future.set_exception(error)

@@ -1,4 +1,4 @@
-"""A request's body -> the bytes of its images, within the limits; what goes beyond is refused."""
+"""Request body -> the bytes of its images, within the limits of the service."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -14,21 +14,21 @@ from offaxis.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Limits:
-    """Every bound of the service; what goes beyond is refused at once, with a sentence.
+    """All limits of the service; a request beyond one is refused at once with a message.
 
-    A request that is within the limits of one must fit where all of them wait, or it would be told to try again for ever.
+    The limits over all requests must hold a request that is within the limits of one, or that request could never succeed.
 
     Attributes:
-        body_bytes: of one request.
-        bodies_bytes: of all requests that are being read or decoded, together; beyond it the answer is 503.
-        images: in one request.
-        pixels: width x height of one image, known before it is decoded.
-        seconds_to_send: for a client to send its request, and to take what it is sent.
-        seconds_to_answer: from then to the answer.
+        body_bytes: bytes of one request.
+        bodies_bytes: bytes of all requests that are being read or decoded; beyond it the answer is 503.
+        images: images in one request.
+        pixels: width x height of one image, checked before it is decoded.
+        seconds_to_send: time for a client to send its request, and to read the response.
+        seconds_to_answer: time from the complete request to the response.
         queue: images that wait for the network; beyond it the answer is 503.
         batch: images that go through the network together.
-        connections: open at a time; more are closed.
-        retry_after: seconds that a client is asked to wait after a 503.
+        connections: open connections; further ones are closed.
+        retry_after: seconds after which a client should try again after a 503.
     """
 
     body_bytes: int = 16 * 2**20
@@ -56,12 +56,12 @@ class Limits:
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a fault
-    """A request that gets a status and a sentence instead of predictions.
+    """An error response to a request.
 
     Attributes:
         status: the HTTP status.
-        reason: the sentence; it names neither paths nor code.
-        retry_after: seconds to wait, where trying again makes sense.
+        reason: the message; it reveals neither paths nor code.
+        retry_after: seconds to wait before trying again; None where that does not help.
     """
 
     def __init__(self, status: int, reason: str, retry_after: int | None = None) -> None:
@@ -69,16 +69,16 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
         self.status, self.reason, self.retry_after = status, reason, retry_after
 
 
-def busy(retry_after: int) -> Refusal:
-    """Too much is waiting already."""
-    return Refusal(503, "The service has as much to do as it can hold: try again in a moment.", retry_after)
+def overloaded(retry_after: int) -> Refusal:
+    """Return the 503 of a service at capacity."""
+    return Refusal(503, "The service is at capacity: try again in a moment.", retry_after)
 
 
 RAW = ("image/", "application/octet-stream")
 
 
 class Budget:
-    """Bytes of bodies in memory, over all requests."""
+    """Limit the bytes of request bodies in memory, over all requests."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -86,10 +86,10 @@ class Budget:
 
     @asynccontextmanager
     async def body(self, request: Request) -> AsyncIterator[bytes]:
-        """The whole body of a request; its bytes count until the block ends.
+        """Read the whole body of a request; its bytes count against the budget until the block ends.
 
         Raises:
-            Refusal: it is too long (413), comes too slowly (408), or too much is in memory (503).
+            Refusal: the body is too long (413) or arrives too slowly (408), or the budget is used up (503).
         """
         limits, parts, held = self.limits, [], 0
         declared = request.headers.get("content-length", "0")
@@ -102,13 +102,13 @@ class Budget:
                         if held + len(part) > limits.body_bytes:
                             raise _too_long(limits)
                         if self.held + len(part) > limits.bodies_bytes:
-                            raise busy(limits.retry_after)
+                            raise overloaded(limits.retry_after)
                         parts.append(part)
                         held += len(part)
                         self.held += len(part)
             except TimeoutError:
                 raise Refusal(
-                    408, f"The request took longer than {limits.seconds_to_send:g} seconds to come."
+                    408, f"The request took longer than {limits.seconds_to_send:g} seconds to arrive."
                 ) from None
             whole = b"".join(parts)
             parts.clear()
@@ -117,37 +117,37 @@ class Budget:
             self.held -= held
 
 
-async def images_in(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str, bytes]]:
-    """(name, bytes) of every image of a request, from multipart/form-data or raw.
+async def request_images(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str, bytes]]:
+    """Return (name, bytes) of every image of a request, from multipart/form-data or a raw body.
 
     Raises:
-        Refusal: there are none, too many, or the body is of another kind.
+        Refusal: there is no image (400), there are too many (413), or the content type is another (415).
     """
     kind = headers.get("content-type", "application/octet-stream").lower()
     if kind.startswith("multipart/form-data"):
-        found = await _parts(body, headers, limits)
+        images = await _parts(body, headers, limits)
     elif kind.startswith(RAW):
-        found = [("image", body)] if body else []
+        images = [("image", body)] if body else []
     else:
         raise Refusal(415, "Expected image bytes (image/*, application/octet-stream) or multipart/form-data.")
-    if not found:
-        raise Refusal(400, "Expected at least one image but the request holds none.")
-    return found
+    if not images:
+        raise Refusal(400, "Expected at least one image but the request has none.")
+    return images
 
 
 async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str, bytes]]:
     async def stream() -> AsyncGenerator[bytes, None]:
         for start in range(0, len(body), 2**16):
             yield body[start : start + 2**16]
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other requests run
 
     parser = MultiPartParser(headers, stream(), max_files=limits.images, max_fields=limits.images)
-    parser.spool_max_size = limits.body_bytes + 1  # it is in memory already: nothing goes to disk
+    parser.spool_max_size = limits.body_bytes + 1  # the body is in memory already: write nothing to disk
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError) as error:
         if "Too many files" in str(error):
-            raise Refusal(413, f"A request may hold {limits.images} images at most.") from error
+            raise Refusal(413, f"A request may have {limits.images} images at most.") from error
         raise Refusal(400, "The multipart body is damaged.") from error
     try:
         files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
@@ -157,7 +157,7 @@ async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[st
 
 
 def _name(file: UploadFile) -> str:
-    """What the client calls a file, as text that an answer can hold: some encodings give halves of characters."""
+    """Return the client's name of a file as valid UTF-8: some encodings yield lone surrogates."""
     return (file.filename or "image")[:200].encode("utf-8", "replace").decode()
 
 

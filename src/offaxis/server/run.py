@@ -1,4 +1,4 @@
-"""The service as a process: sockets, time limits for heads, and an end that finishes what was taken."""
+"""The service as a process: sockets, time limits for clients, and a graceful shutdown."""
 
 import asyncio
 import ipaddress
@@ -9,7 +9,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from offaxis.deploy.model import Model
-from offaxis.errors import StorageError
+from offaxis.errors import ServerError
 from offaxis.server.app import make_app
 from offaxis.server.body import Limits
 from offaxis.server.service import Service
@@ -17,20 +17,30 @@ from offaxis.server.service import Service
 
 def make_server(
     model: Model,
+    *,
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str | None = None,
     limits: Limits | None = None,
     level: float = 0.01,
 ) -> uvicorn.Server:
-    """A server for a model; ``run()`` serves until SIGTERM or SIGINT and then finishes what it has taken."""
+    """Make a server for a model; ``serve`` runs it until SIGTERM or SIGINT and then finishes the open requests.
+
+    Args:
+        model: a calibrated model; it runs on the device it is on.
+        host: address to listen on.
+        port: port to listen on.
+        token: the bearer token that requests must carry; None for no check.
+        limits: sizes and times; None for the defaults.
+        level: the probability that the drift monitor ever alarms on an ID stream.
+    """
     limits = limits or Limits()
     app = make_app(Service(model, limits, level), token)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=_patient(limits),
+        http=_protocol(limits),
         ws="none",
         lifespan="on",
         log_level=logging.WARNING,
@@ -43,38 +53,39 @@ def make_server(
 
 
 def serve(server: uvicorn.Server) -> None:
-    """Serve until told to stop.
+    """Serve until SIGTERM or SIGINT.
 
     Raises:
-        StorageError: the address is taken or not ours.
+        ServerError: the port cannot be bound.
     """
     try:
         server.run()
-    except SystemExit as stop:  # uvicorn's way of saying that it could not bind
+    except SystemExit as stop:  # uvicorn exits where it cannot bind
         if stop.code:
-            raise StorageError(
-                f"Port {server.config.port} of {server.config.host} cannot be listened on: it is taken, or not ours. Choose "
-                "another with --port."
+            raise ServerError(
+                f"The service cannot listen on port {server.config.port} of {server.config.host}: the port is in use or not "
+                "permitted, or the address is not one of this machine. Choose another with --port or --host."
             ) from stop
 
 
 def is_local(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
+    """Return whether an address can be reached from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _patient(limits: Limits) -> type[H11Protocol]:
-    """Uvicorn's protocol with two bounds that it lacks: on connections, and on the time that a client may keep one waiting.
+def _protocol(limits: Limits) -> type[H11Protocol]:
+    """Return uvicorn's protocol with two limits that it lacks: on connections, and on the time a client may take.
 
-    It waits for the rest of a head, for the rest of a body whose request is answered already, and for answers to be read.
+    The time limit holds for the rest of a request's head, for the rest of a body whose request is answered already, and for
+    reading the response.
     """
 
-    class Patient(H11Protocol):
-        _hurry: asyncio.TimerHandle | None = None
-        _unread: asyncio.TimerHandle | None = None
+    class LimitedProtocol(H11Protocol):
+        _head_timer: asyncio.TimerHandle | None = None
+        _read_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -82,43 +93,43 @@ def _patient(limits: Limits) -> type[H11Protocol]:
             if len(self.connections) > limits.connections:
                 transport.abort()
                 return
-            self._await_head()
+            self._start_head_timer()
 
         def data_received(self, data: bytes) -> None:
-            super().data_received(data)  # which stops uvicorn's own clock for connections without a request
-            if self._waits():
-                self._await_head()
-            elif self._hurry is not None:
-                self._hurry.cancel()
-                self._hurry = None
+            super().data_received(data)  # which stops uvicorn's own timer for connections without a request
+            if self._idle():
+                self._start_head_timer()
+            elif self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._unread = self.loop.call_later(limits.seconds_to_send, self.transport.abort)
+            self._read_timer = self.loop.call_later(limits.seconds_to_send, self.transport.abort)
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            if self._unread is not None:
-                self._unread.cancel()
+            if self._read_timer is not None:
+                self._read_timer.cancel()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            for timer in (self._hurry, self._unread):
+            for timer in (self._head_timer, self._read_timer):
                 if timer is not None:
                     timer.cancel()
             super().connection_lost(exc)
 
-        def _waits(self) -> bool:
-            """Whether no request is being worked on."""
+        def _idle(self) -> bool:
+            """Return whether no request is in progress."""
             answered = self.cycle is not None and self.cycle.response_complete
             return answered or self.conn.their_state is h11.IDLE
 
-        def _await_head(self) -> None:
-            if self._hurry is None:
-                self._hurry = self.loop.call_later(limits.seconds_to_send, self._give_up)
+        def _start_head_timer(self) -> None:
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(limits.seconds_to_send, self._close_idle)
 
-        def _give_up(self) -> None:
-            self._hurry = None
-            if self._waits() and not self.transport.is_closing():
+        def _close_idle(self) -> None:
+            self._head_timer = None
+            if self._idle() and not self.transport.is_closing():
                 self.transport.close()
 
-    return Patient
+    return LimitedProtocol

@@ -1,4 +1,4 @@
-"""What the service knows and does, without HTTP: decoding, batching, counting, watching the stream for drift."""
+"""The service without HTTP: decoding, prediction, metrics and the drift monitor."""
 
 import asyncio
 import importlib
@@ -19,52 +19,54 @@ from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.deploy.model import Model, Prediction
 from offaxis.errors import BadOutputsError, CalibrationError, DataError, MissingPackageError
 from offaxis.networks.classifier import Classifier
-from offaxis.server.batcher import Batcher, Said
-from offaxis.server.body import Budget, Limits, Refusal, busy
+from offaxis.server.batcher import Batcher, PredictionOrError
+from offaxis.server.body import Budget, Limits, overloaded
 
 P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """Requests, latency, verdicts, p-values, queue and drift, in a registry of their own."""
+    """Prometheus metrics: requests, latency, verdicts, p-values, queue and drift, in a registry of their own."""
 
     def __init__(self) -> None:
         client = _client()
         self.registry: Any = client.CollectorRegistry()
         self._client = client
-        made = {"registry": self.registry}
-        self.requests = client.Counter("offaxis_requests", "Requests by route and status.", ["route", "status"], **made)
+        registry = {"registry": self.registry}
+        self.requests = client.Counter(
+            "offaxis_requests", "Requests by route and status.", ["route", "status"], **registry
+        )
         self.latency = client.Histogram(
             "offaxis_request_seconds",
-            "From the request's head to the answer's end.",
+            "From the head of the request to the end of the response.",
             ["route"],
             buckets=SECONDS,
-            **made,
+            **registry,
         )
-        self.verdicts = client.Counter("offaxis_verdicts", "Images by verdict.", ["verdict"], **made)
-        self.p_values = client.Histogram("offaxis_p_value", "P-values of the images.", buckets=P_VALUES, **made)
-        self.bad = client.Counter("offaxis_bad_images", "Images that could not be read or judged.", **made)
-        self.queue = client.Gauge("offaxis_queue_images", "Images that wait for the network.", **made)
-        self.wealth = client.Gauge("offaxis_drift_log10_wealth", "log10 of the stream watch's martingale.", **made)
+        self.verdicts = client.Counter("offaxis_verdicts", "Images by verdict.", ["verdict"], **registry)
+        self.p_values = client.Histogram("offaxis_p_value", "P-values of the images.", buckets=P_VALUES, **registry)
+        self.bad = client.Counter("offaxis_bad_images", "Images that could not be read or predicted.", **registry)
+        self.queue = client.Gauge("offaxis_queue_images", "Images that wait for the network.", **registry)
+        self.wealth = client.Gauge("offaxis_drift_log10_wealth", "log10 of the drift monitor's martingale.", **registry)
         self.alarm = client.Gauge(
-            "offaxis_drift_alarm", "1 once the stream has left the training distribution.", **made
+            "offaxis_drift_alarm", "1 once the stream has left the training distribution.", **registry
         )
 
-    def saw(self, prediction: Prediction) -> None:
-        """Count one image."""
+    def count(self, prediction: Prediction) -> None:
+        """Count the verdict and the p-value of one image."""
         self.verdicts.labels(prediction.verdict.value).inc()
         self.p_values.observe(prediction.p_value)
 
-    def drifted(self, drift: DriftState) -> None:
-        """Note where the stream watch stands."""
+    def set_drift(self, drift: DriftState) -> None:
+        """Set the gauges to the state of the drift monitor."""
         self.wealth.set(drift.log10_wealth)
         self.alarm.set(int(drift.alarm))
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' format."""
-        written: bytes = self._client.generate_latest(self.registry)
-        return written
+        """Return all metrics in the text format of Prometheus."""
+        text: bytes = self._client.generate_latest(self.registry)
+        return text
 
 
 def _client() -> Any:
@@ -76,57 +78,62 @@ def _client() -> Any:
         ) from error
 
 
-TRACE = 400  # points of the drift line
+TRACE = 400  # points of the drift chart
 BINS = 40
-UNJUDGED = "Expected an image that the network can judge but for this one it gives no finite numbers."
+NOT_FINITE = "Expected finite outputs of the network but for this image it gives no finite numbers."
 
 
 class Service:
-    """A model behind a bounded queue, with the watch over what it sees."""
+    """A model behind a bounded queue, with a drift monitor over all images.
+
+    Args:
+        model: a calibrated model; it runs on the device it is on.
+        limits: sizes and times; None for the defaults.
+        level: the probability that the drift monitor ever alarms on an ID stream.
+    """
 
     def __init__(self, model: Model, limits: Limits | None = None, level: float = 0.01) -> None:
         self.model, self.limits = model, limits or Limits()
         self.metrics = Metrics()
         self.budget = Budget(self.limits)
-        self.batcher = Batcher(self._judge, self.limits)
-        self.watch = DriftMonitor(model.calibration.scores, level)
-        self.trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
+        self.batcher = Batcher(self._predict_batch, self.limits)
+        self.drift_monitor = DriftMonitor(model.calibration.scores, level)
+        self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
         self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decoder")
         self._decoding = 0
 
     async def predict(self, images: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
-        """A record for each (name, bytes) of a request: what is said of the image, or why nothing is.
+        """Return a record for each (name, bytes) of a request: the prediction for the image, or the error.
 
         Raises:
-            Refusal: too much is waiting (503), or it takes too long (504 is not used: 503 asks to try again).
+            Refusal: the queue is full or the prediction takes too long (503 in both cases: it asks to try again).
         """
         try:
             async with asyncio.timeout(self.limits.seconds_to_answer):
                 decoded = await self._decode(images)
                 good = [pixels for pixels in decoded if not isinstance(pixels, str)]
-                judged = await self.batcher.predict(good) if good else []
+                predictions = iter(await self.batcher.predict(good) if good else [])
         except TimeoutError:
-            raise busy(self.limits.retry_after) from None
-        left = iter(judged)
+            raise overloaded(self.limits.retry_after) from None
         records: list[dict[str, Any]] = []
         for (name, _), pixels in zip(images, decoded, strict=True):
-            said = pixels if isinstance(pixels, str) else next(left)
-            if isinstance(said, str):
+            prediction = pixels if isinstance(pixels, str) else next(predictions)
+            if isinstance(prediction, str):
                 self.metrics.bad.inc()
-                records.append({"name": name, "error": said})
+                records.append({"name": name, "error": prediction})
                 continue
-            self.metrics.saw(said)
-            online = self.watch.add(said.score)
-            records.append({"name": name, **said.to_json(), "online_p_value": online})
-        drift = self.watch.state()
-        self.trace.append((drift.images, drift.log10_wealth))
-        self.metrics.drifted(drift)
+            self.metrics.count(prediction)
+            online = self.drift_monitor.add(prediction.score)
+            records.append({"name": name, **prediction.to_json(), "online_p_value": online})
+        drift = self.drift_monitor.state()
+        self.drift_trace.append((drift.images, drift.log10_wealth))
+        self.metrics.set_drift(drift)
         return records
 
     async def _decode(self, images: Sequence[tuple[str, bytes]]) -> list[NDArray[np.uint8] | str]:
-        """Pixels (c, h, w), or the reason why there are none, for each image; in threads, so many at a time."""
+        """Decode each image to pixels (c, h, w) or to an error message, in a few threads."""
         if self._decoding + len(images) > self.limits.queue:
-            raise busy(self.limits.retry_after)
+            raise overloaded(self.limits.retry_after)
         self._decoding += len(images)
         loop = asyncio.get_running_loop()
         try:
@@ -142,21 +149,21 @@ class Service:
         except DataError as error:
             return str(error)
 
-    def _judge(self, pixels: Tensor) -> list[Said]:
-        """What is said of each image (N, c, h, w); one that the network cannot judge costs the others nothing."""
+    def _predict_batch(self, pixels: Tensor) -> list[PredictionOrError]:
+        """Predict each image (N, c, h, w); one with outputs that are not finite gets a message, the others are not affected."""
         try:
-            return list(self.model.judge(pixels))
+            return list(self.model.predict_batch(pixels))
         except (BadOutputsError, CalibrationError):
             if len(pixels) == 1:
-                return [UNJUDGED]
-            return [said for half in pixels.chunk(2) for said in self._judge(half)]
+                return [NOT_FINITE]
+            return [prediction for half in pixels.chunk(2) for prediction in self._predict_batch(half)]
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Stop the threads that decode."""
         self._decoders.shutdown(wait=False, cancel_futures=True)
 
-    def about(self) -> dict[str, Any]:
-        """What /v1/model says."""
+    def describe(self) -> dict[str, Any]:
+        """Return the response of /v1/model."""
         model, calibration = self.model, self.model.calibration
         shown = calibration.scores if calibration.cosine is None else calibration.cosine
         counts, edges = np.histogram(shown, bins=BINS)
@@ -187,32 +194,29 @@ class Service:
         }
 
     def drift(self) -> dict[str, Any]:
-        """What /v1/drift says."""
-        return {**asdict(self.watch.state()), "trace": [list(point) for point in self.trace]}
+        """Return the response of /v1/drift."""
+        return {**asdict(self.drift_monitor.state()), "trace": [list(point) for point in self.drift_trace]}
 
-    def forget(self) -> None:
-        """Begin the watch anew."""
-        self.watch.reset()
-        self.trace.clear()
-        self.metrics.drifted(self.watch.state())
+    def reset_drift(self) -> None:
+        """Restart the drift monitor."""
+        self.drift_monitor.reset()
+        self.drift_trace.clear()
+        self.metrics.set_drift(self.drift_monitor.state())
 
 
 def _thresholds(model: Model) -> dict[str, Any]:
-    """The threshold that verdicts go by: one for all, or one for each class (None where its images are too few)."""
+    """Return the threshold of the verdicts: one for all, or one per class (None where its images are too few)."""
     calibration = model.calibration
     if not calibration.per_class:
         return {"threshold": calibration.threshold(), "class_thresholds": None, "classes_without_verdict": []}
     thresholds = calibration.class_thresholds()
-    without = [name for name, found in zip(model.classes, thresholds, strict=True) if found is None]
+    without = [name for name, limit in zip(model.classes, thresholds, strict=True) if limit is None]
     return {"threshold": None, "class_thresholds": thresholds, "classes_without_verdict": without}
 
 
 def _flag_rates(calibration: Calibration) -> dict[str, Any]:
-    """What share of new ID images is flagged in the long run: over all, or within each class that has verdicts."""
+    """Return the expected share of new ID images that is flagged: over all, or within each class that has verdicts."""
     if not calibration.per_class:
         return {"flag_rate": asdict(calibration.flag_rate()), "class_flag_rates": None}
     rates = [None if rate is None else asdict(rate) for rate in calibration.class_flag_rates()]
     return {"flag_rate": None, "class_flag_rates": rates}
-
-
-__all__ = ["Refusal", "Service"]

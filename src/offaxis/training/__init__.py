@@ -1,8 +1,8 @@
-"""Images -> trained Classifier."""
+"""Training: images -> a trained Classifier."""
 
 from offaxis.training.loop import AfterEpoch, train
-from offaxis.training.recipe import RECIPES, Recipe, laptop, paper_densenet, paper_wide_resnet
-from offaxis.training.run import Trained, load_run
+from offaxis.training.recipe import RECIPES, Recipe, laptop, paper_densenet, paper_wide_resnet, short
+from offaxis.training.run import Trained, load_run, read_run
 from offaxis.training.step import Loss, cross_entropy
 
 __all__ = [
@@ -16,5 +16,7 @@ __all__ = [
     "load_run",
     "paper_densenet",
     "paper_wide_resnet",
+    "read_run",
+    "short",
     "train",
 ]

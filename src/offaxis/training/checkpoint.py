@@ -1,4 +1,4 @@
-"""The state of a training in one safetensors file, written whole or not at all."""
+"""Checkpoints: the state of a training in one safetensors file, written whole or not at all."""
 
 import json
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from offaxis.errors import CheckpointError
 from offaxis.files import replacing
 
-FORMAT = "offaxis-checkpoint-1"
+FORMAT = "offaxis-checkpoint-2"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """Everything that the rest of a training depends on.
 
     Attributes:
         step: how many steps are done.
-        settings: what the training was started with; a training with other settings cannot go on from here.
-        progress: running sums of the epoch under way and the like, as JSON can hold it.
+        settings: what the training was started with; it can only be resumed with the same.
+        progress: running sums of the current epoch, its history and the like, as JSON can hold it.
         weights: the network's parameters and buffers by name.
         momentum: the optimiser's buffers by parameter name.
     """
@@ -55,11 +55,11 @@ def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, st
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:  # it hides the operating system's error number in its message
-        raise OSError(_errno(str(error)), str(error)) from error
+        raise OSError(_errno(str(error)), str(error), str(path)) from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
+    """Read the tensors of a safetensors file.
 
     Raises:
         CheckpointError: the file is damaged or not of this kind.
@@ -76,15 +76,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or something else.
+        CheckpointError: the file is missing, damaged, foreign or of another version.
     """
     try:
         with safe_open(path, framework="pt") as file:
             head = file.metadata() or {}
             if head.get("format") != FORMAT:
                 raise CheckpointError(
-                    f"{path} is not a checkpoint that this version can read: expected the format {FORMAT} but got "
-                    f"{head.get('format', 'none')}. Name a folder that `offaxis train` made."
+                    f"Expected a checkpoint of the format {FORMAT} but {path} has the format {head.get('format', 'none')}. "
+                    "Name a folder that this version of `offaxis train` wrote, or start the training anew in another one."
                 )
             meta = json.loads(head["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
@@ -92,25 +92,35 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"There is no checkpoint at {path}: no epoch was finished there.") from None
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(
-            f"The checkpoint {path} is damaged ({error}). It cannot be mended: delete it and start the training anew."
+            f"The checkpoint {path} is damaged ({error}). Delete it and start the training anew."
         ) from error
     parts: dict[str, dict[str, Tensor]] = {"weights": {}, "momentum": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")
         parts[part][rest] = tensor
-    return Checkpoint(meta["step"], meta["settings"], meta["progress"], parts["weights"], parts["momentum"])
+    return Checkpoint(
+        step=meta["step"],
+        settings=meta["settings"],
+        progress=meta["progress"],
+        weights=parts["weights"],
+        momentum=parts["momentum"],
+    )
 
 
-def check_settings(saved: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
-    """Refuse to go on from a checkpoint of a training with other settings, naming each that differs.
+_FREE = ("recipe.name",)
+"""Settings that may differ when a training is resumed: the numbers of the recipe decide, not what it is called."""
 
-    What an older version did not note is not compared.
+
+def check_settings(saved: dict[str, Any], requested: dict[str, Any], path: Path) -> None:
+    """Raise CheckpointError unless a training is resumed with the settings that it was started with.
+
+    The message names each setting that differs.
     """
-    before, now = _flat(saved), _flat({key: wanted.get(key) for key in saved})
+    before, now = _flat(saved), _flat(requested)
     differing = [
         f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key)
+        if before.get(key) != now.get(key) and key not in _FREE
     ]
     if differing:
         raise CheckpointError(
@@ -120,7 +130,7 @@ def check_settings(saved: dict[str, Any], wanted: dict[str, Any], path: Path) ->
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """{"recipe": {"epochs": 3}} -> {"recipe.epochs": 3}."""
+    """Flatten one level: {"recipe": {"epochs": 3}} -> {"recipe.epochs": 3}."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
@@ -128,7 +138,7 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    """Put saved weights into a network of the same shape, in place.
+    """Load saved weights into a network of the same shape, in place.
 
     Raises:
         CheckpointError: names or shapes differ.
@@ -150,14 +160,14 @@ def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
 
 
 def momentum_by_name(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's momentum buffers by the names of their parameters."""
+    """Return the optimiser's momentum buffers by the names of their parameters."""
     state = optimizer.state
     buffers = {n: state[p].get("momentum_buffer") for n, p in network.named_parameters() if p in state}
     return {name: buffer for name, buffer in buffers.items() if buffer is not None}
 
 
 def restore_momentum(network: nn.Module, optimizer: torch.optim.Optimizer, momentum: dict[str, Tensor]) -> None:
-    """Put saved momentum buffers back, each beside its parameter."""
+    """Restore saved momentum buffers, each with the memory format of its parameter."""
     for name, parameter in network.named_parameters():
         if name in momentum:
             # zeros_like keeps the memory layout of the parameter, and with it the order of floating-point sums
@@ -165,7 +175,7 @@ def restore_momentum(network: nn.Module, optimizer: torch.optim.Optimizer, momen
 
 
 def _errno(message: str) -> int:
-    """The operating system's number inside a message such as 'No space left on device (os error 28)'."""
+    """Return the error number in a message such as 'No space left on device (os error 28)'; 0 where there is none."""
     _, _, tail = message.partition("os error ")
     digits = tail.split(")")[0]
     return int(digits) if digits.isdigit() else 0

@@ -1,4 +1,4 @@
-"""Stop a training in time: when it has failed, and when it is asked to."""
+"""Stop a training in time: when its loss or its scale has failed, and when a signal requests it."""
 
 import math
 import signal
@@ -15,24 +15,24 @@ LEAST_SCALE = 0.05
 
 
 class CollapseGuard:
-    """Looks at the mean loss and scale of every few steps.
+    """Stops a training whose loss is not finite or whose scale has collapsed.
 
     Args:
-        num_classes: C; a network that knows nothing has loss ln C.
+        num_classes: C; guessing gives the loss ln C.
         window: how many steps in a row a collapsed scale is given to recover.
         clip: the recipe's gradient clipping, for the advice.
         learning_rate: the recipe's, for the advice.
     """
 
-    def __init__(self, num_classes: int, window: int, clip: float | None, learning_rate: float) -> None:
+    def __init__(self, *, num_classes: int, window: int, clip: float | None, learning_rate: float) -> None:
         self.chance = math.log(num_classes)
         self.window = window
         self.clip = clip
         self.learning_rate = learning_rate
         self.collapsed: deque[int] = deque()
 
-    def look(self, step: int, steps: int, loss: float, scale: float | None) -> None:
-        """Judge the last ``steps`` steps, which ended with ``step``, by their mean loss and mean scale.
+    def check(self, step: int, steps: int, loss: float, scale: float | None) -> None:
+        """Check the mean loss and the mean scale of the last ``steps`` steps, which ended with ``step``.
 
         Raises:
             NotFiniteError: the loss is NaN or infinite.
@@ -40,7 +40,7 @@ class CollapseGuard:
         """
         if not math.isfinite(loss):
             raise NotFiniteError(
-                f"The loss became {loss} within the {steps} steps before step {step}. Usual causes: a learning rate that "
+                f"The loss became {loss} within the {steps} steps before step {step}. Common causes: a learning rate that "
                 f"is too high (it was {self.learning_rate:g}), NaN or infinite pixels, or 16-bit precision. Try a tenth of "
                 f"the learning rate{'' if self.clip else ', gradient clipping (clip=1.5)'}, or precision 32-true."
             )
@@ -61,8 +61,8 @@ class CollapseGuard:
                 f"scale, so training would stay there. {cure}. docs/scale-collapse.md explains how it comes about."
             )
 
-    def end(self, loss: float) -> None:
-        """Say so where a whole training has taught the network nothing."""
+    def check_end(self, loss: float) -> None:
+        """Warn where the loss of the last epoch is no better than guessing."""
         if loss > 0.9 * self.chance:
             warnings.warn(
                 f"The network has learned next to nothing: its training loss ended at {loss:.3f}, and guessing gives "
@@ -73,10 +73,10 @@ class CollapseGuard:
 
 
 class StopRequest:
-    """Inside its block the first SIGINT or SIGTERM is only noted; a second one acts as it always did.
+    """Records the first SIGINT or SIGTERM inside its block instead of acting on it; a second one acts as before.
 
     Attributes:
-        number: the signal that came, or None.
+        number: the signal, or None where none has come.
     """
 
     def __init__(self) -> None:
@@ -86,10 +86,10 @@ class StopRequest:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python forbids handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+                self._before[number] = signal.signal(number, self._record)
         return self
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _record(self, number: int, _frame: FrameType | None) -> None:
         self.number = number
         self._restore()
 

@@ -1,7 +1,8 @@
-"""Train the networks of the leave-out method (Vyas et al. 2018), each with one fold of classes as outsiders."""
+"""Train the networks of the leave-out method (Vyas et al. 2018), each with one fold of classes as OOD images."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,13 @@ from offaxis.errors import ArgumentError, DetectorError
 from offaxis.heads import Outputs
 from offaxis.metrics import auroc
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import Chosen, LeaveOutEnsemble, folds, kept_classes
-from offaxis.networks.inference import eval_mode, to_network, widest
+from offaxis.networks.ensemble import LeaveOutEnsemble, SelectedEpoch, folds, kept_classes
+from offaxis.networks.inference import run, widest
 from offaxis.training.recipe import Recipe
 
 
 def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """The entropy of softmax(logits / T), in nats: (N, C) -> (N,) in [0, ln C].
+    """Compute the entropy of softmax(logits / T) in nats: (N, C) -> (N,) in [0, ln C].
 
     In float64: at T = 1000 every image lies within 1e-4 of ln C, where float32 counts in steps of 2e-7.
     """
@@ -27,25 +28,25 @@ def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def leave_out_score(logits: Tensor, temperature: float = 1000.0) -> Tensor:
-    """One network's part of the score, H(p) - max p: logits (N, C) -> (N,), larger = more OOD."""
+    """Compute one network's part of the score, H(p) - max p: logits (N, C) -> (N,), larger = more OOD."""
     return entropy(logits, temperature) - (widest(logits) / temperature).softmax(1).amax(1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SelectOn:
-    """What the epochs are compared on.
+    """The images that epochs are compared on: the one with the highest AUROC is selected.
 
     Attributes:
-        known: validation images of the ID set, of all classes, not trained on. The left-out classes count as ID: the
+        id_images: validation images of the ID set, of all classes, not trained on. The left-out classes count as ID: the
             ensemble has to accept them.
-        strange: the selecting OOD set, whose name is reported.
-        normalise: what the images go through first, as in training.
+        ood_images: the OOD validation set, whose name is reported.
+        normalise: what the images are normalised with, as in training.
         temperature: of the score; its perturbation is left out here, so that an epoch costs one forward pass.
         batch_size: images at a time.
     """
 
-    known: ImageSet
-    strange: ImageSet
+    id_images: ImageSet
+    ood_images: ImageSet
     normalise: Normalise
     temperature: float = 1000.0
     batch_size: int = 256
@@ -55,11 +56,11 @@ class BestEpoch:
     """Keeps the weights of the best epoch so far: an ``after_epoch`` for the training loop.
 
     Of equal epochs the first is kept. The weights are held in memory: a training that is resumed compares the epochs
-    from there on, and ``Chosen.compared`` says how many they were.
+    from there on, and ``SelectedEpoch.compared`` says how many they were.
 
     Args:
-        select: what the epochs are compared on.
-        kept: the classes that the network knows.
+        select: the images that epochs are compared on.
+        kept: the classes that are not left out.
     """
 
     def __init__(self, select: SelectOn, kept: Tensor) -> None:
@@ -70,31 +71,27 @@ class BestEpoch:
         self.weights: dict[str, Tensor] = {}
 
     def __call__(self, epoch: int, network: Classifier) -> None:
-        """Measure the network as it is after an epoch (from 1)."""
-        found = auroc(self._scores(network, self.select.known), self._scores(network, self.select.strange))
-        self.aurocs[epoch] = found
-        if self.best is None or found > self.aurocs[self.best]:
+        """Compute the AUROC of the network after an epoch (from 1) and keep its weights if it is the best so far."""
+        value = auroc(self._scores(network, self.select.id_images), self._scores(network, self.select.ood_images))
+        self.aurocs[epoch] = value
+        if self.best is None or value > self.aurocs[self.best]:
             self.best = epoch
             self.weights = {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
 
-    def restore(self, network: Classifier) -> Chosen:
-        """Put the best weights back into the network, and say which they were."""
+    def restore(self, network: Classifier) -> SelectedEpoch:
+        """Load the best weights into the network, and return which epoch they are of."""
         if self.best is None:
             raise DetectorError(
-                "Expected epochs to choose from but none was seen: `train` gets the choice as a fourth argument and must "
-                "call it after every epoch, as offaxis.train(..., after_epoch=...) does. A finished run that is resumed has "
-                "no epochs left."
+                "Expected epochs to select from but there was none: `train` gets a fourth argument that it must call after "
+                "every epoch, as offaxis.train(..., after_epoch=...) does. A finished run that is resumed has no epochs left."
             )
         network.load_state_dict(self.weights)
-        return Chosen(self.select.strange.name, self.best, self.aurocs[self.best], len(self.aurocs))
+        return SelectedEpoch(self.select.ood_images.name, self.best, self.aurocs[self.best], len(self.aurocs))
 
-    @torch.no_grad()
     def _scores(self, network: Classifier, images: ImageSet) -> list[float]:
-        parts = []
-        with eval_mode(network):
-            for batch in images.batches(self.select.batch_size):
-                logits = network(to_network(network, self.select.normalise(batch)))
-                parts.append(leave_out_score(logits[:, self.kept.to(logits.device)], self.select.temperature))
+        batches = (self.select.normalise(batch) for batch in images.batches(self.select.batch_size))
+        logits = (outputs.logits for outputs, _, _ in run(network, batches, check_finite=False))
+        parts = [leave_out_score(z[:, self.kept.to(z.device)], self.select.temperature) for z in logits]
         scores: list[float] = torch.cat(parts).tolist()
         return scores
 
@@ -102,14 +99,18 @@ class BestEpoch:
 class MarginEntropyLoss(nn.Module):
     """The margin-entropy loss of one network: a callable (outputs, labels) -> loss for the training loop.
 
-    The network has an output for every class, so that it trains on the data as it is; those of the left-out classes are
-    never looked at.
+    The network has an output for every class, so that it trains on all images and their labels; the outputs of the
+    left-out classes are not used.
 
     Args:
-        left_out: the classes whose images play the outsiders.
+        left_out: the classes whose images serve as OOD images.
         num_classes: C.
         weight: beta.
         margin: m, in nats.
+
+    Attributes:
+        arguments: what it was made with, for the settings of a run: ``left_out``, ``weight``, ``margin`` and ``fold``,
+            ``"k/n"`` where ``for_fold`` made it.
     """
 
     kept: Tensor
@@ -117,6 +118,8 @@ class MarginEntropyLoss(nn.Module):
 
     def __init__(self, left_out: Iterable[int], num_classes: int, weight: float = 0.2, margin: float = 0.4) -> None:
         super().__init__()
+        left_out = sorted(left_out)
+        self.arguments: dict[str, Any] = {"left_out": left_out, "weight": weight, "margin": margin, "fold": None}
         self.register_buffer("kept", kept_classes(left_out, num_classes))
         position = torch.full((num_classes,), -1)
         position[self.kept] = torch.arange(len(self.kept))
@@ -124,13 +127,19 @@ class MarginEntropyLoss(nn.Module):
         self.weight = weight
         self.margin = margin
 
+    @classmethod
+    def for_fold(cls, member: int, count: int, num_classes: int) -> Self:
+        """Return the loss of one of ``count`` networks, from 0, for the folds that ``folds(num_classes, count)`` deals."""
+        loss = cls(folds(num_classes, count)[member], num_classes)
+        loss.arguments["fold"] = f"{member}/{count}"
+        return loss
+
     def extra_repr(self) -> str:
-        """What makes it one of its kind, for the settings of a run."""
-        left_out = (self.position < 0).nonzero().flatten().tolist()
-        return f"{left_out=}, weight={self.weight}, margin={self.margin}"
+        """Return the arguments, as ``nn.Module`` shows them."""
+        return ", ".join(f"{name}={value}" for name, value in self.arguments.items() if name != "fold")
 
     def forward(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """Outputs of N images with labels (N,) -> the loss, a scalar."""
+        """Compute the loss, a scalar, of the outputs of N images with labels (N,)."""
         logits = outputs.logits[:, self.kept.to(labels.device)]
         target = self.position.to(labels.device)[labels]
         inside = (target >= 0).to(logits.dtype)
@@ -139,25 +148,24 @@ class MarginEntropyLoss(nn.Module):
         log_p = logits.log_softmax(1)
         h = -(log_p.exp() * log_p).sum(1)
         gap = (h * inside).sum() / inside.sum().clamp_min(1) - (h * outside).sum() / outside.sum().clamp_min(1)
-        both = inside.amax() * outside.amax()  # a batch without outsiders, or of outsiders alone, has no gap
+        both = inside.amax() * outside.amax()  # a batch without left-out classes, or of these alone, has no gap
         return wrong + self.weight * both * F.relu(self.margin + gap)
 
 
-def check_dealt(members: Sequence[tuple[str, str | None]], dealt: Sequence[Sequence[int]]) -> None:
-    """Refuse networks that were trained without other classes than their place says, where that is known.
+def check_folds(members: Sequence[tuple[str, dict[str, Any] | None]], dealt: Sequence[Sequence[int]]) -> None:
+    """Raise ArgumentError where a network was trained without other classes than its place requires, as far as known.
 
     Args:
-        members: for each network what to call it, and what its run calls its loss; None where that is not known.
+        members: for each network a name for the message, and the ``loss`` of its run; None where that is not known.
         dealt: the classes that the network in each place leaves out.
-
-    Raises:
-        ArgumentError: a network is not the one that belongs in its place.
     """
-    for place, ((name, known), fold) in enumerate(zip(members, dealt, strict=True)):
-        if known is not None and f"left_out={sorted(fold)}," not in known:
+    for place, ((name, loss), fold) in enumerate(zip(members, dealt, strict=True)):
+        if loss is not None and loss.get("left_out") != sorted(fold):
+            without = f" without classes {loss['left_out']}" if "left_out" in loss else ""
             raise ArgumentError(
                 f"Expected the network of offaxis train --leave-out {place}/{len(members)} in place {place}, which leaves out "
-                f"classes {sorted(fold)}, but {name} was trained with {known}. Name all {len(members)} in their order."
+                f"classes {sorted(fold)}, but {name} was trained with {loss['name']}{without}. Name all {len(members)} in "
+                "their order."
             )
 
 
@@ -169,26 +177,26 @@ def train_leave_out(
     seed: int = 0,
     select: SelectOn | None = None,
 ) -> LeaveOutEnsemble:
-    """Train one network a fold and return them together.
+    """Train one network per fold and return them as a LeaveOutEnsemble.
 
     With our training loop ``train`` is ``lambda network, loss, seed, after_epoch=None: offaxis.train(network, data,
     published_recipe(), loss=loss, seed=seed, after_epoch=after_epoch)``. Without ``select`` each network keeps its last
-    state. With it, the best epoch on an OOD validation set is kept, as published: a use of OOD samples, which
-    ``selected_on`` and ``chosen`` of the result tell, and ``LeaveOut.for_ensemble(result)`` in its ``tuned_on``. A folder that
-    ``train`` writes to holds the last state all the same. With several processes each chooses by its own batch
+    epoch. With it, the best epoch on an OOD validation set is kept, as published: a use of OOD samples, which
+    ``selected_on`` and ``selected`` of the result and ``tuned_on`` of ``LeaveOut.for_ensemble(result)`` report. A folder
+    that ``train`` writes to holds the last epoch all the same. With several processes each selects by its own batch
     normalisation: take the networks of the first.
 
     Args:
         num_classes: C.
         make: number of classes -> an untrained network.
-        train: (network, loss, seed) -> anything; trains the network in place on all images, outsiders included. With
-            ``select`` it gets a fourth argument, which it must call with (epoch, network) after each epoch.
+        train: (network, loss, seed) -> anything; trains the network in place on all images, those of the left-out classes
+            included. With ``select`` it gets a fourth argument, which it must call with (epoch, network) after each epoch.
         count: K, the number of folds.
         seed: deals the classes; network k is made and trained with seed + k.
-        select: what the epochs of each network are compared on; None keeps the last.
+        select: the images that the epochs of each network are compared on; None keeps the last.
     """
     left_out = folds(num_classes, count, seed)
-    members, chosen = [], []
+    members, selected = [], []
     for k, fold in enumerate(left_out):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed + k)
@@ -199,11 +207,11 @@ def train_leave_out(
         else:
             best = BestEpoch(select, kept_classes(fold, num_classes))
             train(member, loss, seed + k, best)
-            chosen.append(best.restore(member))
+            selected.append(best.restore(member))
         members.append(member)
-    return LeaveOutEnsemble(members, left_out, chosen)
+    return LeaveOutEnsemble(members, left_out, selected)
 
 
 def published_recipe() -> Recipe:
-    """How the paper's networks were trained; its wide ResNets have dropout 0.3."""
+    """Return the recipe of the leave-out paper; its wide ResNets have dropout 0.3."""
     return Recipe(epochs=100, batch_size=100, learning_rate=0.1, weight_decay=5e-4, clip=None)

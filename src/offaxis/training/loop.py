@@ -1,152 +1,185 @@
-"""Images -> trained Classifier: the training loop."""
+"""The training loop: images or batches -> a trained Classifier."""
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from offaxis.data import ImageSet, Normalise
-from offaxis.errors import TrainingStopped
+from offaxis.data import Normalise
+from offaxis.errors import ArgumentError, TrainingStopped
 from offaxis.heads.batch_norm import synchronise
 from offaxis.networks.classifier import Classifier
+from offaxis.networks.inference import resolve_device, run
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
+from offaxis.training.batches import TrainingBatches, make_training_batches, make_validation_batches
 from offaxis.training.checkpoint import Checkpoint
 from offaxis.training.guard import CollapseGuard, StopRequest
-from offaxis.training.plan import Plan
 from offaxis.training.recipe import Recipe, laptop
-from offaxis.training.run import RunFolder, Trained, check_images, find_earlier, settings_of
+from offaxis.training.run import RunFolder, Trained, open_run, run_record
 from offaxis.training.step import Loss, RunningMeans, Stepper, cross_entropy
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 AfterEpoch = Callable[[int, Classifier], None]
-"""(number of the epoch, from 1; the network as it is then, in eval mode) -> None."""
+"""(number of the epoch, from 1; the network after it, in eval mode) -> None."""
 
 
 def train(
     classifier: Classifier,
-    data: ImageSet,
+    data: Any,
     recipe: Recipe | None = None,
     *,
     seed: int = 0,
     out: str | Path | None = None,
     resume: bool = False,
     normalise: Normalise | None = None,
-    validation: ImageSet | None = None,
+    validation: Any = None,
     loss: Loss = cross_entropy,
     after_epoch: AfterEpoch | None = None,
+    device: str | torch.device = "auto",
     fabric: "Fabric | None" = None,
     sync_bn: bool = False,
     log_every: int | None = None,
     title: str = "training",
     quiet: bool = False,
+    command: Sequence[str] | None = None,
 ) -> Trained:
     """Train a classifier, in place.
 
     The same seed, weights and machine give the same result, bit for bit on the CPU, interrupted or not: everything
-    random is a function of the seed and the step. The first weights are the caller's: call ``torch.manual_seed`` before
+    random is a function of the seed and the step. The initial weights are the caller's: call ``torch.manual_seed`` before
     making the network.
 
     Args:
         classifier: the network, made by offaxis.networks or ``attach``.
-        data: labelled training images.
+        data: labelled training images: an ImageSet, a torch or Hugging Face dataset, a pair of tensors (images, labels);
+            or a DataLoader of (images, labels), whose batches are used unchanged: it shuffles, augments and normalises.
         recipe: epochs, batch size, learning rate and so on; ``laptop()`` if None.
         seed: of the images' order, crops, flips and dropout.
         out: a folder for checkpoints, the log and the trained weights; None keeps nothing.
-        resume: go on with the run in ``out`` if there is one.
-        normalise: mean and std; those of ``data`` if None.
-        validation: labelled images whose accuracy is measured after each epoch; they have no effect on the training.
+        resume: resume the run in ``out`` if there is one; with a DataLoader, from the end of its last finished epoch.
+        normalise: mean and std; those of ``data`` if None. Must be None with a DataLoader.
+        validation: like ``data``: labelled images whose accuracy is measured after each epoch, without effect on the
+            training.
         loss: what is minimised.
         after_epoch: called in every process with the number of each epoch, from 1, and the network in eval mode, before
             the epoch's checkpoint is written; it must not change the network. A resumed training calls it for the epochs
             that it trains itself, not for those before.
-        fabric: device, precision and processes; one device in 32 bits if None.
+        device: ``"auto"`` (CUDA, else MPS, else the CPU), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
+        fabric: device, precision and processes in place of ``device``; one device in 32 bits if None.
         sync_bn: batch normalisations of the backbone, too, take their statistics over all processes. Those of the scale
             always do.
-        log_every: steps between two lines of the log; about ten an epoch if None.
-        title: what the progress bar calls it.
+        log_every: steps between two lines of the log; about ten per epoch if None.
+        title: the title of the progress bar.
         quiet: show no progress.
+        command: the words of the command line, recorded in run.json.
 
     Raises:
-        NotFiniteError, ScaleCollapseError: training went wrong; the message says why and what helps.
+        DataError: the images or labels cannot be trained on.
+        ArgumentError: there is no such device, or it was given beside a fabric.
+        NotFiniteError, ScaleCollapseError: the training failed; the message says why and what helps.
         TrainingStopped: Ctrl-C or SIGTERM; the state is saved where there is a folder.
     """
-    recipe = recipe or laptop()
-    check_images(classifier, data, validation)
-    if fabric is None:
-        from lightning_fabric import Fabric  # takes a second to import, which `offaxis --help` need not
-
-        fabric = Fabric(accelerator="auto", devices=1)
+    fabric = _fabric_on(device) if fabric is None else _without_device(fabric, device)
     fabric.launch()
     if sync_bn:
         synchronise(classifier)
-    normalise = normalise or Normalise.from_images(data)
-    plan = Plan(len(data), recipe, seed, fabric.world_size, fabric.global_rank)
-    settings = settings_of(classifier, data, plan, normalise, loss, fabric, sync_bn)
+    batches = make_training_batches(classifier, data, recipe or laptop(), seed=seed, normalise=normalise, fabric=fabric)
+    to_validate = None if validation is None else make_validation_batches(classifier, validation, batches)
+    record = run_record(classifier, batches, loss=loss, fabric=fabric, sync_bn=sync_bn, command=command)
     folder = None if out is None else RunFolder(Path(out))
-    found = find_earlier(fabric, folder, settings, resume)
-    training = _Training(classifier, data, plan, normalise, validation, loss, fabric, folder, settings, log_every)
-    training.after_epoch = after_epoch
+    checkpoint = open_run(fabric, folder, record, resume)
+    training = _Training(
+        classifier,
+        batches,
+        validation=to_validate,
+        stepper=Stepper(classifier, batches, loss, fabric),
+        fabric=fabric,
+        folder=folder,
+        settings=record["settings"],
+        log_every=log_every,
+        after_epoch=after_epoch,
+    )
     with torch.random.fork_rng():
-        history = training.run(found, title, quiet)
-    return Trained(classifier.eval(), normalise, data.classes, tuple(history), folder.path if folder else None)
+        history = training.run(checkpoint, title, quiet)
+    return Trained(
+        classifier=classifier.eval(),
+        normalise=batches.normalise,
+        classes=batches.classes,
+        history=tuple(history),
+        folder=None if folder is None else folder.path,
+        record=record,
+    )
+
+
+def _fabric_on(device: str | torch.device) -> "Fabric":
+    """Make a Fabric of one process on a device, in 32 bits."""
+    chosen = resolve_device(device)
+    from lightning_fabric import Fabric  # takes a second to import, which `offaxis --help` need not
+
+    return Fabric(accelerator=chosen.type, devices=1 if chosen.index is None else [chosen.index])
+
+
+def _without_device(fabric: "Fabric", device: str | torch.device) -> "Fabric":
+    if device != "auto":
+        raise ArgumentError(f"Expected either `device` or `fabric`, which has its own device, but got both ({device}).")
+    return fabric
 
 
 class _Training:
-    """One training under way."""
+    """One training in progress."""
 
     def __init__(
         self,
         classifier: Classifier,
-        data: ImageSet,
-        plan: Plan,
-        normalise: Normalise,
-        validation: ImageSet | None,
-        loss: Loss,
+        batches: TrainingBatches,
+        *,
+        validation: Iterable[tuple[Tensor, Tensor]] | None,
+        stepper: Stepper,
         fabric: "Fabric",
         folder: RunFolder | None,
         settings: dict[str, Any],
         log_every: int | None,
+        after_epoch: AfterEpoch | None,
     ) -> None:
-        self.classifier, self.data, self.plan, self.normalise = classifier, data, plan, normalise
+        self.classifier, self.batches, self.plan, self.stepper = classifier, batches, batches.plan, stepper
         self.validation, self.fabric, self.folder, self.settings = validation, fabric, folder, settings
-        recipe = plan.recipe
-        self.every = log_every or max(1, min(50, plan.steps_per_epoch // 10))
-        window = max(10, min(100, plan.steps_per_epoch // 2))
-        self.watch = CollapseGuard(classifier.num_classes, window, recipe.clip, recipe.learning_rate)
+        self.after_epoch = after_epoch
+        recipe, per_epoch = self.plan.recipe, self.plan.steps_per_epoch
+        self.every = log_every or max(1, min(50, per_epoch // 10))
+        self.guard = CollapseGuard(
+            num_classes=classifier.num_classes,
+            window=max(10, min(100, per_epoch // 2)),
+            clip=recipe.clip,
+            learning_rate=recipe.learning_rate,
+        )
         self.scaled = getattr(classifier.head, "scale", None) is not None
-        self.stepper = Stepper(classifier, plan, normalise, loss, fabric)
-        self.epoch_tally = RunningMeans()
+        self.epoch_means = RunningMeans()
         self.history: list[dict[str, Any]] = []
-        self.after_epoch: AfterEpoch | None = None
 
-    def run(self, found: Checkpoint | None, title: str, quiet: bool) -> list[dict[str, Any]]:
-        """All steps that are left; returns one record an epoch."""
-        first = 0 if found is None else self._restore(found)
-        self.last = last = self.plan.steps
-        progress = Progress(title, last, quiet or not self.fabric.is_global_zero, first)
+    def run(self, checkpoint: Checkpoint | None, title: str, quiet: bool) -> list[dict[str, Any]]:
+        """Take all remaining steps; return one record per epoch."""
+        first = 0 if checkpoint is None else self._restore(checkpoint)
+        progress = Progress(title, self.plan.steps, quiet or not self.fabric.is_global_zero, first)
         with progress, StopRequest() as request:
-            self._steps(first, last, progress, request)
+            self._steps(first, progress, request)
         if self.folder is not None and self.fabric.is_global_zero:
             self.folder.finish(self.classifier)
         if self.history and self.fabric.is_global_zero:
-            self.watch.end(self.history[-1]["loss"])
+            self.guard.check_end(self.history[-1]["loss"])
         return self.history
 
-    def _steps(self, first: int, last: int, progress: Progress, request: StopRequest) -> None:
-        per_epoch = self.plan.steps_per_epoch
+    def _steps(self, first: int, progress: Progress, request: StopRequest) -> None:
+        per_epoch, last = self.plan.steps_per_epoch, self.plan.steps
         pending, since, begun = torch.zeros((), device=self.fabric.device), first, time.monotonic()
-        ahead = self.data.stream(indices for indices, _, _ in self.plan.batches(first, last))
-        assert self.data.labels is not None
-        for step, share, images in zip(range(first, last), self.plan.batches(first, last), ahead, strict=True):
-            indices, start, total = share
-            pending = pending + self.stepper.step(step, images, self.data.labels[indices], start, total)
+        for step, share in zip(range(first, last), self.batches.read(first, last), strict=True):
+            pending = pending + self.stepper.step(step, share)
             done = step + 1
             epoch_ends = done % per_epoch == 0
             if done % self.every == 0 or epoch_ends:
@@ -162,13 +195,13 @@ class _Training:
                 self._stop(request, done)
 
     def _report(self, pending: Tensor, done: int, steps: int, seconds: float, progress: Progress) -> None:
-        """Log the last steps, show them, and look whether something went wrong."""
+        """Log the last steps, show them, and check that nothing went wrong."""
         total = self.fabric.all_reduce(pending, reduce_op="sum")
         assert isinstance(total, Tensor)
-        tally = RunningMeans()
-        tally.add(total.tolist(), seconds)
-        self.epoch_tally.add(tally.sums, seconds)
-        means = tally.means(self.scaled)
+        recent = RunningMeans()
+        recent.add(total.tolist(), seconds)
+        self.epoch_means.add(recent.sums, seconds)
+        means = recent.means(self.scaled)
         record = self._record("step", done, means)
         self._log(record)
         shown = {
@@ -179,11 +212,11 @@ class _Training:
         }
         shown |= {"scale": f"{means['scale']:.2f}"} if self.scaled else {}
         progress.to(done, shown | {"images/s": f"{means['images_per_second'] or 0:.0f}"})
-        self.watch.look(done, steps, means["loss"], means["scale"])
+        self.guard.check(done, steps, means["loss"], means["scale"])
 
     def _end_epoch(self, done: int, progress: Progress) -> None:
-        record = self._record("epoch", done, self.epoch_tally.means(self.scaled))
-        record["seconds"] = round(self.epoch_tally.seconds, 3)
+        record = self._record("epoch", done, self.epoch_means.means(self.scaled))
+        record["seconds"] = round(self.epoch_means.seconds, 3)
         if self.validation is not None:
             record["validation_accuracy"] = self._accuracy(self.validation)
             progress.say(f"epoch {record['epoch']}: validation accuracy {record['validation_accuracy']:.2%}")
@@ -193,21 +226,17 @@ class _Training:
             self.classifier.eval()
             self.after_epoch(record["epoch"], self.classifier)
             self.classifier.train()
-        self.epoch_tally = RunningMeans()
+        self.epoch_means = RunningMeans()
         self._save(done)
 
-    @torch.no_grad()
-    def _accuracy(self, images: ImageSet) -> float:
-        assert images.labels is not None
-        self.classifier.eval()
-        hits = 0
-        for indices in torch.arange(len(images)).split(512):
-            batch = self.stepper.prepare(images.batch(indices).to(self.fabric.device))
-            with self.fabric.autocast():
-                predicted = self.classifier(self.fabric.strategy.precision.convert_input(batch)).argmax(1)
-            hits += int((predicted.cpu() == images.labels[indices]).sum())
-        self.classifier.train()
-        return hits / len(images)
+    def _accuracy(self, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+        hits, count = 0, 0
+        with self.fabric.autocast():
+            for outputs, _, labels in run(self.classifier, batches, check_finite=False, labels=True):
+                assert labels is not None
+                hits += int((outputs.logits.argmax(1) == labels).sum())
+                count += len(outputs.logits)
+        return hits / count
 
     def _record(self, kind: str, done: int, means: dict[str, Any]) -> dict[str, Any]:
         epoch = (done - 1) // self.plan.steps_per_epoch + 1
@@ -219,35 +248,46 @@ class _Training:
 
     def _save(self, done: int) -> None:
         if self.folder is not None and self.fabric.is_global_zero:
-            tally = self.epoch_tally
-            so_far = {"sums": tally.sums, "seconds": tally.seconds, "history": self.history}
+            means = self.epoch_means
+            so_far = {"sums": means.sums, "seconds": means.seconds, "history": self.history}
             checkpoints.save_checkpoint(self.folder.checkpoint, self.stepper.state(done, self.settings, so_far))
         self.fabric.barrier()
 
-    def _restore(self, found: Checkpoint) -> int:
+    def _restore(self, checkpoint: Checkpoint) -> int:
         assert self.folder is not None
-        checkpoints.restore(self.classifier, found.weights, self.folder.checkpoint)
-        self.stepper.restore(found)
-        self.epoch_tally = RunningMeans(list(found.progress["sums"]), found.progress["seconds"])
-        self.history = list(found.progress["history"])
-        return found.step
+        checkpoints.restore(self.classifier, checkpoint.weights, self.folder.checkpoint)
+        self.stepper.restore(checkpoint)
+        progress = checkpoint.progress
+        self.epoch_means = RunningMeans(list(progress["sums"]), progress["seconds"])
+        self.history = list(progress["history"])
+        return checkpoint.step
 
     def _must_stop(self, request: StopRequest, done: int, epoch_ends: bool) -> bool:
-        """Whether any process was asked to stop; with several, they ask each other only now and then."""
-        asked = request.number is not None
+        """Return whether any process got a signal; with several, they ask each other only when they log."""
+        requested = request.number is not None
         if self.fabric.world_size == 1 or not (done % self.every == 0 or epoch_ends):
-            return asked and self.fabric.world_size == 1
-        total = self.fabric.all_reduce(torch.tensor(float(asked), device=self.fabric.device), reduce_op="sum")
+            return requested and self.fabric.world_size == 1
+        total = self.fabric.all_reduce(torch.tensor(float(requested), device=self.fabric.device), reduce_op="sum")
         return float(total) > 0  # type: ignore[arg-type]
 
     def _stop(self, request: StopRequest, done: int) -> None:
-        if done < self.last:
+        if done == self.plan.steps:
+            return
+        if not self.batches.whole_epochs:  # else the checkpoint of the last epoch is the one to resume from
             self._save(done)
-            name = signal.Signals(request.number or signal.SIGTERM).name
-            how = (
-                f"Its state is saved: go on with offaxis train --resume and the same options, or train(..., out="
-                f"{str(self.folder.path)!r}, resume=True)."
-                if self.folder is not None
-                else "Nothing was kept, as no folder was named: train(..., out=...) makes a training that can go on."
-            )
-            raise TrainingStopped(f"Stopped by {name} after step {done} of {self.last}. {how}", request.number)
+        name = signal.Signals(request.number or signal.SIGTERM).name
+        raise TrainingStopped(
+            f"Stopped by {name} after step {done} of {self.plan.steps}. {self._how_to_resume(done)}", request.number
+        )
+
+    def _how_to_resume(self, done: int) -> str:
+        if self.folder is None:
+            return "Nothing was kept, as no folder was named: a training with train(..., out=...) can be resumed."
+        finished = done // self.plan.steps_per_epoch
+        if self.batches.whole_epochs and not finished:
+            return "Nothing was kept, as no epoch was finished: a training on a DataLoader is resumed epoch by epoch."
+        saved = f"Its state after epoch {finished} is saved" if self.batches.whole_epochs else "Its state is saved"
+        return (
+            f"{saved}: resume it with offaxis train --resume and the same options, or train(..., out="
+            f"{str(self.folder.path)!r}, resume=True)."
+        )

@@ -1,14 +1,24 @@
-"""How a network is trained: a few numbers, and functions that return the sets of them we know."""
+"""How a network is trained: a recipe's numbers, and what happens at each step as a function of seed and step alone.
 
-from dataclasses import asdict, dataclass, replace
+Nothing random is carried from one step to the next: a training that is cut off anywhere resumes from its weights, its momentum
+and the number of the step, and ends as if it had never stopped.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from offaxis.errors import ArgumentError
+import torch
+from torch import Generator, Tensor
+
+from offaxis.errors import ArgumentError, DataError
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Stochastic gradient descent with Nesterov momentum and a learning rate that falls in steps or in a line.
+    """Stochastic gradient descent with Nesterov momentum and a learning rate that falls in steps or linearly.
 
     Attributes:
         epochs: passes over the training images.
@@ -18,14 +28,15 @@ class Recipe:
         momentum: of SGD, in Nesterov's form.
         milestones: fractions of all steps after which the learning rate is multiplied by ``gamma``.
         gamma: that factor.
-        ramp: None for those steps. Else the learning rate rises from nothing over this fraction of all steps and then
-            falls in a straight line to nothing at the last: short trainings come further with it.
-        clip: a gradient more than this many times as large as usual is scaled down to that; None lets it pass. It keeps
-            the predicted scale from collapsing (docs/scale-collapse.md).
-        max_norm: the usual clipping: a gradient with a larger norm is scaled down to this one. Not needed with ``clip``.
+        ramp: None for milestones. Else the learning rate warms up linearly from 0 over this fraction of all steps and
+            then falls linearly to 0: short trainings reach a higher accuracy with it.
+        clip: relative clipping: a gradient whose norm is more than this multiple of the running mean is scaled down to
+            it; None for no clipping. It keeps the predicted scale from collapsing (docs/scale-collapse.md).
+        max_norm: ordinary clipping: a gradient with a larger norm is scaled down to this one. Not needed with ``clip``.
         decay_head: apply weight decay to the cosine weight too, as some rows of the paper's ablation do.
         crop: random crops after padding with this many black pixels on each side; 0 for none.
         flip: mirror half of the images at random; off for digits and letters.
+        name: the recipe that this one started from, a key of ``RECIPES``, for records; it makes no difference otherwise.
     """
 
     epochs: int
@@ -41,6 +52,7 @@ class Recipe:
     decay_head: bool = False
     crop: int = 4
     flip: bool = True
+    name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 2), ("crop", 0)):
@@ -66,7 +78,7 @@ class Recipe:
             raise ArgumentError(f"Expected `max_norm` to be None or a positive number but got {self.max_norm!r}.")
 
     def learning_rate_at(self, step: int, steps: int) -> float:
-        """The learning rate of step 0 <= step < steps."""
+        """Return the learning rate of step 0 <= step < steps."""
         if self.ramp is not None:
             peak = self.ramp * steps
             share = (step + 1) / peak if step + 1 < peak else (steps - step) / (steps - peak + 1)
@@ -75,32 +87,151 @@ class Recipe:
         return self.learning_rate * self.gamma**passed
 
     def replace(self, **changes: Any) -> Self:
-        """The same recipe with some numbers changed; those given as None stay as they are."""
+        """Return the recipe with some numbers changed; those given as None keep their value, and ``name`` keeps its own."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe as JSON can hold it."""
-        return {**asdict(self), "milestones": list(self.milestones)}
+        """Return the numbers of the recipe, without its name, as JSON can hold them."""
+        numbers = {**asdict(self), "milestones": list(self.milestones)}
+        del numbers["name"]
+        return numbers
 
 
 def paper_wide_resnet() -> Recipe:
-    """The paper's recipe for WRN-28-10, exactly: no clipping, so a scale collapse is possible; it is watched for."""
-    return Recipe(epochs=200, batch_size=128, weight_decay=5e-4, clip=None)
+    """Return the paper's recipe for WRN-28-10, exactly: without clipping, so that the scale may collapse; it is guarded."""
+    return Recipe(epochs=200, batch_size=128, weight_decay=5e-4, clip=None, name="paper-wide-resnet")
 
 
 def paper_densenet() -> Recipe:
-    """The paper's recipe for DenseNet-BC-100-12, exactly."""
-    return Recipe(epochs=300, batch_size=64, weight_decay=1e-4, clip=None)
+    """Return the paper's recipe for DenseNet-BC-100-12, exactly."""
+    return Recipe(epochs=300, batch_size=64, weight_decay=1e-4, clip=None, name="paper-densenet")
 
 
 def laptop() -> Recipe:
-    """Minutes on two cores, for the small relatives of the paper's networks."""
-    return Recipe(epochs=12, batch_size=128)
+    """Return the recipe for the small networks: minutes on two cores."""
+    return Recipe(epochs=12, batch_size=128, name="laptop")
 
 
 def short() -> Recipe:
-    """What docs/results.md was trained with: of some trials, the highest accuracy on held-out images for the time."""
-    return Recipe(epochs=14, batch_size=64, ramp=0.2, crop=2)
+    """Return the recipe of docs/results.md: of several trials, the highest held-out accuracy for its time."""
+    return Recipe(epochs=14, batch_size=64, ramp=0.2, crop=2, name="short")
 
 
 RECIPES = {"laptop": laptop, "short": short, "paper-wide-resnet": paper_wide_resnet, "paper-densenet": paper_densenet}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(ABC):
+    """Number of steps, learning rate and random numbers of each step.
+
+    Attributes:
+        recipe: epochs, batch size, learning rates.
+        seed: of everything random but the network's initial weights.
+        processes: how many processes share each batch.
+        rank: which of them this is, from 0.
+    """
+
+    recipe: Recipe
+    seed: int
+    processes: int = 1
+    rank: int = 0
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int:
+        """Return the number of batches per epoch."""
+
+    @property
+    def steps(self) -> int:
+        """Return the number of batches of the whole training."""
+        return self.steps_per_epoch * self.recipe.epochs
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return self.recipe.learning_rate_at(step, self.steps)
+
+    def generator(self, purpose: str, number: int) -> Generator:
+        """Return a CPU generator for one purpose at one epoch or step."""
+        return Generator().manual_seed(self.derived_seed(purpose, number))
+
+    def derived_seed(self, purpose: str, number: int) -> int:
+        """Return a 63-bit seed that depends on nothing but the plan's seed, the purpose and the number."""
+        digest = hashlib.blake2b(f"{self.seed}/{purpose}/{number}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderPlan(Plan):
+    """The plan of a training on the batches of a DataLoader, which chooses the images itself.
+
+    Attributes:
+        per_epoch: the number of batches that the loader gives per epoch.
+    """
+
+    per_epoch: int
+
+    def __post_init__(self) -> None:
+        if self.per_epoch < 1:
+            raise DataError("Expected a DataLoader that gives at least one batch but it is empty.")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return the number of batches per epoch."""
+        return self.per_epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePlan(Plan):
+    """The plan of a training on N images, which also says which of them each step sees.
+
+    Attributes:
+        images: N, the number of training images.
+    """
+
+    images: int
+
+    def __post_init__(self) -> None:
+        batch = self.recipe.batch_size
+        if batch % self.processes or batch // self.processes < 2:
+            raise DataError(
+                f"Expected a batch size that gives each of the {self.processes} processes the same number of images, at "
+                f"least 2, but got {batch}."
+            )
+        if self.images < batch:
+            raise DataError(
+                f"Expected at least as many training images as a batch has ({batch}) but got {self.images}. "
+                "Use a smaller batch size."
+            )
+
+    @property
+    def remainder(self) -> int:
+        """Return the size of an epoch's last, incomplete batch; 0 where a process would get fewer than two images."""
+        rest = self.images % self.recipe.batch_size
+        return rest - rest % self.processes if rest // self.processes >= 2 else 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return the number of batches per epoch."""
+        return self.images // self.recipe.batch_size + bool(self.remainder)
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the order (N,) in which an epoch visits the images."""
+        return torch.randperm(self.images, generator=self.generator("order", epoch))
+
+    def batch(self, order: Tensor, step: int) -> tuple[Tensor, int, int]:
+        """Return this process's indices at a step, where they begin in the global batch, and that batch's size."""
+        begin = (step % self.steps_per_epoch) * self.recipe.batch_size
+        indices = order[begin : begin + self.recipe.batch_size]
+        if len(indices) < self.recipe.batch_size:
+            indices = indices[: self.remainder]
+        share = len(indices) // self.processes
+        return indices[self.rank * share : (self.rank + 1) * share], self.rank * share, len(indices)
+
+    def batches(self, first: int, last: int) -> Iterator[tuple[Tensor, int, int]]:
+        """Iterate over what ``batch`` returns for the steps from ``first`` to before ``last``."""
+        order, of_epoch = torch.empty(0), -1
+        for step in range(first, last):
+            epoch = step // self.steps_per_epoch
+            if epoch != of_epoch:
+                order, of_epoch = self.order(epoch), epoch
+            yield self.batch(order, step)

@@ -1,19 +1,18 @@
-"""One step of training: augmentation, forward pass, gradient, clipping, update and what is logged of it."""
+"""One step of training: forward pass, loss, gradient, clipping, update and the sums that are logged."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.data import Normalise
 from offaxis.heads import Outputs
 from offaxis.networks.classifier import Classifier
 from offaxis.training import checkpoint as checkpoints
+from offaxis.training.batches import Share, TrainingBatches
 from offaxis.training.checkpoint import Checkpoint
-from offaxis.training.plan import Plan
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -23,17 +22,24 @@ Loss = Callable[[Outputs, Tensor], Tensor]
 
 
 def cross_entropy(out: Outputs, labels: Tensor) -> Tensor:
-    """The loss of the paper, and of nearly everyone."""
+    """Compute the mean cross-entropy of the logits, the loss of the paper."""
     return F.cross_entropy(out.logits, labels)
 
 
-def name_of(loss: Loss) -> str:
-    """What a run's settings call a loss: a function's name, or a module with what it was made with."""
-    return repr(loss) if isinstance(loss, nn.Module) else getattr(loss, "__name__", type(loss).__name__)
+def describe_loss(loss: Loss) -> dict[str, Any]:
+    """Describe a loss for run.json: its name and its ``arguments``, a dictionary that JSON can hold, where it has them.
+
+    A module without ``arguments`` is described by its text as well, so that one with other settings is another loss.
+    """
+    name = getattr(loss, "__name__", type(loss).__name__)
+    arguments: dict[str, Any] | None = getattr(loss, "arguments", None)
+    if arguments is None:
+        arguments = {"text": repr(loss)} if isinstance(loss, nn.Module) else {}
+    return {"name": name, **arguments}
 
 
-class _Measured(nn.Module):
-    """Forward pass, loss and what is logged of them, as one module that Fabric can wrap for several processes."""
+class _LossModule(nn.Module):
+    """Forward pass, loss and logged sums as one module, which Fabric can wrap for several processes."""
 
     def __init__(self, classifier: Classifier, loss: Loss) -> None:
         super().__init__()
@@ -47,11 +53,11 @@ class _Measured(nn.Module):
 
 
 class Stepper:
-    """A classifier with its optimiser, on its device."""
+    """Takes the steps of a training: a classifier with its optimiser, on its device."""
 
-    def __init__(self, classifier: Classifier, plan: Plan, normalise: Normalise, loss: Loss, fabric: "Fabric") -> None:
-        self.classifier, self.plan, self.normalise, self.fabric = classifier, plan, normalise, fabric
-        recipe = plan.recipe
+    def __init__(self, classifier: Classifier, batches: TrainingBatches, loss: Loss, fabric: "Fabric") -> None:
+        self.classifier, self.batches, self.plan, self.fabric = classifier, batches, batches.plan, fabric
+        recipe = self.plan.recipe
         # Small convolutional networks train faster with channels last, on the CPU too (benchmarks/memory_format.py).
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         classifier.train()
@@ -61,30 +67,23 @@ class Stepper:
             momentum=recipe.momentum,
             nesterov=recipe.momentum > 0,
         )
-        self.module, self.optimizer = fabric.setup(_Measured(classifier, loss), optimizer)
-        self.usual = None if recipe.clip is None else RelativeClip(recipe.clip, fabric.device)
+        self.module, self.optimizer = fabric.setup(_LossModule(classifier, loss), optimizer)
+        self.relative_clip = None if recipe.clip is None else RelativeClip(recipe.clip, fabric.device)
 
-    def step(self, number: int, images: Tensor, labels: Tensor, start: int, total: int) -> Tensor:
-        """Take one step.
+    def step(self, number: int, share: Share) -> Tensor:
+        """Take one step: prepare the batch, forward pass, gradient, clipping, update.
 
         Args:
             number: of the step, from 0.
-            images: this process's share of the batch, as they are read.
-            labels: theirs.
-            start: where the share begins in the batch.
-            total: the size of the batch.
+            share: this process's share of the batch, as it was read.
 
         Returns:
-            What ``measure`` gives.
+            (4,), what ``batch_sums`` computes.
         """
-        recipe, plan = self.plan.recipe, self.plan
-        images = images.to(self.fabric.device, non_blocking=True)
-        labels = labels.to(self.fabric.device, non_blocking=True)
-        images = crop_and_flip(images, recipe.crop, recipe.flip, plan.generator("augment", number), start, total)
-        images = self.prepare(images)
+        images, labels = self.batches.prepare(number, share, self.fabric.device)
         for group in self.optimizer.param_groups:
-            group["lr"] = plan.learning_rate(number)
-        torch.manual_seed(plan.derived_seed("dropout", number * plan.processes + plan.rank))
+            group["lr"] = self.plan.learning_rate(number)
+        torch.manual_seed(self.plan.derived_seed("dropout", number * self.plan.processes + self.plan.rank))
         loss, sums = self.module(images, labels)
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
@@ -93,75 +92,44 @@ class Stepper:
         measured: Tensor = sums
         return measured
 
-    def prepare(self, images: Tensor) -> Tensor:
-        """Images as they are read -> what the network takes."""
-        return self.normalise(images).contiguous(memory_format=torch.channels_last)
-
     def _clip(self) -> None:
         fixed = self.plan.recipe.max_norm
-        limits = [] if self.usual is None else [self.usual.limit()]
+        limits = [] if self.relative_clip is None else [self.relative_clip.limit()]
         limits += [] if fixed is None else [torch.tensor(fixed, device=self.fabric.device)]
         if limits:
             largest: Any = torch.stack(limits).min()  # a tensor, so that no device has to wait
             norm = self.fabric.clip_gradients(self.module, self.optimizer, max_norm=largest, error_if_nonfinite=False)
-            if self.usual is not None and norm is not None:
-                self.usual.add(norm.detach())
+            if self.relative_clip is not None and norm is not None:
+                self.relative_clip.add(norm.detach())
 
     def state(self, done: int, settings: dict[str, Any], progress: dict[str, Any]) -> Checkpoint:
-        """All that the steps to come depend on, after ``done`` steps."""
+        """Return all that the remaining steps depend on, after ``done`` steps."""
         own = {
             "precision": self.fabric.strategy.precision.state_dict(),
-            "usual_norm": None if self.usual is None else self.usual.state(),
+            "relative_clip": None if self.relative_clip is None else self.relative_clip.state(),
         }
-        momentum = checkpoints.momentum_by_name(self.classifier, self.optimizer)
-        return Checkpoint(done, settings, progress | own, self.classifier.state_dict(), momentum)
+        return Checkpoint(
+            step=done,
+            settings=settings,
+            progress=progress | own,
+            weights=self.classifier.state_dict(),
+            momentum=checkpoints.momentum_by_name(self.classifier, self.optimizer),
+        )
 
-    def restore(self, found: Checkpoint) -> None:
-        """Go on from a checkpoint whose weights are in the classifier already."""
-        checkpoints.restore_momentum(self.classifier, self.optimizer, found.momentum)
-        self.fabric.strategy.precision.load_state_dict(found.progress["precision"])
-        if self.usual is not None:
-            self.usual.restore(found.progress["usual_norm"])
-
-
-def crop_and_flip(
-    images: Tensor, padding: int, flip: bool, generator: Generator, start: int = 0, total: int | None = None
-) -> Tensor:
-    """Shift each image by up to ``padding`` pixels, filling with black, and mirror it or not, each at random.
-
-    One gather does both, whatever the type and the device of the images.
-
-    Args:
-        images: (B, c, h, w), uint8 or float in [0, 1].
-        padding: how many black pixels stand on each side of the image that the crop is taken from.
-        flip: mirror half of the images.
-        generator: where the random numbers come from, on the CPU.
-        start: where these images begin in the global batch.
-        total: the size of the global batch, None where this is all of it. Numbers are drawn for the whole, so that each
-            image meets the same ones however many processes share it.
-    """
-    if not padding and not flip:
-        return images
-    batch, channels, height, width = images.shape
-    draws = batch if total is None else total
-    ours = slice(start, start + batch)
-    offsets = torch.randint(0, 2 * padding + 1, (draws, 2), generator=generator)[ours]
-    mirrored = (torch.rand(draws, generator=generator)[ours] < 0.5) & flip
-    rows = offsets[:, :1] + torch.arange(height)
-    columns = torch.arange(width).expand(batch, width)
-    columns = offsets[:, 1:] + torch.where(mirrored[:, None], width - 1 - columns, columns)
-    flat = rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]
-    index = flat.view(batch, 1, -1).to(images.device).expand(-1, channels, -1)
-    padded = F.pad(images, (padding, padding, padding, padding))
-    return padded.flatten(2).gather(2, index).view_as(images)
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Resume from a checkpoint whose weights are in the classifier already."""
+        checkpoints.restore_momentum(self.classifier, self.optimizer, checkpoint.momentum)
+        self.fabric.strategy.precision.load_state_dict(checkpoint.progress["precision"])
+        if self.relative_clip is not None:
+            self.relative_clip.restore(checkpoint.progress["relative_clip"])
 
 
 class RelativeClip:
-    """The running mean of the gradient's norm, and the limit that follows from it.
+    """Gradient clipping relative to the running mean of the gradient's norm.
 
     The limit is ``factor`` times the mean of the norms so far (of about the last 50, later on), each counted after
-    clipping. So one bad batch, whose gradient may be ten times as large as usual, moves the weights no more than
-    ``factor`` ordinary batches would, while ordinary batches are left as they are, whatever the network's size.
+    clipping. So one bad batch, whose gradient may be ten times the average, moves the weights no more than ``factor``
+    ordinary batches would, while ordinary gradients are not clipped, whatever the network's size.
     """
 
     memory = 50
@@ -172,13 +140,13 @@ class RelativeClip:
         self.mean = torch.zeros((), device=device)
 
     def limit(self) -> Tensor:
-        """The largest norm that the next gradient may have; there is none before the first."""
+        """Return the largest norm that the next gradient may have; infinity before the first."""
         return torch.where(self.mean > 0, self.factor * self.mean, torch.inf)
 
     def add(self, norm: Tensor) -> None:
-        """Take note of a gradient's norm before clipping.
+        """Add a gradient's norm before clipping to the running mean.
 
-        A norm that is no finite number does not count: in 16 bits gradients overflow now and then, and such a step is skipped.
+        Norms that are not finite are ignored: in 16 bits gradients overflow now and then, and such a step is skipped.
         """
         clipped = torch.minimum(norm.to(self.mean), self.limit())
         counts = torch.isfinite(clipped)
@@ -187,17 +155,17 @@ class RelativeClip:
         self.mean = torch.where(counts, moved, self.mean)
 
     def state(self) -> list[float]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint keeps: the number of norms and their running mean."""
         return [int(self.count), float(self.mean)]
 
     def restore(self, state: list[float]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from what ``state`` returned."""
         self.count = torch.full_like(self.count, state[0])
         self.mean = torch.full_like(self.mean, state[1])
 
 
 def batch_sums(out: Outputs, labels: Tensor, loss: Tensor) -> Tensor:
-    """(4,): sums over a batch of loss, hits and scale, and the number of images, on the batch's device."""
+    """Compute the sums (4,) over a batch of loss, hits and scale, and the number of images, on the batch's device."""
     with torch.no_grad():
         count = loss.new_tensor(float(len(labels)))
         hits = (out.logits.argmax(1) == labels).sum().to(loss.dtype)
@@ -207,7 +175,7 @@ def batch_sums(out: Outputs, labels: Tensor, loss: Tensor) -> Tensor:
 
 @dataclass
 class RunningMeans:
-    """Sums over images of what ``measure`` gives, and the time they took."""
+    """Running sums of what ``batch_sums`` computes, and the time that the steps took."""
 
     sums: list[float] = field(default_factory=lambda: [0.0] * 4)
     seconds: float = 0.0
@@ -218,7 +186,7 @@ class RunningMeans:
         self.seconds += seconds
 
     def means(self, scaled: bool) -> dict[str, Any]:
-        """Loss, accuracy in [0, 1], mean scale (None where the head has none) and images a second."""
+        """Compute mean loss, accuracy in [0, 1], mean scale (None where the head has none) and images per second."""
         loss, hits, scale, count = self.sums
         return {
             "loss": loss / count,

@@ -1,6 +1,7 @@
-"""A results store with scores out of thin air: two networks, two seeds, four methods, three sets, both protocols."""
+"""A results store with random scores: two networks, two seeds, four methods, three sets, both protocols."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from offaxis.data import load_images
 from offaxis.data.splits import limit_images, split_validation
 from offaxis.evaluation import NetworkRecord, Result, Store
+from offaxis.evaluation.results import SetRecord
 from offaxis.metrics import all_metrics
 
 GROUPS = {"letters": "near", "photographs": "far", "gaussian": "noise"}
@@ -22,19 +24,31 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
     parts = {"small-digits": split_validation(known)}
     parts |= {name: split_validation(limit_images(load_images(name, like=known), 80)) for name in GROUPS}
     for part in parts.values():
-        store.add_set(part.key, part.about(), part.validation.numpy(), part.test.numpy())
+        store.add_set(part.key, SetRecord(part.about(), part.validation.numpy(), part.test.numpy()))
     results = []
-    for label in ("wrn-10-1 cosine", "wrn-10-1 linear"):
+    for head in ("cosine", "linear"):
+        label = f"wrn-10-1 {head}"
+        fields: dict[str, Any] = {"architecture": "wrn-10-1", "head": {"name": head, "scale": None}}
         for seed in (0, 1):
             weights = f"{label[-6:]}{seed}".encode().hex().ljust(64, "0")
             id_data = parts["small-digits"].key
             store.add_network(
                 NetworkRecord(
-                    label, seed, weights, "small-digits", id_data, 0.97 - seed / 100, 0.03, 0.004, f"run{seed}"
+                    label=label,
+                    seed=seed,
+                    weights=weights,
+                    id="small-digits",
+                    id_data=id_data,
+                    accuracy=0.97 - seed / 100,
+                    ece=0.03,
+                    aurc=0.004,
+                    origin=f"run{seed}",
+                    commands=(("offaxis", "train", "--head", head, "--out", "my run"),) if seed else (),
+                    **fields,
                 )
             )
             for method, (state, shift) in METHODS.items():
-                if method == "cosine" and label.endswith("linear"):
+                if method == "cosine" and head == "linear":
                     continue
                 for ood, group in GROUPS.items():
                     assumptions = [None] if method != "odin" else [None, *GROUPS]
@@ -42,7 +56,7 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
                         scores = [draw.normal(size=80), draw.normal(shift + 0.2 * len(ood) / 5, size=64)]
                         names = [f"scores/{weights[:16]}/{method}-{ood}-{assumed}-{side}.npz#scores" for side in "ab"]
                         for name, values in zip(names, scores, strict=True):
-                            store.add_scores(name, values)
+                            store.add_scores({name: values})
                         results.append(
                             Result(
                                 network=label,
@@ -64,6 +78,8 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
                                 images=(80, 64),
                                 scores=(names[0], names[1]),
                                 versions={"offaxis": "0.1.0", "torch": "2"},
+                                command=("offaxis", "evaluate", f"run{seed}") if seed else (),
+                                **fields,
                             )
                         )
     store.add(results)
@@ -76,6 +92,8 @@ def page(made_up: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from offaxis.reports.report import write_tables
 
     out = tmp_path_factory.mktemp("page")
-    parts = write_tables(made_up, out)
-    write_page(made_up, parts, out / "index.html", "A & B <test>", 3, lambda name, like: load_images(name, like=like))
-    return out / "index.html"
+    sections = write_tables(made_up, out)
+    path = out / "index.html"
+    load = lambda name, like: load_images(name, like=like)  # noqa: E731
+    write_page(made_up, sections, path, title="A & B <test>", thumbnails=3, load=load)
+    return path

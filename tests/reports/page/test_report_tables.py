@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,21 +14,21 @@ from offaxis.data import ImageSet, load_images
 from offaxis.errors import DataError, EvaluationError
 from offaxis.evaluation import Store
 from offaxis.evaluation.store import archive_store
-from offaxis.evaluation.summary import summarise
-from offaxis.reports.page import _dependency, _ranking, drawn, histogram, write_page
-from offaxis.reports.report import sections_of, write_tables
+from offaxis.evaluation.summary import View, summarise
+from offaxis.reports.page import _dependency, _ranking, histogram, recorded_commands, score_plots, write_page
+from offaxis.reports.report import build_sections, write_tables
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, sets_table
 from offaxis.reports.tables import Table, Value, comma_separated, escape, latex, markdown, percent
-from offaxis.reports.thumbnails import Thumbnails, strangest
+from offaxis.reports.thumbnails import Thumbnails, extreme_images
 from offaxis.reproduce.tables import beside, paper_numbers, paper_rows
 
 GROUPS = ("letters", "photographs", "gaussian")
 TABLE = Table(
-    "t",
-    "AUROC & more",
-    ("detector", "a_b", "c"),
-    [["x|y", Value(0.98765, "98.77", best=True), Value(None, "-")], ["ours", Value(1 / 3, "33.33"), "50 %"]],
-    "A note.",
+    name="t",
+    title="AUROC & more",
+    columns=("detector", "a_b", "c"),
+    rows=[["x|y", Value(0.98765, "98.77", best=True), Value(None, "-")], ["ours", Value(1 / 3, "33.33"), "50 %"]],
+    note="A note.",
 )
 
 
@@ -75,7 +76,7 @@ def test_the_tables_of_a_report(made_up: Store) -> None:
 
 def test_a_report_needs_results(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="offaxis evaluate"):
-        sections_of([], [])
+        build_sections([], [])
 
 
 def test_reports_are_rebuilt_from_a_compact_copy(made_up: Store, tmp_path: Path) -> None:
@@ -85,8 +86,8 @@ def test_reports_are_rebuilt_from_a_compact_copy(made_up: Store, tmp_path: Path)
         for one, other in zip(first.scores, second.scores, strict=True):
             assert copy.scores(one).tolist() == again.scores(other).tolist()
     write_tables(made_up, tmp_path / "a")
-    parts = write_tables(copy, tmp_path / "b")
-    write_page(copy, parts, tmp_path / "b" / "index.html", "A copy")
+    sections = write_tables(copy, tmp_path / "b")
+    write_page(copy, sections, tmp_path / "b" / "index.html", title="A copy")
     assert "made without thumbnails" in (tmp_path / "b" / "index.html").read_text()
     for file in (tmp_path / "a" / "tables").iterdir():
         if file.stem != "results":
@@ -111,22 +112,24 @@ def test_the_page_holds_everything_and_escapes_it(page: Path) -> None:
     }
     strips = data["strips"]["wrn-10-1 cosine|cosine"]
     assert all(len(strip) == 3 for strip in strips.values())
-    familiar = [p["score"] for p in strips["ID, most familiar"]]
-    assert familiar == sorted(familiar)
+    lowest, highest = ([p["score"] for p in strips[f"ID, {which} scores"]] for which in ("lowest", "highest"))
+    assert lowest == sorted(lowest)
+    assert max(lowest) <= min(highest)
     assert all(p["picture"] in data["pictures"] for strip in strips.values() for p in strip)
     assert not re.findall(r'(?:src|href)="(?!#|data:)', text)
     assert len(text) < 2_000_000
 
 
 def test_figures_name_the_metric_and_put_the_best_on_top(made_up: Store, tmp_path: Path) -> None:
-    parts = write_tables(made_up, tmp_path, ["fpr_at_tpr95", "auroc"])
-    write_page(made_up, parts, tmp_path / "index.html", "Errors")
+    sections = write_tables(made_up, tmp_path, ["fpr_at_tpr95", "auroc"])
+    write_page(made_up, sections, tmp_path / "index.html", title="Errors")
     text = (tmp_path / "index.html").read_text()
     assert "mean FPR at TPR 95 % (%); the line goes from the best set to the worst" in text
     assert "Less-biased FPR at TPR 95 % by assumed set" in text
     assert "mean AUROC" not in text
     drawing = text[text.index("Detectors by mean FPR") :]
-    order = [drawing.index(f"<!-- {s.method}, {s.network.split()[1]} -->") for s in parts[0].chapters[0].summaries]
+    summaries = sections[0].protocols[0].summaries
+    order = [drawing.index(f"<!-- {s.method}, {s.fields.head['name']} -->") for s in summaries]
     assert order == sorted(order)
 
 
@@ -141,10 +144,10 @@ def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
     both = [*results, *(replace(r, setup="other") for r in results if r.detector == "odin")]
     expected = {(s.network, s.method) for s in summarise(both)}
     assert {m for _, m in expected} > {"odin (tuned)", "odin (tuned) #2", "odin (default)", "odin (default) #2"}
-    plots = drawn(made_up, both)
+    plots = score_plots(made_up, both)
     assert {(p["network"], p["method"]) for p in plots} == expected
     assert all(len(p["sets"]) == len(GROUPS) for p in plots)
-    strips = strangest(made_up, both, Thumbnails(made_up, lambda name, like: load_images(name, like=like)), 3)
+    strips = extreme_images(made_up, both, Thumbnails(made_up, lambda name, like: load_images(name, like=like)), 3)
     assert set(strips) == {f"{n}|{m}" for n, m in expected if "(tuned)" not in m}
     dependency = str(_dependency(both, "x"))
     assert "odin, wrn-10-1 cosine" in dependency
@@ -193,10 +196,60 @@ def test_only_the_papers_rows_are_set_beside_it(made_up: Store) -> None:
 def test_variants_of_a_network_are_not_set_beside_the_paper(made_up: Store) -> None:
     results = made_up.results()
     plain = paper_rows(summarise(results))
-    names = {
-        "wrn-10-1 cosine": ("wrn-10-1 cosine scale=128 decayed", "wrn-10-1 linear + wrn-10-1 cosine", "mine"),
-        "wrn-10-1 linear": ("wrn-10-1 linear dropout=0.3", "wrn-10-1 linear leave-out"),
+    changes: dict[str, dict[str, Any]] = {
+        "scale": {"head": {"name": "cosine", "scale": 128.0}},
+        "hidden": {"head": {"name": "cosine", "scale": "predicted", "hidden": 128}},
+        "decayed": {"recipe": {"decay_head": True}},
+        "pair": {"kind": "paired", "members": ("a", "b")},
+        "own": {"architecture": ""},
+        "dropout": {"settings": {"network": {"dropout": 0.3}}},
+        "leave-out": {"settings": {"loss": {"name": "MarginEntropyLoss"}}},
+        "longer, by its label alone": {},
     }
-    variants = [replace(r, network=name) for r in results for name in names[r.network]]
+    variants = [replace(r, network=label, **change) for r in results for label, change in changes.items()]
     assert paper_rows(summarise([*results, *variants])) == plain
+    head = {"name": "cosine", "scale": "predicted", "hidden": None}
+    default: dict[str, Any] = {"head": head, "settings": {"loss": "cross_entropy"}}
+    same = [replace(r, **(default if r.head["name"] == "cosine" else {})) for r in results]
+    assert [s.title for s in paper_rows(summarise(same))] == [s.title for s in plain]
     assert len(paper_numbers(plain, "auroc")) == sum(len(s.rows) for s in plain)
+
+
+def test_published_numbers_come_from_the_caller(made_up: Store, tmp_path: Path) -> None:
+    asked = []
+
+    def published(by_metric: Any, view: View) -> Table | None:
+        asked.append((tuple(by_metric), view))
+        return TABLE if view == "one-vs-one" else None
+
+    [section] = write_tables(made_up, tmp_path, ["auroc", "aupr_in"], published)
+    assert asked == [(("auroc", "aupr_in"), "one-vs-one"), (("auroc", "aupr_in"), "less-biased by tested set")]
+    assert [p.published for p in section.protocols] == [TABLE, None, None]
+    assert (tmp_path / "tables" / "t.csv").exists()
+    write_page(made_up, [section], tmp_path / "index.html", title="With the paper's")
+    assert "AUROC &amp; more" in (tmp_path / "index.html").read_text()
+
+
+def test_the_page_shows_the_commands_that_were_recorded(made_up: Store, page: Path) -> None:
+    commands = recorded_commands(made_up.results(), made_up.networks(), made_up)
+    assert commands == [
+        "# wrn-10-1 cosine seed 0 (run0): the training command was not recorded",
+        "offaxis train --head cosine --out 'my run'",
+        "# wrn-10-1 linear seed 0 (run0): the training command was not recorded",
+        "offaxis train --head linear --out 'my run'",
+        "offaxis evaluate run1",
+        f"# {len(made_up.results()) // 2} of {len(made_up.results())} results were made in Python: no evaluation command was "
+        "recorded",
+        "offaxis report store --out report",
+    ]
+    text = page.read_text()
+    assert "offaxis train --head linear --out &#39;my run&#39;" in text
+    assert "offaxis evaluate run1" in text
+
+
+def test_every_field_and_metric_is_a_column_of_the_results(made_up: Store, tmp_path: Path) -> None:
+    write_tables(made_up, tmp_path)
+    rows = list(csv.DictReader((tmp_path / "tables" / "results.csv").read_text().splitlines()))
+    assert len(rows) == len(made_up.results())
+    assert (rows[0]["architecture"], rows[0]["head"], rows[0]["kind"]) == ("wrn-10-1", "cosine", "single")
+    assert float(rows[0]["aupr_out"]) == made_up.results()[0].metrics["aupr_out"]

@@ -1,5 +1,248 @@
-"""Many images -> a file of rows: ``offaxis score``."""
+"""Score many images: paths -> a file of rows, a summary and a sheet of the images with the highest scores."""
 
-from offaxis.deploy.scoring.run import ScoringOptions, score_images
+import hashlib
+import heapq
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-__all__ = ["ScoringOptions", "score_images"]
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from offaxis.data import TensorSet
+from offaxis.data.archive import is_archive, read_each
+from offaxis.data.decode import MAX_BYTES
+from offaxis.data.inspection import write_contact_sheet
+from offaxis.deploy import container
+from offaxis.deploy.model import Model, Verdict
+from offaxis.deploy.scoring.engines import score_units, score_with_ray
+from offaxis.deploy.scoring.rows import Journal, Row, RowWriter, format_of, write_rows
+from offaxis.deploy.scoring.sources import INSIDE, WorkUnit, files, place_of, readable, units
+from offaxis.errors import DataError, StorageError
+from offaxis.files import write_text
+from offaxis.progress import CountProgress
+
+Pixels = dict[str, NDArray[np.uint8]]
+
+
+def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any]:
+    """Return counts by verdict, class and error, and the ``top`` images with the highest scores, highest first."""
+    verdicts: Counter[str] = Counter()
+    classes: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    highest: list[tuple[float, int, str]] = []
+    for number, row in enumerate(rows):
+        if row["error"] is not None:
+            reasons[row["error"]] += 1
+            continue
+        verdicts[row["verdict"]] += 1
+        classes[row["class"]] += 1
+        entry = (row["score"], -number, row["path"])
+        if len(highest) < top:
+            heapq.heappush(highest, entry)
+        elif highest:
+            heapq.heappushpop(highest, entry)
+    return {
+        "images": sum(verdicts.values()),
+        "bad_files": sum(reasons.values()),
+        "alpha": model.calibration.alpha,
+        "detector": model.detector.name,
+        "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
+        "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
+        "reasons": dict(reasons.most_common(20)),
+        "top": [{"path": path, "score": score} for score, _, path in sorted(highest, reverse=True)],
+    }
+
+
+def sentences(summary: dict[str, Any]) -> str:
+    """Return the summary as text."""
+    images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
+    lines = [f"{images:,} images scored, {summary['bad_files']:,} files that could not be read."]
+    if images:
+        lines.append(
+            f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of images like those that "
+            f"the network was trained on, about {summary['alpha']:.1%} would be."
+        )
+        shown = list(summary["classes"].items())[:6]
+        lines.append(
+            "Classes: " + ", ".join(f"{name} {count:,}" for name, count in shown) + ("." if len(shown) < 6 else ", ...")
+        )
+    if summary["verdicts"][Verdict.TOO_FEW.value]:
+        lines.append(f"{summary['verdicts'][Verdict.TOO_FEW.value]:,} have no verdict: {Verdict.TOO_FEW.value}.")
+    lines += [f"  {count:,} x {reason}" for reason, count in list(summary["reasons"].items())[:3]]
+    return "\n".join(lines)
+
+
+def write_top_sheet(summary: dict[str, Any], model: Model, path: Path) -> bool:
+    """Write the images with the highest scores as one picture, as the network sees them; False where there are none."""
+    names = [entry["path"] for entry in summary["top"]]
+    found: Pixels = {}
+    archived: dict[str, set[str]] = {}
+    for name in names:
+        place, inside = place_of(name)
+        if inside:
+            archived.setdefault(place, set()).add(name)
+        else:
+            _keep(found, model, name, Path(place))
+    for archive, members in archived.items():
+        _keep_members(found, model, archive, members)
+    pixels = [found[name] for name in names if name in found]
+    if not pixels:
+        return False
+    write_contact_sheet(TensorSet("top", torch.from_numpy(np.stack(pixels))), path, count=len(pixels))
+    return True
+
+
+def _keep_members(found: Pixels, model: Model, archive: str, members: set[str]) -> None:
+    """Read the archive until all members are found."""
+    missing = set(members)
+    try:
+        for member, data in read_each(Path(archive), MAX_BYTES):
+            name = readable(f"{archive}{INSIDE}{member}")
+            if name in missing and data is not None:
+                missing.remove(name)  # a second file of this name has no row
+                _keep(found, model, name, data)
+            if not missing:
+                return
+    except (DataError, OSError):
+        return  # the rows have the reason
+
+
+def _keep(found: Pixels, model: Model, name: str, source: Path | bytes) -> None:
+    try:
+        found[name] = model.preprocessing.pixels(source)
+    except DataError:
+        return  # it was removed meanwhile
+
+
+Engine = Literal["threads", "ray"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringOptions:
+    """The options of ``score_images``.
+
+    Attributes:
+        out: the file, or ``-`` for standard output.
+        format: csv, jsonl or parquet; None goes by the name of ``out``.
+        batch: images per step.
+        engine: threads on this machine, or Ray.
+        workers: threads that decode, or workers of Ray.
+        resume: finish a run that stopped.
+        overwrite: replace earlier results.
+        top: how many images with the highest scores are on the sheet; 0 for none.
+        quiet: show no progress.
+    """
+
+    out: str
+    format: str | None = None
+    batch: int = 64
+    engine: Engine = "threads"
+    workers: int | None = None
+    resume: bool = False
+    overwrite: bool = False
+    top: int = 49
+    quiet: bool = False
+
+
+def score_images(bundle: Path, model: Model, paths: Iterable[str], options: ScoringOptions) -> dict[str, Any]:
+    """Score all images behind the paths; the rows are written to ``options.out``, with a summary and a sheet beside it.
+
+    Args:
+        bundle: the bundle that ``model`` was loaded from; workers of Ray load it again.
+        model: the model.
+        paths: images, folders and archives.
+        options: where the rows go, and how.
+
+    Returns:
+        The summary: counts, errors and the images with the highest scores.
+
+    Raises:
+        ArgumentError: the output is there already, or its format is not known.
+        StorageError: it cannot be written.
+    """
+    kind = format_of(options.out, options.format)
+    if options.out == "-":
+        return _to_standard_output(bundle, model, paths, options, kind)
+    out = Path(options.out)
+    journal = Journal(out, _identity(bundle))
+    summary_file, sheet = out.with_suffix(".summary.json"), out.with_suffix(".top.png")
+    own = {file.absolute() for file in (out, journal.path, summary_file, sheet)}
+    journal.begin(out, options.resume, options.overwrite)
+    try:
+        seen = {_key(row["path"]) for row in journal.rows()}
+        with CountProgress(options.quiet) as counter:
+            for rows in _rows(bundle, model, _unseen(paths, seen, own), options):
+                fresh = [row for row in rows if _note(seen, row["path"])]
+                journal.add(fresh)
+                counter.to(len(seen))
+        write_rows(journal.rows(), out, kind)
+        summary = summarise_rows(journal.rows(), model, options.top)
+    finally:
+        journal.close()
+    write_text(summary_file, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    write_top_sheet(summary, model, sheet)
+    journal.path.unlink()
+    return summary
+
+
+def _to_standard_output(
+    bundle: Path, model: Model, paths: Iterable[str], options: ScoringOptions, kind: str
+) -> dict[str, Any]:
+    writer = RowWriter(sys.stdout, kind)
+    seen: set[bytes] = set()
+
+    def written() -> Iterator[Row]:
+        for rows in _rows(bundle, model, _unseen(paths, seen, set()), options):
+            fresh = [row for row in rows if _note(seen, row["path"])]
+            try:
+                writer.add(fresh)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise  # the reader, such as head, has closed the pipe
+            except OSError as error:
+                with suppress(OSError):
+                    sys.stdout.close()  # else it is flushed once more at the end, and fails again
+                raise StorageError(f"Standard output cannot be written ({error.strerror}): free some space.") from error
+            yield from fresh
+
+    return summarise_rows(written(), model, options.top)
+
+
+def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOptions) -> Iterator[list[Row]]:
+    work: Iterator[WorkUnit] = units(unseen, options.batch)
+    if options.engine == "ray":
+        return score_with_ray(bundle, work, options.batch, options.workers)
+    return score_units(model, work, options.batch, options.workers)
+
+
+def _unseen(paths: Iterable[str], seen: set[bytes], own: set[Path]) -> Iterator[str]:
+    """Yield the files behind the paths, without those that have a row already and the output files themselves."""
+    for path in files(paths):
+        if (is_archive(Path(path)) or _key(path) not in seen) and Path(path).absolute() not in own:
+            yield path
+
+
+def _note(seen: set[bytes], path: str) -> bool:
+    """Return whether this path is new, and add it to the seen ones."""
+    key = _key(path)
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
+
+
+def _key(path: str) -> bytes:
+    """Return sixteen bytes for a path: millions of them fit in memory."""
+    return hashlib.blake2b(readable(path).encode(), digest_size=16).digest()
+
+
+def _identity(bundle: Path) -> str:
+    manifest, _ = container.read_container(bundle)
+    return str(manifest["sha256"])

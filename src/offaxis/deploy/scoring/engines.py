@@ -1,4 +1,4 @@
-"""Files -> rows: decoded by threads while the network judges those before, on this machine or on Ray Data."""
+"""Files -> rows: threads decode the next images while the network predicts, on this machine or on Ray Data."""
 
 import json
 import logging
@@ -20,15 +20,15 @@ from offaxis.deploy.scoring.rows import Row, bad_row, row_of
 from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name
 from offaxis.errors import DataError, MissingPackageError, OffaxisError
 
-AHEAD = 3  # batches that are decoded before they are needed
+AHEAD = 3  # batches that are decoded in advance
 Decoded = NDArray[np.uint8] | str
-"""Pixels (c, h, w), or the reason why there are none."""
+"""Pixels (c, h, w), or the reason why the file could not be decoded."""
 
 
 def score_units(
     model: Model, work: Iterable[WorkUnit], batch: int = 64, workers: int | None = None
 ) -> Iterator[list[Row]]:
-    """Rows for every file of the work, in order, batch by batch; at most ``AHEAD`` batches are in memory."""
+    """Yield the rows of every file in order, batch by batch; at most ``AHEAD`` batches are decoded in advance."""
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
         waiting: deque[tuple[tuple[ImageSource, ...], list[Future[Decoded]]]] = deque()
         try:
@@ -36,16 +36,16 @@ def score_units(
                 for items in batches(unit, batch):
                     waiting.append((items, [pool.submit(_decode, model, item) for item in items]))
                     if len(waiting) > AHEAD:
-                        yield _judge(model, *waiting.popleft())
+                        yield _predict(model, *waiting.popleft())
             while waiting:
-                yield _judge(model, *waiting.popleft())
+                yield _predict(model, *waiting.popleft())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _decode(model: Model, item: ImageSource) -> Decoded:
     if item.source is None:
-        return item.reason or "it cannot be read"
+        return item.reason or "this cannot be read"
     try:
         return model.preprocessing.pixels(item.source, "the file")
     except DataError as error:
@@ -54,11 +54,11 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
         return str(error)
 
 
-def _judge(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]) -> list[Row]:
+def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]) -> list[Row]:
     decoded = [future.result() for future in decoding]
     good = [pixels for pixels in decoded if not isinstance(pixels, str)]
     try:
-        predictions = iter(model.judge(torch.from_numpy(np.stack(good))) if good else [])
+        predictions = iter(model.predict_batch(torch.from_numpy(np.stack(good))) if good else [])
     except OffaxisError as error:  # a network that gives NaN for one image of the batch
         return [
             bad_row(item.name, d if isinstance(d, str) else str(error)) for item, d in zip(items, decoded, strict=True)
@@ -70,7 +70,7 @@ def _judge(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[D
 
 
 class Scorer:
-    """What a worker of Ray holds: the model, read once."""
+    """The state of a Ray worker: the model, read once."""
 
     def __init__(self, bundle: str, batch: int) -> None:
         import torch
@@ -80,24 +80,24 @@ class Scorer:
         self.batch = batch
 
     def __call__(self, record: dict[str, Any]) -> list[dict[str, str]]:
-        """A unit as JSON -> its rows as JSON: columns that are empty in one block and numbers in the next confuse Arrow."""
-        said = json.loads(record["unit"])
-        unit = WorkUnit(tuple(said["paths"]), said["archive"])
-        found = score_units(self.model, [unit], self.batch, workers=1)
-        return [{"row": json.dumps(row)} for rows in found for row in rows]
+        """Score a work unit; both are JSON, as Arrow cannot merge a column that is empty in one block with numbers."""
+        fields = json.loads(record["unit"])
+        unit = WorkUnit(tuple(fields["paths"]), fields["archive"])
+        parts = score_units(self.model, [unit], self.batch, workers=1)
+        return [{"row": json.dumps(row)} for rows in parts for row in rows]
 
 
 def score_with_ray(
     bundle: Path, work: Iterable[WorkUnit], batch: int, workers: int | None = None
 ) -> Iterator[list[Row]]:
-    """As ``score_units``, on the Ray cluster of ``RAY_ADDRESS``, or on this machine where there is none.
+    """Yield rows as ``score_units`` does, on the Ray cluster of ``RAY_ADDRESS`` or else on this machine.
 
-    Bundle and images must lie where every worker can read them.
+    Every worker must be able to read the bundle and the images.
 
     Raises:
         MissingPackageError: Ray is not installed.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
     try:
         import ray

@@ -1,4 +1,4 @@
-"""Rows on disk: a journal that can be gone on with, then CSV, JSON lines or Parquet, written whole or not at all."""
+"""Rows on disk: a resumable journal, then CSV, JSON lines or Parquet, written whole or not at all."""
 
 import csv
 import json
@@ -19,23 +19,23 @@ _HEADER = "offaxis-score-1"
 
 
 def row_of(name: str, prediction: Prediction) -> Row:
-    """The row of an image that was judged."""
-    said = prediction.to_json()
-    return {"path": readable(name), **{field: said[field] for field in FIELDS[1:-1]}, "error": None}
+    """Return the row of an image with a prediction."""
+    values = prediction.to_json()
+    return {"path": readable(name), **{field: values[field] for field in FIELDS[1:-1]}, "error": None}
 
 
 def bad_row(name: str, reason: str) -> Row:
-    """The row of a file that could not be judged."""
+    """Return the row of a file without a prediction, with the reason."""
     return {**dict.fromkeys(FIELDS), "path": readable(name), "error": readable(reason)}
 
 
-def format_of(out: str, wanted: str | None) -> str:
-    """The format that a name or an option asks for.
+def format_of(out: str, format: str | None) -> str:
+    """Return the format that the option or the name of the output gives.
 
     Raises:
-        ArgumentError: neither says it.
+        ArgumentError: neither gives one.
     """
-    found = wanted or FORMATS.get(Path(out).suffix.lower()) or ("csv" if out == "-" else None)
+    found = format or FORMATS.get(Path(out).suffix.lower()) or ("csv" if out == "-" else None)
     if found is None or found not in FORMATS.values():
         raise ArgumentError(
             f"Expected --out to end in {', '.join(FORMATS)}, or --format csv, jsonl or parquet, but got {out!r}."
@@ -48,11 +48,11 @@ def format_of(out: str, wanted: str | None) -> str:
 
 
 class Journal:
-    """Rows as they are made, one JSON line each, beside the output; what was cut off is cut away.
+    """A resumable record of the rows so far, one JSON line each; a last line that is incomplete is removed.
 
     Args:
-        out: the output; the journal is ``out`` with ``.journal`` behind it.
-        identity: what a journal must have been begun with to be gone on with: the bundle's checksum.
+        out: the output; the journal is ``out`` with ``.journal`` appended.
+        identity: the bundle's checksum; a journal of another bundle is not resumed.
     """
 
     def __init__(self, out: Path, identity: str) -> None:
@@ -61,7 +61,7 @@ class Journal:
         self._file: IO[str] | None = None
 
     def begin(self, out: Path, resume: bool, overwrite: bool) -> None:
-        """Look at what is there, and open the journal.
+        """Check for earlier results and open the journal.
 
         Raises:
             ArgumentError: there are results already, or a journal of another bundle.
@@ -71,20 +71,22 @@ class Journal:
         elif out.exists() and not self.path.exists():
             raise ArgumentError(f"{out} is there already: name another file, or add --overwrite.")
         elif self.path.exists() and not resume:
-            raise ArgumentError(f"{self.path} was left by a run that stopped: add --resume to go on, or --overwrite.")
+            raise ArgumentError(
+                f"{self.path} was left by a run that stopped: add --resume to finish it, or --overwrite."
+            )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             begun = self.path.exists() and self._check()
             self._file = self.path.open("a", encoding="utf-8")
             if not begun:
                 self._file.write(self._header())
-                self._file.flush()  # a run that is killed in its first batch can be gone on with
+                self._file.flush()  # a run that is killed in its first batch can be resumed
         except OSError as error:
             self.close()
             raise StorageError(f"{self.path} cannot be written ({error.strerror}).") from error
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Append rows; they are with the system when this returns."""
+        """Append rows and flush them to the operating system."""
         assert self._file is not None
         try:
             for row in rows:
@@ -96,7 +98,7 @@ class Journal:
             ) from error
 
     def rows(self) -> Iterator[Row]:
-        """Every row so far."""
+        """Yield every row so far."""
         with self.path.open(encoding="utf-8") as file:
             next(file, None)
             for line in file:
@@ -105,18 +107,18 @@ class Journal:
     def close(self) -> None:
         """Close the file; the journal stays."""
         if self._file is not None:
-            with suppress(OSError):  # what a full disk has not taken; add() has told of it
+            with suppress(OSError):  # on a full disk, which add() has reported
                 self._file.close()
 
     def _header(self) -> str:
         return _line({"format": _HEADER, "bundle": self.identity})
 
     def _check(self) -> bool:
-        """Whether there are rows to go on with; a last line without its end is cut away, another bundle's refused."""
+        """Return whether there is a journal to resume; remove an incomplete last line, refuse another bundle's."""
         with self.path.open("rb+") as file:
             first = file.readline()
             if not first.endswith(b"\n") and self._header().encode().startswith(first):
-                file.truncate(0)  # it stopped before its first line was whole
+                file.truncate(0)  # it stopped before its first line was complete
                 return False
             data_end = len(first)
             while line := file.readline():
@@ -148,7 +150,7 @@ def write_rows(rows: Iterable[Row], out: Path, kind: str) -> None:
 
 
 class RowWriter:
-    """CSV with a header, or JSON lines, to an open file."""
+    """Writes rows to an open file, as CSV with a header or as JSON lines."""
 
     def __init__(self, file: IO[str], kind: str) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""Paths -> work: images, folders and archives, in an order that is always the same."""
+"""Paths -> work units: images, folders and archives, always in the same order."""
 
 import os
 import re
@@ -19,7 +19,7 @@ INSIDE = "::"  # between an archive and a file in it
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """What one worker does at a time: some files, or one archive.
+    """The work of one worker at a time: some files, or one archive.
 
     Attributes:
         paths: the files; or the archive alone.
@@ -32,11 +32,11 @@ class WorkUnit:
 
 @dataclass(frozen=True)
 class ImageSource:
-    """One image to be, before it is decoded.
+    """One image before it is decoded.
 
     Attributes:
-        name: what its row is called: the path, or ``archive::path`` for a file in an archive.
-        source: where its bytes are, or the bytes.
+        name: the path in its row, or ``archive::path`` for a file in an archive.
+        source: the file, or its bytes.
         reason: why it cannot be decoded, where that is known already.
     """
 
@@ -46,12 +46,12 @@ class ImageSource:
 
 
 def files(paths: Iterable[str]) -> Iterator[str]:
-    """The files behind paths, in order; folders are walked by name, and links to folders in them are not followed."""
+    """Yield the files behind paths in order; folders are walked by name, links to folders in them are not followed."""
     for path in paths:
         try:
             folder = Path(path).is_dir()
         except OSError:
-            folder = False  # its row will say why
+            folder = False  # its row has the reason
         if folder:
             yield from _walk(path)
         else:
@@ -59,7 +59,7 @@ def files(paths: Iterable[str]) -> Iterator[str]:
 
 
 def units(files: Iterable[str], batch: int) -> Iterator[WorkUnit]:
-    """Files as work, in order: ``batch`` at a time, each archive by itself."""
+    """Yield work units in order: ``batch`` files at a time, each archive by itself."""
     waiting: list[str] = []
     for path in files:
         if is_archive(Path(path)):
@@ -77,12 +77,12 @@ def units(files: Iterable[str], batch: int) -> Iterator[WorkUnit]:
 
 
 def readable(name: str) -> str:
-    r"""A name as text that every file can hold: bytes of it that are not UTF-8 are written out, ``caf\xe9.png``."""
+    r"""Return a name as valid text; bytes that are not UTF-8 are escaped, as in ``caf\xe9.png``."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def place_of(name: str) -> tuple[str, bool]:
-    """Where the image of a row is: (its file, False), or (the archive that holds it, True)."""
+    """Return where the image of a row is: (its file, False), or (the archive that holds it, True)."""
     pieces = name.split(INSIDE)
     for count in range(1, 1 if _is_file(_on_disk(name)) else len(pieces)):
         archive = _on_disk(INSIDE.join(pieces[:count]))  # folders may be called a::b too
@@ -92,19 +92,19 @@ def place_of(name: str) -> tuple[str, bool]:
 
 
 def batches(unit: WorkUnit, batch: int) -> Iterator[tuple[ImageSource, ...]]:
-    """The items of a unit, ``batch`` at a time."""
+    """Yield the images of a unit, ``batch`` at a time."""
     return parts(_inside(unit.paths[0]) if unit.archive else map(_item, unit.paths), batch)
 
 
 def parts(of: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    """Anything, ``size`` at a time."""
+    """Yield the elements of an iterable, ``size`` at a time."""
     rest = iter(of)
     while part := tuple(islice(rest, size)):
         yield part
 
 
 def _on_disk(name: str) -> str:
-    """The path that ``readable`` gave a name."""
+    """Return the path whose ``readable`` form this is."""
     if _is_file(name):
         return name
     return re.sub(r"\\x([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), name)
@@ -118,11 +118,11 @@ def _is_file(name: str) -> bool:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Files below a folder by name, folder by folder, without a list of all."""
+    """Yield the files below a folder by name, folder by folder, without a list of all."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
-        yield folder  # its row will say that it cannot be read
+        yield folder  # its row has the reason
         return
     for entry in entries:
         if entry.name.startswith(".") or entry.name.lower() in IGNORED:
@@ -163,5 +163,5 @@ def _inside(archive: str) -> Iterator[ImageSource]:
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a name ends as those of image files do."""
+    """Return whether a name has the suffix of an image file."""
     return Path(name).suffix.lower() in SUFFIXES

@@ -1,13 +1,11 @@
-"""Plain arrays and dicts -> figures: one file a figure, no state, no pyplot."""
+"""Figures of plain arrays and dicts, without state and without pyplot."""
 
-from offaxis.reports.figures.curves import fixed_scale, reliability, risk_coverage, risk_coverage_curve, roc, roc_curve
+from offaxis.reports.figures.curves import fixed_scale, reliability, risk_coverage_curves, roc
 from offaxis.reports.figures.feature_spaces import Space, feature_spaces, tsne
 from offaxis.reports.figures.head_diagram import head_diagram
-from offaxis.reports.figures.histograms import Panel, histograms
+from offaxis.reports.figures.histograms import Panel, histograms, ranking
 from offaxis.reports.figures.images import frames, image_sheet
 from offaxis.reports.figures.less_biased import dependency, dependency_full, dependency_matrix, less_biased_bars
-from offaxis.reports.figures.ranking import ranking
-from offaxis.reports.figures.score_grid import score_grid
 from offaxis.reports.figures.style import as_png_data_uri, as_svg, save_figure
 
 __all__ = [
@@ -27,11 +25,8 @@ __all__ = [
     "less_biased_bars",
     "ranking",
     "reliability",
-    "risk_coverage",
-    "risk_coverage_curve",
+    "risk_coverage_curves",
     "roc",
-    "roc_curve",
     "save_figure",
-    "score_grid",
     "tsne",
 ]

@@ -11,7 +11,8 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from numpy.typing import ArrayLike
 
 from offaxis.errors import ArgumentError
-from offaxis.metrics import auroc
+from offaxis.metrics import auroc, roc_curve
+from offaxis.metrics import risk_coverage as risk_over_coverage
 from offaxis.reports.figures.labels import (
     Row,
     flags,
@@ -29,23 +30,12 @@ _POINTS = 400
 _LISTED = 6
 
 
-def roc_curve(id_scores: ArrayLike, ood_scores: ArrayLike) -> tuple[Row, Row]:
-    """The shares of OOD and of ID images that are accepted, for every threshold from strict to lenient.
-
-    Scores are larger for stranger images; ID is positive; tied scores are one step. The area below is the AUROC.
-    """
-    known, other = np.sort(numbers("the ID scores", id_scores)), np.sort(numbers("the OOD scores", ood_scores))
-    thresholds = np.unique(np.concatenate([known, other]))
-    false, true = (np.append(0.0, np.searchsorted(row, thresholds, "right") / len(row)) for row in (other, known))
-    return false, true
-
-
 @styled
 def roc(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]], columns: int = 4) -> Figure:
-    """ROC curves of several detectors, a panel for each OOD set; the numbers inside are the AUROCs in percent.
+    """Draw ROC curves of several detectors, a panel for each OOD set; the numbers inside are the AUROCs in percent.
 
     Args:
-        panels: OOD set -> detector -> (ID scores, OOD scores), larger = stranger.
+        panels: OOD set -> detector -> (ID scores, OOD scores), larger = more out-of-distribution.
         columns: panels in a row, at most.
     """
     not_empty("the OOD sets", panels)
@@ -75,7 +65,7 @@ def _panel(axes: Axes, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], detect
     for name, (known, other) in curves.items():
         place = detectors.index(name)
         look = mark(place)
-        false, true = _thinned(*roc_curve(known, other))
+        false, true = roc_curve(known, other, _POINTS)
         axes.plot(
             false,
             true,
@@ -104,21 +94,12 @@ def _handle(position: int, detectors: list[str]) -> Line2D:
     )
 
 
-def _thinned(false: Row, true: Row) -> tuple[Row, Row]:
-    """As many points as an eye can tell, evenly spread along the curve, its ends among them."""
-    if len(false) <= _POINTS:
-        return false, true
-    along = false + true
-    chosen = np.unique(np.searchsorted(along, np.linspace(along[0], along[-1], _POINTS)))
-    return false[chosen], true[chosen]
-
-
 WIDTH = 3.9
 
 
 @styled
 def reliability(networks: Mapping[str, tuple[ArrayLike, ArrayLike]], bins: int = 15) -> Figure:
-    """Accuracy over confidence, in bins of equal width; on the diagonal a network is as often right as it says.
+    """Draw accuracy over confidence, in bins of equal width; a calibrated network lies on the diagonal.
 
     Args:
         networks: name -> (probability of the predicted class (N,), whether it was right (N,)).
@@ -153,11 +134,11 @@ def reliability(networks: Mapping[str, tuple[ArrayLike, ArrayLike]], bins: int =
 
 
 @styled
-def risk_coverage(networks: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Figure:
-    """The share of errors among the images that are answered, over the share that is answered, most familiar first.
+def risk_coverage_curves(networks: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Figure:
+    """Draw the error rate among the images that are answered over the share that is answered, lowest scores first.
 
     Args:
-        networks: name -> (scores (N,), larger = stranger; whether the prediction was right (N,)).
+        networks: name -> (scores (N,), larger = more out-of-distribution; whether the prediction was correct (N,)).
     """
     not_empty("the networks", networks)
     figure = blank(WIDTH, 2.9 + legend_height(list(networks), WIDTH))
@@ -165,7 +146,9 @@ def risk_coverage(networks: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Figure
     handles = []
     for place, (scores, right) in enumerate(networks.values()):
         look = mark(place)
-        coverage, risk = risk_coverage_curve(scores, right)
+        ordered = numbers("the scores", scores)
+        ranks = np.unique(ordered, return_inverse=True)[1] / len(ordered)
+        coverage, risk = risk_over_coverage(1 - ranks, flags("the correctness", right, len(ordered)))
         handles += axes.plot(
             coverage, 100 * risk, color=look.colour, linestyle=look.line, marker=look.marker, markevery=(0.02, 0.17)
         )
@@ -176,19 +159,6 @@ def risk_coverage(networks: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Figure
     axes.grid(axis="both")
     legend_below(figure, handles, list(networks))
     return figure
-
-
-def risk_coverage_curve(scores: ArrayLike, correct: ArrayLike) -> tuple[Row, Row]:
-    """Coverage and risk for every threshold, strict first; images with equal scores are answered together."""
-    order_by = numbers("the scores", scores)
-    wrong = ~flags("the correctness", correct, len(order_by))
-    order = np.argsort(order_by, kind="stable")
-    ranked = order_by[order]
-    last_of_ties = np.append(ranked[1:] != ranked[:-1], True)
-    answered = np.arange(1, len(ranked) + 1)
-    risk = np.cumsum(wrong[order]) / answered
-    coverage = answered / len(ranked)
-    return coverage[last_of_ties], risk[last_of_ties]
 
 
 def _binned(confidence: Row, correct: np.ndarray[tuple[int], np.dtype[np.bool_]], bins: int) -> tuple[Row, Row, Row]:
@@ -206,7 +176,7 @@ def fixed_scale(
     predicted: Mapping[str, float] | None = None,
     label: str = "AUROC (%)",
 ) -> Figure:
-    """A quality over the scale that was fixed, for each ID set; what the predicted scale gives is a broken line.
+    """Draw a metric over the fixed scale, for each ID set; the value with the predicted scale is a broken line.
 
     Args:
         curves: ID set -> scale -> value.

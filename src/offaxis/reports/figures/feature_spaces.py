@@ -18,7 +18,7 @@ Points = NDArray[np.float64]
 
 
 def subsample(count: int, limit: int, seed: int) -> NDArray[np.int64]:
-    """At most ``limit`` of ``count`` places, in rising order; the same for the same seed."""
+    """Draw at most ``limit`` of ``count`` indices, in rising order; the same for the same seed."""
     if count <= limit:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).choice(count, limit, replace=False))
@@ -64,7 +64,7 @@ _KNOWN, _FIRST, _SECOND = ("#8ab6d6", "o", 5.0), ("#b5400b", "^", 7.0), ("#1a1a1
 
 @dataclass(frozen=True)
 class Space:
-    """The features of one network.
+    """The features of one network, by kind of image.
 
     Attributes:
         title: the network, for instance ``standard`` or ``cosine``.
@@ -89,7 +89,7 @@ class Space:
 def feature_spaces(
     spaces: Sequence[Space], first_name: str, second_name: str, limit: int = 400, seed: int = 0
 ) -> Figure:
-    """A row for each network: ID training images, ID test images, these against one OOD set, another, and both.
+    """Draw a row for each network: ID training images, ID test images, these against one OOD set, another, and both.
 
     All images of a row are put on the plane by one t-SNE, so that its five panels show the same map.
 
@@ -149,7 +149,7 @@ def _chosen(
 
 
 def _classes(axes: Axes, points: Points, labels: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
-    """A colour and a marker for each class; with many classes neighbours in number differ in both."""
+    """Return a colour and a marker for each class; with many classes, consecutive ones differ in both."""
     colours = colormaps["turbo"](np.linspace(0.03, 0.97, len(classes)))
     for place, label in enumerate(classes):
         some = points[labels == label]
@@ -166,7 +166,7 @@ def _dots(axes: Axes, points: Points, look: tuple[str, str, float]) -> None:
 
 
 def _frame(axes: NDArray[np.object_], points: Points) -> None:
-    """The same stretch of the plane in every panel of a row, without numbers: only nearness means something."""
+    """Set the same limits in every panel of a row, without ticks: only distances mean something."""
     low, high = points.min(axis=0), points.max(axis=0)
     room = 0.04 * np.maximum(high - low, 1.0)
     for place in axes:

@@ -1,4 +1,4 @@
-"""Paper Fig. 2: what takes the place of a network's output layer."""
+"""Paper Fig. 2: the cosine head, which replaces a network's output layer."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ Point = tuple[float, float]
 
 @styled
 def head_diagram() -> Figure:
-    """Any network above; below, the cosine head that replaces its output layer."""
+    """Draw any network above and, below, the cosine head that replaces its output layer."""
     figure = blank(7.4, 4.0, arranged=False)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, 74)
@@ -82,7 +82,7 @@ def _head(axes: Axes) -> None:
         (66.4, above),
         11,
         5.2,
-        "familiar\nor strange",
+        "in-distribution\nor OOD",
         fill=ID.colour,
         edge=ID.colour,
         color="white",
@@ -91,7 +91,7 @@ def _head(axes: Axes) -> None:
     axes.text(17.3, above - 4.1, "no bias, no weight decay", ha="center", fontsize=7.5, color="#555555")
     axes.text(15.2, below - 3.9, "one linear unit", ha="center", fontsize=7.5, color="#555555")
     axes.text(
-        48.4, 5.2, "trained with cross-entropy alone;\nnothing is tuned on strange images", fontsize=8, color="#555555"
+        48.4, 5.2, "trained with cross-entropy alone;\nnothing is tuned on OOD images", fontsize=8, color="#555555"
     )
     axes.plot([join], [above], marker="o", markersize=3, color=INK)
 
@@ -113,7 +113,7 @@ def _box(axes: Axes, centre: Point, width: float, height: float, words: str, **l
 
 
 def _path(axes: Axes, *points: Point) -> None:
-    """A line from point to point that ends in an arrow."""
+    """Draw a line from point to point that ends in an arrow."""
     *way, last = points
     axes.plot(*zip(*way, strict=True), color=INK, linewidth=1, solid_joinstyle="miter")
     axes.add_patch(

@@ -18,7 +18,7 @@ Captioned = tuple[ArrayLike, str]
 
 @styled
 def image_sheet(groups: Mapping[str, Sequence[Captioned]], columns: int = 8) -> Figure:
-    """Groups of images, each under its title, each image over its caption; images are not smoothed.
+    """Draw groups of images, each under its title, each image over its caption; images are not smoothed.
 
     Args:
         groups: title -> (image, caption) pairs. An image is what ``pictures.picture`` takes.
@@ -61,7 +61,7 @@ TILE, LEFT = 0.95, 1.15
 
 @styled
 def frames(sets: Mapping[str, tuple[Sequence[ArrayLike], Sequence[ArrayLike]]]) -> Figure:
-    """For each set a row of images with their frame and, below, the same images without it, to the same scale.
+    """Draw for each set a row of images with their frame and, below, the same images without it, to the same scale.
 
     Args:
         sets: name -> (images with the frame, the same without), each as ``pictures.picture`` takes them.

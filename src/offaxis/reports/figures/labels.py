@@ -1,4 +1,4 @@
-"""What comes into a figure: names that fit and are never read as formulae, numbers that are checked, pixels, bins."""
+"""Helpers for figures: names that fit and are drawn literally, checked numbers, pixels, bins."""
 
 import math
 import textwrap
@@ -19,33 +19,28 @@ LEGEND = 32
 
 
 def plain(name: str) -> str:
-    """A name as matplotlib draws it literally: dollars are no formulae, a leading underscore hides nothing."""
+    """Escape a name so that matplotlib draws it literally, with dollars and a leading underscore."""
     text = " ".join(str(name).split()).replace("$", r"\$") or "(no name)"
     return " " + text if text.startswith("_") else text
 
 
-def shorten(name: str, limit: int = 28) -> str:
-    """A name with its middle left out where it is longer than ``limit``: names often differ at their ends.
+def distinct(names: Sequence[str], limit: int = 28) -> list[str]:
+    """Shorten names to at most ``limit`` characters so that all stay different, numbered where that cannot be.
 
     Example:
-        >>> shorten("runs/wide-resnet-28-10-cosine-seed-3", 20)
-        'runs/wide-…ne-seed-3'
+        >>> distinct(["runs/wide-resnet-28-10-cosine-seed-3"], 20)
+        ['runs/wide-…ne-seed-3']
     """
-    return plain(_without_middle(name, limit))
-
-
-def distinct(names: Sequence[str], limit: int = 28) -> list[str]:
-    """All names, none longer than ``limit``, all still different: cut where they are alike, numbered where nothing helps."""
     return [plain(name) for name in _cut(names, limit)]
 
 
 def wrapped(text: str, width: int, lines: int = 3) -> str:
-    """A text on at most so many lines of so many letters."""
+    """Wrap a text on at most ``lines`` lines of ``width`` characters."""
     return plain_lines(textwrap.wrap(" ".join(text.split()), width, max_lines=lines, placeholder="…"))
 
 
 def wrapped_names(names: Sequence[str], width: int, lines: int = 2) -> list[str]:
-    """Names on at most so many lines of so many letters, all still different."""
+    """Wrap names on at most ``lines`` lines of ``width`` characters so that all stay different."""
     return [wrapped(name, width, lines + 1) for name in _cut(names, width * lines)]
 
 
@@ -73,12 +68,12 @@ def _without_end(name: str, limit: int) -> str:
 
 
 def plain_lines(lines: Sequence[str]) -> str:
-    """Lines drawn literally, one under the other."""
+    """Join lines, each escaped so that it is drawn literally."""
     return "\n".join(plain(line) for line in lines)
 
 
 def name_ticks(axes: Axes, names: Sequence[str], inches: float) -> None:
-    """Put names under the axis at 0, 1, 2, ...; turned where they would run into each other."""
+    """Put names under the axis at 0, 1, 2, ...; rotated where they would overlap."""
     turned = _turned(names, inches)
     axes.set_xticks(
         range(len(names)), distinct(names, 22), rotation=40 if turned else 0, ha="right" if turned else "center"
@@ -90,7 +85,7 @@ def name_ticks(axes: Axes, names: Sequence[str], inches: float) -> None:
 
 
 def tick_height(names: Sequence[str], inches: float) -> float:
-    """The inches that ``name_ticks`` takes."""
+    """Return the inches that ``name_ticks`` takes."""
     return 0.15 + (0.05 * max(map(len, distinct(names, 22))) if _turned(names, inches) else 0.05)
 
 
@@ -99,25 +94,25 @@ def _turned(names: Sequence[str], inches: float) -> bool:
 
 
 def legend_columns(names: Sequence[str], width: float) -> int:
-    """How many names a legend holds side by side in so many inches."""
+    """Return how many names a legend of this width in inches holds side by side."""
     entry = max(map(len, distinct(names, LEGEND))) * LETTER + 0.55
     return max(1, min(len(names), int(width / entry)))
 
 
 def legend_height(names: Sequence[str], width: float) -> float:
-    """The inches that ``legend_below`` takes."""
+    """Return the inches that ``legend_below`` takes."""
     return 0.1 + 0.185 * math.ceil(len(names) / legend_columns(names, width))
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], names: Sequence[str]) -> None:
-    """A legend under the whole figure, in as many columns as fit."""
+    """Draw a legend under the whole figure, in as many columns as fit."""
     columns = legend_columns(names, figure.get_figwidth())
     short = distinct(names, LEGEND)
     figure.legend(handles, short, loc="outside lower center", ncols=columns, handlelength=3.2, columnspacing=1.6)
 
 
 def grid(figure: Figure, count: int, columns: int) -> list[Axes]:
-    """So many axes, row by row, and nothing where the last row has no more."""
+    """Return ``count`` axes, row by row; the last row may be shorter."""
     rows = math.ceil(count / columns)
     places = list(figure.subplots(rows, columns, squeeze=False).flat)
     for place in places[count:]:
@@ -126,13 +121,13 @@ def grid(figure: Figure, count: int, columns: int) -> list[Axes]:
 
 
 def not_empty(what: str, things: Collection[object]) -> None:
-    """Refuse nothing at all."""
+    """Raise ArgumentError where a collection is empty."""
     if len(things) == 0:
         raise ArgumentError(f"Expected at least one of {what} to draw but got none.")
 
 
 def numbers(what: str, values: ArrayLike) -> NDArray[np.float64]:
-    """A row of finite numbers, as float64 (N,)."""
+    """Return a row of numbers as float64 (N,), once all are finite."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise ArgumentError(
@@ -148,12 +143,12 @@ def numbers(what: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def number(what: str, value: float) -> float:
-    """A finite number."""
+    """Return a number, once it is finite."""
     return float(numbers(what, [value])[0])
 
 
 def flags(what: str, values: ArrayLike, length: int) -> NDArray[np.bool_]:
-    """A row of yes and no, bool (length,)."""
+    """Return a row of booleans (length,)."""
     array = np.asarray(values)
     if array.shape != (length,):
         raise ArgumentError(f"Expected {what} to have shape ({length},) but got {array.shape}.")
@@ -163,7 +158,7 @@ def flags(what: str, values: ArrayLike, length: int) -> NDArray[np.bool_]:
 
 
 def picture(image: ArrayLike) -> NDArray[np.float64]:
-    """An image as float64 (h, w, 3) in [0, 1].
+    """Return an image as float64 (h, w, 3) in [0, 1].
 
     Args:
         image: uint8, or floating-point in [0, 1]; (h, w), (h, w, c) or (c, h, w) with one or three channels.
@@ -189,13 +184,12 @@ def picture(image: ArrayLike) -> NDArray[np.float64]:
 Row = NDArray[np.float64]
 
 
-def shared_edges(first: Row, second: Row, bins: int, tails: float = 0.0) -> Row:
-    """Edges (bins + 1,) that cover both rows, or all but a share ``tails`` of each row at either end.
+def shared_edges(first: Row, second: Row, bins: int) -> Row:
+    """Return edges (bins + 1,) that cover both rows.
 
     Equal scores get one bin of a sensible width in the middle.
     """
-    low = min(np.quantile(first, tails), np.quantile(second, tails))
-    high = max(np.quantile(first, 1 - tails), np.quantile(second, 1 - tails))
+    low, high = min(first.min(), second.min()), max(first.max(), second.max())
     least = max(1.0, abs(low), abs(high)) * 1e-6
     if high - low < least:
         middle, half = (low + high) / 2, max(0.5, 0.1 * max(abs(low), abs(high)))
@@ -205,7 +199,7 @@ def shared_edges(first: Row, second: Row, bins: int, tails: float = 0.0) -> Row:
 
 
 def density(scores: Row, edges: Row) -> Row:
-    """Heights (bins,) of a histogram of area 1; what lies beyond the edges counts in the outermost bins."""
+    """Compute the heights (bins,) of a histogram of area 1; values beyond the edges count in the outermost bins."""
     counts = np.histogram(np.clip(scores, edges[0], edges[-1]), edges)[0]
     heights: Row = counts / (len(scores) * np.diff(edges))
     return heights

@@ -1,4 +1,4 @@
-"""Paper Figs. 3 and 4: how good detectors are when they were tuned on another set than they meet."""
+"""Paper Figs. 3 and 4: detectors that were tuned on another set than they are tested on."""
 
 import math
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ Bars = Mapping[str, Mapping[str, tuple[float, float]]]
 
 @styled
 def less_biased_bars(panels: Mapping[str, Bars], label: str = "AUROC (%)", bottom: float | None = None) -> Figure:
-    """A bar for each method over each set, with the standard deviation as an error bar; a panel for each network.
+    """Draw a bar for each method over each set, with the standard deviation as an error bar; a panel for each network.
 
     Args:
         panels: title -> method -> set -> (mean, deviation). In the paper's figure a set is the one that was assumed, and
@@ -114,7 +114,7 @@ def dependency(
     free_name: str = "cosine",
     label: str = "AUROC (%)",
 ) -> Figure:
-    """A tuned detector over the sets it was tuned on (solid) and one that needs no tuning (broken), paper Fig. 4.
+    """Draw a tuned detector over the sets it was tuned on (solid) and one without tuning (broken), paper Fig. 4.
 
     Args:
         tuned: tested set -> assumed set -> value.
@@ -155,7 +155,7 @@ def dependency(
 
 @styled
 def dependency_full(panels: Mapping[str, Mapping[str, Row]], label: str = "AUROC (%)") -> Figure:
-    """Every assumed set as a line over every tested set, a panel for each detector: the supplement's figure.
+    """Draw every assumed set as a line over every tested set, a panel for each detector: the supplement's figure.
 
     Args:
         panels: detector -> assumed set -> tested set -> value.
@@ -186,7 +186,7 @@ def dependency_full(panels: Mapping[str, Mapping[str, Row]], label: str = "AUROC
 
 @styled
 def dependency_matrix(panels: Mapping[str, Mapping[str, Row]], label: str = "AUROC (%)") -> Figure:
-    """The same numbers as squares, for many sets: a row is the set it was tuned on, a column the set it met.
+    """Draw the same numbers as squares, for many sets: a row is the assumed set, a column the tested set.
 
     Args:
         panels: detector -> assumed set -> tested set -> value.
@@ -230,7 +230,7 @@ def _names(panels: Mapping[str, Mapping[str, Row]]) -> tuple[list[str], list[str
 
 
 def _line(row: Row, names: list[str], what: str, colour: str, marker: str) -> Line2D:
-    """A line over the names that the row has; the others are left out."""
+    """Draw a line over the names that the row has; the others are left out."""
     shown = [place for place, name in enumerate(names) if name in row]
     values = [number(f"{what} over {names[place]}", row[names[place]]) for place in shown]
     return Line2D(shown, values, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)

@@ -1,4 +1,4 @@
-"""One place for fonts, sizes and the marks that tell series apart.
+"""Fonts, sizes and the marks that tell series apart, for all figures.
 
 Colours are those of Okabe and Ito, which the colour-blind tell apart, in an order in which neighbours differ in
 lightness too; line style, marker and hatch change with them, so that nothing is lost in grey. Nothing here or in the
@@ -64,7 +64,7 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Mark:
-    """What one series looks like: colour for those who see it, the rest for everybody."""
+    """The look of one series: colour, and line, marker and hatch that tell it apart without colour."""
 
     colour: str
     line: LineStyleType
@@ -84,7 +84,7 @@ _HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "oo", "++++", "||||"
 
 
 def mark(number: int) -> Mark:
-    """The look of the series with this number; no two of the first 40 share colour and line style."""
+    """Return the look of the series with this number; no two of the first 40 share colour and line style."""
     return Mark(
         _COLOURS[number % len(_COLOURS)],
         _LINES[number % len(_LINES)],
@@ -95,7 +95,7 @@ def mark(number: int) -> Mark:
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """Our settings over matplotlib's defaults, whatever the user's own are; they end with the block."""
+    """Apply our settings over matplotlib's defaults, not the user's, until the end of the block."""
     with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
         # a name in a script that the font lacks is drawn as boxes: no reason to stop a report
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
@@ -118,7 +118,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def blank(width: float, height: float, *, arranged: bool = True) -> Figure:
-    """An empty figure of so many inches; ``arranged`` lets matplotlib make room for labels."""
+    """Return an empty figure of this size in inches; ``arranged`` lets matplotlib make room for labels."""
     return Figure(figsize=(width, height), layout="constrained" if arranged else None)
 
 
@@ -142,7 +142,7 @@ def save_figure(figure: Figure, stem: str | Path, dpi: int = 200) -> tuple[Path,
 
 
 def as_svg(figure: Figure, description: str = "", prefix: str = "") -> str:
-    """An ``<svg>`` element for a page: as wide as there is room, at most its own size.
+    """Return an ``<svg>`` element for a page: as wide as there is room, at most its own size.
 
     Args:
         figure: the figure.
@@ -163,7 +163,7 @@ def as_svg(figure: Figure, description: str = "", prefix: str = "") -> str:
 
 
 def as_png_data_uri(figure: Figure, dpi: int = 150) -> str:
-    """The figure as ``data:image/png;base64,...``, for the ``src`` of an ``<img>``."""
+    """Return the figure as ``data:image/png;base64,...``, for the ``src`` of an ``<img>``."""
     return "data:image/png;base64," + base64.b64encode(_png(figure, dpi)).decode()
 
 

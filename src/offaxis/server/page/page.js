@@ -1,14 +1,14 @@
 "use strict";
-// The page of `offaxis serve`: images in, what the service says of them out. No frameworks, nothing from elsewhere.
+// The page of `offaxis serve`: images in, predictions out. No frameworks, nothing from other sites.
 
-const KEPT = 200;          // images in the strip
-const AT_A_TIME = 8;       // images in one request, or fewer where the service takes fewer
-const GONE = "The service cannot be reached.";
+const KEPT = 200;           // images in the strip
+const REQUEST_IMAGES = 8;   // images in one request, or fewer where the service takes fewer
+const UNREACHABLE = "The service cannot be reached.";
 const at = (id) => document.getElementById(id);
 const svg = (name, attributes) => {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
 };
 let model = null, token = "", seen = [], current = -1, waiting = [];
 
@@ -25,17 +25,17 @@ async function ask(path, options = {}) {
 async function start() {
   try {
     const answer = await ask("/v1/model");
-    if (!answer.ok) return say(answer.status === 401 ? "A token is needed." : "The service does not answer as it should.", true);
+    if (!answer.ok) return say(answer.status === 401 ? "A token is needed." : "The service gave an unexpected response.", true);
     model = await answer.json();
     const { width, height, colour } = model.preprocessing;
-    at("about").textContent = `${model.classes.length} classes, ${width}×${height} ${colour}; judged by ${model.detector}, ` +
-      `at most ${percent(model.alpha)} of familiar images flagged`;
+    at("about").textContent = `${model.classes.length} classes, ${width}×${height} ${colour}; detector ${model.detector}, ` +
+      `at most ${percent(model.alpha)} of in-distribution images flagged`;
     say("");
     const queue = waiting;
     waiting = [];
-    if (queue.length) await judge(queue);
+    if (queue.length) await check(queue);
     await drift();
-  } catch { say(GONE, true); }
+  } catch { say(UNREACHABLE, true); }
 }
 
 function say(text, wrong = false) {
@@ -46,13 +46,13 @@ function say(text, wrong = false) {
 const percent = (value) => `${+(100 * value).toFixed(value < 0.1 ? 2 : 1)} %`;
 const kind = (record) => record.error ? "bad" : { "in-distribution": "in", "out-of-distribution": "out" }[record.verdict] ?? "few";
 
-async function judge(files) {
+async function check(files) {
   if (!model) { waiting.push(...files); return; }
   let done = 0, bad = 0;
-  const step = Math.min(AT_A_TIME, model.limits.images);
+  const step = Math.min(REQUEST_IMAGES, model.limits.images);
   for (let first = 0; first < files.length; first += step) {
     const part = files.slice(first, first + step);
-    say(`Judging ${done + 1} of ${files.length} …`);
+    say(`Checking ${done + 1} of ${files.length} …`);
     const records = await send(part);
     records.forEach((record, i) => {
       if (record.error) bad += 1;
@@ -63,30 +63,30 @@ async function judge(files) {
   }
   await drift();
   const last = seen[seen.length - 1];
-  if (bad === files.length && last.record.error === GONE) say(GONE, true);
+  if (bad === files.length && last.record.error === UNREACHABLE) say(UNREACHABLE, true);
   else if (bad && files.length === 1) say(last.record.error, true);
-  else say(`${done - bad} of ${files.length} judged` + (bad ? `, ${bad} could not be` : ""), bad > 0);
+  else say(`${done - bad} of ${files.length} checked` + (bad ? `, ${bad} failed` : ""), bad > 0);
 }
 
-async function send(files, patience = 5) {
+async function send(files, retries = 5) {
   const whole = files.reduce((sum, file) => sum + file.size, 0);
   const large = files.find((file) => file.size > model.limits.body_bytes);
   const split = large || whole > 0.9 * model.limits.body_bytes;
   if (files.length > 1 && split) return (await Promise.all(files.map((file) => send([file])))).flat();
-  if (large) return [{ name: large.name, error: `${large.name} is larger than the service takes.` }];
+  if (large) return [{ name: large.name, error: `${large.name} is larger than the service accepts.` }];
   const form = new FormData();
   for (const file of files) form.append("files", file, file.name);
   try {
     const answer = await ask("/v1/predict", { method: "POST", body: form });
-    if (answer.status === 503 && patience) {
+    if (answer.status === 503 && retries) {
       await new Promise((resolve) => setTimeout(resolve, 1000 * (+answer.headers.get("Retry-After") || 1)));
-      return send(files, patience - 1);
+      return send(files, retries - 1);
     }
-    const said = await answer.json();
-    if (said.predictions) return said.predictions;
-    return files.map((file) => ({ name: file.name, error: said.error ?? "The service did not answer." }));
+    const body = await answer.json();
+    if (body.predictions) return body.predictions;
+    return files.map((file) => ({ name: file.name, error: body.error ?? "The service did not answer." }));
   } catch {
-    return files.map((file) => ({ name: file.name, error: GONE }));
+    return files.map((file) => ({ name: file.name, error: UNREACHABLE }));
   }
 }
 
@@ -119,8 +119,8 @@ function keep(record, file) {
     old.button.parentElement.remove();
   }
   at("seen").hidden = false;
-  const count = (wanted) => seen.filter((other) => kind(other.record) === wanted).length;
-  at("counts").textContent = `${count("in")} familiar, ${count("out")} unfamiliar` +
+  const count = (which) => seen.filter((other) => kind(other.record) === which).length;
+  at("counts").textContent = `${count("in")} in-distribution, ${count("out")} out-of-distribution` +
     (count("few") ? `, ${count("few")} without a verdict` : "") + (count("bad") ? `, ${count("bad")} unreadable` : "");
 }
 
@@ -143,8 +143,8 @@ function show(index) {
   picture.src = url;
   picture.alt = record.name;
   verdict.textContent = {
-    in: "Familiar: like what the network was trained on",
-    out: "Unfamiliar: not what the network was trained for",
+    in: "In-distribution: like the training images",
+    out: "Out-of-distribution: unlike the training images",
     few: "No verdict: not enough calibration images of this class",
   }[kind(record)];
   at("class").textContent = record.class;
@@ -158,7 +158,7 @@ function show(index) {
   nearest(record, byCosine);
 }
 
-// An empty drawing as wide as its place, so that its text has the size of other text.
+// An empty chart as wide as its place, so that its text has the size of other text.
 function canvas(id, height) {
   const chart = at(id), wide = Math.max(200, Math.round(chart.getBoundingClientRect().width));
   chart.setAttribute("viewBox", `0 0 ${wide} ${height}`);
@@ -190,9 +190,9 @@ function histogram(record) {
   label.textContent = `this image ${value.toFixed(3)}`;
   chart.append(label);
   const images = model.calibration.images;
-  at("where-caption").textContent = `Its ${of} among those of ${images} familiar images` +
+  at("where-caption").textContent = `Its ${of} among those of ${images} calibration images` +
     (single ? " (dashed: the threshold)" : "");
-  chart.setAttribute("aria-label", `${of} ${value.toFixed(3)}; those of ${images} familiar images lie between ` +
+  chart.setAttribute("aria-label", `${of} ${value.toFixed(3)}; those of ${images} calibration images lie between ` +
     `${edges[0].toFixed(3)} and ${edges[edges.length - 1].toFixed(3)}`);
 }
 
@@ -222,15 +222,15 @@ async function drift() {
     state = await answer.json();
   } catch {
     words.className = "";
-    words.textContent = "The service cannot be reached, so nothing new is known of the stream.";
+    words.textContent = "The service cannot be reached, so the drift is not known.";
     return;
   }
   words.className = state.alarm ? "out" : "";
   const odds = 1 / state.level;
   words.textContent = state.alarm
-    ? `The stream has left the training distribution: at image ${state.alarmed_at} the odds against “nothing has changed” passed ${odds.toFixed(0)} : 1.`
+    ? `The stream has left the training distribution: at image ${state.alarmed_at} the odds against “no drift” passed ${odds.toFixed(0)} : 1.`
     : state.images ? `No sign of drift over ${state.images} images (alarm at odds of ${odds.toFixed(0)} : 1).`
-      : "Nothing seen yet.";
+      : "No images yet.";
   const [chart, wide] = canvas("drift-line", 110), points = state.trace;
   const top = Math.max(Math.log10(odds), ...points.map((p) => p[1])) + 0.3;
   const bottom = Math.min(-1, ...points.map((p) => p[1])) - 0.1;
@@ -246,22 +246,22 @@ async function drift() {
   if (points.length) chart.append(svg("polyline", { class: state.alarm ? "line alarm" : "line", points: path }));
 }
 
-// what a drop may hold: files, or folders with files in them
+// a drop has files, or folders with files in them
 async function inside(entry) {
   if (entry.isFile) return [await new Promise((resolve, reject) => entry.file(resolve, reject))];
-  const reader = entry.createReader(), found = [];
+  const reader = entry.createReader(), files = [];
   for (;;) {
     const part = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
     if (!part.length) break;
-    for (const child of part) if (!child.name.startsWith(".")) found.push(...await inside(child));
+    for (const child of part) if (!child.name.startsWith(".")) files.push(...await inside(child));
   }
-  return found;
+  return files;
 }
 
 async function take(files) {
   const chosen = [...files].filter((file) => !file.name.startsWith("."));
-  if (!chosen.length) return say("There is no image in that.", true);
-  await judge(chosen);
+  if (!chosen.length) return say("There is no image in it.", true);
+  await check(chosen);
 }
 
 addEventListener("dragover", (event) => { event.preventDefault(); at("drop").classList.add("over"); });

@@ -1,0 +1,293 @@
+"""Images from anywhere -> ImageSet or normalised batches.
+
+Datasets of (image, label), Hugging Face datasets, tensors and arrays become an :class:`ImageSet`. The batches of a
+DataLoader are used unchanged: they are already normalised. What cannot be used is refused with the remedy.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+
+from offaxis.data.image_set import STATISTICS_BATCH, ImageSet, StatisticsPass, TensorSet
+from offaxis.data.items import (
+    check_labels_in_range,
+    check_normalised,
+    features_of,
+    image_tensor,
+    kept_labels,
+    label_key,
+    label_tensor,
+    labels_or_none,
+    pixel_tensor,
+    split_batch,
+    split_item,
+)
+from offaxis.data.transforms import NO_LABELS, Batches, Normalise
+from offaxis.errors import ArgumentError, DataError
+
+
+def as_image_set(data: Any, *, name: str | None = None, classes: Sequence[str] | None = None) -> ImageSet:
+    """Return images from anywhere as an ImageSet; nothing but the first image is read now.
+
+    Images are PIL images, uint8 tensors or arrays, or floats in [0, 1], before normalisation. Tensors are (c, h, w),
+    arrays (h, w, c) or (c, h, w); all images of a set have one size. A dataset with random transforms gives other images
+    each time: augmentation belongs into the training recipe. Labels that are all -1 count as none.
+
+    Args:
+        data: an ImageSet (returned as it is); a torch Dataset, or any sequence, of images or (image, label); a Hugging
+            Face dataset with an image column (``image``, ``img`` or ``pixel_values``) and perhaps a label column
+            (``label`` or ``labels``); a TensorDataset or a tuple (images, labels); a tensor or array of images.
+        name: what tables and files call it; by default the set's own name or the class of the dataset.
+        classes: the names of the classes in the order of the labels; by default those that the dataset knows.
+
+    Raises:
+        DataError: these are no images that can be used; the message says what to do.
+    """
+    if isinstance(data, ImageSet):
+        return data if name is None and classes is None else _relabelled(data, name, classes)
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, Tensor | np.ndarray):
+        data = (data,)
+    if isinstance(data, tuple) and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
+        return _tensor_set(data, name or "images", classes or ())
+    _check_indexable(data)
+    return DatasetImages(data, name, classes)
+
+
+def is_loader(data: Any) -> bool:
+    """Tell whether this gives batches, as a DataLoader does, and not single images."""
+    if isinstance(data, DataLoader | LoaderBatches):
+        return True
+    single = isinstance(data, IterableDataset | Mapping | str | Path) or hasattr(data, "__getitem__")
+    return hasattr(data, "__iter__") and not single
+
+
+def as_batches(
+    data: Any,
+    normalise: Normalise | None,
+    batch_size: int,
+    *,
+    labels: bool = False,
+    num_classes: int | None = None,
+) -> "Batches | LoaderBatches":
+    """Return normalised batches (images (N, c, h, w), labels (N,)) that can be iterated again and have a length.
+
+    Args:
+        data: what :func:`as_image_set` takes, or a DataLoader, whose batches are used unchanged.
+        normalise: mean and std of the training images; None for a DataLoader, whose images are already normalised.
+        batch_size: images a batch; a DataLoader has its own.
+        labels: whether labels are needed. Without labels, their tensor is empty (0,).
+        num_classes: labels must be below this number where it is given.
+
+    Raises:
+        ArgumentError: ``normalise`` is missing, or is given for a DataLoader.
+        DataError: the data cannot be used, or labels are missing or out of range; the message says what to do.
+    """
+    if is_loader(data):
+        if normalise is not None:
+            raise ArgumentError(
+                "Expected normalise=None with a DataLoader, whose batches are used unchanged, but got a mean and std: "
+                "give the loader's dataset without its normalisation instead, or leave normalise out."
+            )
+        loader, name = (data.loader, data.name) if isinstance(data, LoaderBatches) else (data, None)
+        return LoaderBatches(loader, name=name, labels=labels, num_classes=num_classes)
+    images = as_image_set(data)
+    if normalise is None:
+        raise ArgumentError(
+            f"Expected normalise, the mean and std of the training images, for {images.name}: use that of the trained "
+            "network, or Normalise.from_images(training_images)."
+        )
+    if labels:
+        check_labels_in_range(images.labels, num_classes, images.name)
+    return Batches(images, normalise, batch_size)
+
+
+class LoaderBatches:
+    """The batches of a DataLoader, or of anything that can be iterated again, checked and otherwise unchanged.
+
+    A batch is (images, labels), the images alone, or a dict with an image and a label entry. Images are normalised
+    floats (N, c, h, w); without labels, their tensor is empty (0,).
+
+    Args:
+        loader: a DataLoader, or a list of batches.
+        name: what messages and tables call it.
+        labels: whether labels are needed.
+        num_classes: labels must be below this number where it is given.
+
+    Raises:
+        DataError: the loader can be iterated only once, or a batch cannot be used.
+    """
+
+    def __init__(
+        self, loader: Any, *, name: str | None = None, labels: bool = False, num_classes: int | None = None
+    ) -> None:
+        if isinstance(loader, Iterator) or not hasattr(loader, "__iter__"):
+            raise DataError(
+                f"Expected a DataLoader or a list of batches, which can be iterated again, but got a "
+                f"{type(loader).__name__}."
+            )
+        self.loader = loader
+        self.name = name or _name_of(getattr(loader, "dataset", loader))
+        self.labels = labels
+        self.num_classes = num_classes
+
+    def __len__(self) -> int:
+        try:
+            return len(self.loader)
+        except TypeError as error:
+            raise DataError(
+                f"Expected a loader with a length but the {type(self.loader).__name__} of {self.name} has none: use a "
+                "dataset that knows its length instead of an iterable one."
+            ) from error
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number, batch in enumerate(self.loader):
+            where = f"batch {number} of {self.name}"
+            images, labels = split_batch(batch, where)
+            check_normalised(images, where)
+            numbers = None if labels is None else label_tensor(labels, len(images), where)
+            if not self.labels and (numbers is None or bool((numbers < 0).any())):
+                yield images, NO_LABELS
+            else:
+                yield images, check_labels_in_range(numbers, self.num_classes, where)
+
+
+class DatasetImages(ImageSet):
+    """A dataset of images, or of images with labels, read item by item when it is needed.
+
+    Labels are read from the items, in the same pass as the statistics, unless the dataset is known to keep them apart
+    (Hugging Face, torchvision).
+    """
+
+    def __init__(self, data: Any, name: str | None = None, classes: Sequence[str] | None = None) -> None:
+        title = name or _name_of(data)
+        if len(data) == 0:
+            raise DataError(f"Expected images but {title} is empty.")
+        self.data = data
+        self._features = features_of(_innermost(data))
+        self._column = label_key(self._features, self._features, title)
+        super().__init__(title, classes=self._own_classes() if classes is None else classes)
+        images, labels = self._read([0])
+        channels, height, width = images[0].shape
+        self._shape, self._dtype = (channels, height, width), images.dtype
+        self._labelled = labels[0] is not None
+
+    def _own_classes(self) -> tuple[str, ...]:
+        names = getattr(self._features.get(self._column or ""), "names", None)
+        names = names or getattr(_innermost(self.data), "classes", None)
+        return tuple(map(str, names)) if isinstance(names, list | tuple) else ()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        return self._shape
+
+    @property
+    def labels(self) -> Tensor | None:
+        """Labels, int64 (N,), or None; they are read at the first use."""
+        if self._labelled and self._labels is None:
+            kept = kept_labels(self.data, self._column)
+            self._labels = self._scan() if kept is None else self._checked(kept)
+            self._labelled = self._labels is not None
+        return self._labels
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """Read the images at these indices: (B, c, h, w), uint8 or float32 in [0, 1]."""
+        numbers = torch.arange(len(self))[indices].tolist()
+        return self._read(numbers)[0] if numbers else torch.empty(0, *self.shape, dtype=self._dtype)
+
+    def _checked(self, labels: list[Any]) -> Tensor | None:
+        return labels_or_none(labels, len(self), len(self.classes) or None, self.name)
+
+    def _scan(self) -> Tensor | None:
+        """Read all labels, and the statistics in the same pass."""
+        sums, labels = StatisticsPass(len(self), self.shape), list[Any]()
+        for chosen in torch.arange(len(self)).split(STATISTICS_BATCH):
+            images, more = self._read(chosen.tolist())
+            sums.add(images)
+            labels += more
+        numbers = self._checked(labels)
+        self._statistics = sums.finish(numbers)
+        return numbers
+
+    def _read(self, numbers: list[int]) -> tuple[Tensor, list[Any]]:
+        several = getattr(self.data, "__getitems__", None)
+        items = several(numbers) if several else [self.data[number] for number in numbers]
+        images, labels = [], []
+        for number, item in zip(numbers, items, strict=True):
+            where = f"image {number} of {self.name}"
+            image, label = split_item(item, self._features, where)
+            images.append(self._agreeing(image_tensor(image, where), where))
+            labels.append(label)
+        return torch.stack(images), labels
+
+    def _agreeing(self, image: Tensor, where: str) -> Tensor:
+        """Return the image with the channels of the first one, or refuse it."""
+        channels, height, width = getattr(self, "_shape", image.shape)
+        if len(image) == 1 and channels == 3:  # a grey image among colour images
+            image = image.expand(3, -1, -1)
+        if tuple(image.shape) != (channels, height, width):
+            raise DataError(
+                f"Expected images of one size, {width}x{height} with {channels} channels as the first, but {where} is "
+                f"{image.shape[2]}x{image.shape[1]} with {image.shape[0]}: let the dataset resize all images and convert "
+                'them to one mode, as image.convert("RGB").resize((224, 224)) does.'
+            )
+        if image.dtype != getattr(self, "_dtype", image.dtype):
+            raise DataError(f"Expected images of one type, {self._dtype} as the first, but {where} has {image.dtype}.")
+        return image
+
+
+def _relabelled(images: ImageSet, name: str | None, classes: Sequence[str] | None) -> ImageSet:
+    result = copy.copy(images)
+    result.name = name or images.name
+    result.classes = images.classes if classes is None else tuple(classes)
+    return result
+
+
+def _check_indexable(data: Any) -> None:
+    if isinstance(data, str | Path):
+        raise DataError(f"Expected images but got the name {str(data)!r}: read them with offaxis.load_images first.")
+    if is_loader(data):
+        raise DataError(
+            f"Expected single images but got a {type(data).__name__}, which gives batches: give its dataset "
+            "(loader.dataset), whose images are not normalised."
+        )
+    if isinstance(data, Mapping):
+        raise DataError(f"Expected one dataset but got several ({', '.join(map(str, data))}): choose one of them.")
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise DataError(
+            f"Expected a dataset with a length, whose images can be read by number, but got a {type(data).__name__}: load "
+            "a streamed dataset as a whole, or give a DataLoader of normalised batches."
+        )
+
+
+def _tensor_set(parts: tuple[Any, ...], name: str, classes: Sequence[str]) -> TensorSet:
+    if len(parts) > 2:
+        raise DataError(f"Expected (images, labels) but {name} has {len(parts)} tensors: leave out the others.")
+    images = pixel_tensor(parts[0], 4, name).contiguous()
+    labels = labels_or_none(parts[1], len(images), len(classes) or None, name) if len(parts) == 2 else None
+    return TensorSet(name, images, labels, classes)
+
+
+def _name_of(data: Any) -> str:
+    innermost = _innermost(data)
+    if isinstance(innermost, list | tuple):
+        return "images"
+    own = getattr(innermost, "name", None) or getattr(innermost, "builder_name", None)
+    return own if isinstance(own, str) else type(innermost).__name__
+
+
+def _innermost(data: Any) -> Any:
+    while isinstance(data, Subset):
+        data = data.dataset
+    return data

@@ -1,0 +1,261 @@
+"""Build networks from names, third-party libraries and Python files, with weights from a local file."""
+
+import importlib.util
+import inspect
+import json
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from offaxis.data import Normalise
+from offaxis.errors import ArgumentError, BundleError, CheckpointError, OffaxisError
+from offaxis.heads import HeadLike
+from offaxis.networks import by_name, third_party
+from offaxis.networks.attach import attach
+from offaxis.networks.classifier import Classifier
+from offaxis.training.checkpoint import read_tensors, restore
+
+LIBRARIES = ("timm", "torchvision", "transformers")
+"""Prefixes of third-party networks, as in ``timm:resnet18``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """The options of ``open_network`` that apply to a network that is built, not opened.
+
+    Attributes:
+        weights: a file of weights.
+        num_classes: number of classes of the head.
+        head: the head that the network gets.
+        in_channels: number of channels of the images.
+    """
+
+    weights: str | Path | None = None
+    num_classes: int | None = None
+    head: HeadLike | None = None
+    in_channels: int | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are not None, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def refuse(self, what: str) -> None:
+        """Raise ArgumentError where an option is given, which does not apply to ``what``."""
+        if self.given:
+            raise ArgumentError(
+                f"Expected no {', '.join(self.given)} beside {what}, which has its own: leave "
+                f"{'it' if len(self.given) == 1 else 'them'} out."
+            )
+
+
+def build_named(name: str, options: BuildOptions) -> Classifier:
+    """Build a network of offaxis.networks from its short name."""
+    if options.num_classes is None:
+        raise ArgumentError(f"Expected the number of classes of {name}: open_network({name!r}, num_classes=10).")
+    classifier = by_name(name)(
+        num_classes=options.num_classes, head=options.head or "cosine", in_channels=options.in_channels or 3
+    )
+    if options.weights is not None:
+        restore(classifier, read_weights(options.weights), Path(options.weights))
+    return classifier
+
+
+def build_third_party(
+    library: str, name: str, options: BuildOptions
+) -> tuple[Classifier, Normalise | None, tuple[str, ...]]:
+    """Build a network of timm, torchvision or transformers and give it one of our heads.
+
+    Returns:
+        The classifier; its normalisation and the names of its classes where the folder of transformers has them.
+    """
+    normalise: Normalise | None = None
+    classes: tuple[str, ...] = ()
+    builder: third_party.Builder = {"library": library, "name": name, "arguments": {}}
+    channels = options.in_channels
+    if channels not in (None, 3) and library != "timm":
+        raise ArgumentError(
+            f"Expected colour images for {library}:{name} but got in_channels={channels}: repeat grey images three times, or "
+            "use timm, which has networks for any number of channels."
+        )
+    try:
+        if library == "transformers":
+            builder, network = _read_transformers(Path(name).expanduser())
+            normalise = _image_normalise(Path(name).expanduser())
+            classes = _class_names(builder["arguments"]) if options.num_classes is None else ()
+        else:
+            if channels is not None and library == "timm":
+                builder["arguments"] = {"in_chans": channels}
+            network = third_party.make_network(builder)
+    except BundleError as error:
+        raise ArgumentError(f"{library}:{name} cannot be built. {error}") from error
+    classifier = attach_head(network, options)
+    classifier.builder = builder
+    return classifier, normalise, classes
+
+
+def attach_head(network: nn.Module, options: BuildOptions) -> Classifier:
+    """Replace the output layer of a network by the head of the options (by default the cosine), and load weights."""
+    classifier = attach(network, options.head or "cosine", options.num_classes)
+    if options.weights is not None:
+        load_weights(classifier, options.weights)
+    return classifier
+
+
+def load_weights(classifier: Classifier, path: str | Path) -> None:
+    """Load weights of an attached network: all of them, or those of the original network with its own output layer.
+
+    The weights of the replaced output layer are left out, and the head keeps its fresh weights.
+
+    Raises:
+        CheckpointError: the weights do not fit.
+    """
+    weights = read_weights(path)
+    if weights.keys() & {f"head.{name}" for name in classifier.head.state_dict()} and any(
+        name.startswith("backbone.") for name in weights
+    ):
+        restore(classifier, weights, Path(path))
+        return
+    backbone = classifier.backbone
+    replaced = {name for name, module in backbone.named_modules() if isinstance(module, nn.Identity)}
+    own = backbone.state_dict()
+    kept = {name: t for name, t in weights.items() if name in own or name.rpartition(".")[0] not in replaced}
+    restore(backbone, kept, Path(path))
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Read a file of weights: safetensors, or a state dictionary of PyTorch, read without running code.
+
+    A dictionary that holds the weights under ``state_dict`` or ``model``, and names that begin with ``module.``, are
+    understood.
+
+    Raises:
+        ArgumentError: there is no such file; nothing is downloaded.
+        CheckpointError: the file does not hold weights.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ArgumentError(
+            f"Expected a file of weights but {path} is not there. Weights are never downloaded: fetch the file first and name "
+            "it (safetensors, or a state dictionary of PyTorch)."
+        )
+    if file.suffix == ".safetensors":
+        return read_tensors(file)
+    try:
+        loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError, AttributeError) as error:
+        reason = str(error).strip().split("\n")[0][:200]
+        raise CheckpointError(
+            f"The weights in {path} cannot be read without running code of the file ({type(error).__name__}: {reason}). Save "
+            "them as safetensors, or as torch.save(network.state_dict(), file)."
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(t, Tensor) for t in loaded.values()):
+        raise CheckpointError(
+            f"Expected a state dictionary in {path} but it holds something else: save torch.save(network.state_dict(), file)."
+        )
+    prefix = "module." if all(str(name).startswith("module.") for name in loaded) else ""
+    return {str(name).removeprefix(prefix): tensor for name, tensor in loaded.items()}
+
+
+def call_function(file: Path, name: str, options: BuildOptions) -> Any:
+    """Run a Python file and return the result of one of its functions.
+
+    Args:
+        file: the Python file; modules beside it can be imported.
+        name: the function; if empty, the one called ``network``, or the only one.
+        options: those of ``num_classes``, ``head`` and ``in_channels`` that are given are passed on by name.
+
+    Raises:
+        ArgumentError: there is no such file or function, or it fails.
+    """
+    if not file.is_file():
+        raise ArgumentError(f"Expected a Python file that makes a network but {file} is not there.")
+    spec = importlib.util.spec_from_file_location(f"offaxis_network_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    passed = {key: value for key, value in options.given.items() if key != "weights"}
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+        function = _find_function(file, module, name)
+        unknown = passed.keys() - inspect.signature(function).parameters.keys()
+        if unknown:
+            raise ArgumentError(
+                f"Expected no {', '.join(sorted(unknown))}: the function {function.__name__} of {file} does not take it."
+            )
+        return function(**passed)
+    except OffaxisError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"{file} could not make the network: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(file.resolve().parent))
+
+
+def _find_function(file: Path, module: Any, name: str) -> Callable[..., Any]:
+    own = {
+        n: f
+        for n, f in inspect.getmembers(module, inspect.isfunction)
+        if f.__module__ == module.__name__ and not n.startswith("_")
+    }
+    chosen = name or ("network" if "network" in own else next(iter(own)) if len(own) == 1 else "")
+    if chosen not in own:
+        raise ArgumentError(
+            f"Expected a function that returns a network in {file} but it has {', '.join(own) or 'none'}: name one as "
+            f"{file}:FUNCTION, or call it `network`."
+        )
+    return own[chosen]
+
+
+def _read_transformers(folder: Path) -> tuple[third_party.Builder, nn.Module]:
+    """Return the builder and the network, with its weights, of a folder that ``save_pretrained`` wrote."""
+    config = _read_json(folder / "config.json")
+    if config is None:
+        raise ArgumentError(
+            f"Expected a local folder with config.json, as save_pretrained writes it, but {folder} has none. Nothing is "
+            "downloaded: fetch the model first, huggingface-cli download NAME --local-dir FOLDER."
+        )
+    names = config.get("architectures") or [""]
+    builder: third_party.Builder = {"library": "transformers", "name": str(names[0]), "arguments": config}
+    with torch.device("meta"):
+        kind: Any = type(third_party.make_network(builder))  # refuses configurations that would fetch or run something
+    try:
+        network: nn.Module = kind.from_pretrained(str(folder), local_files_only=True, weights_only=True)
+    except (OSError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = str(error).strip().split("\n")[0][:200]
+        raise CheckpointError(f"The weights in {folder} cannot be read ({type(error).__name__}: {reason}).") from error
+    loaded = json.loads(kind.config_class.from_dict(config).to_json_string(use_diff=False))
+    loaded.pop("_name_or_path", None)
+    return {**builder, "arguments": loaded}, network
+
+
+def _image_normalise(folder: Path) -> Normalise | None:
+    """Return mean and standard deviation of ``preprocessor_config.json``; None where they are not there."""
+    config = _read_json(folder / "preprocessor_config.json") or {}
+    mean, std = config.get("image_mean"), config.get("image_std")
+    if not config.get("do_normalize", True) or not isinstance(mean, list) or not isinstance(std, list):
+        return None
+    return Normalise(tuple(map(float, mean)), tuple(map(float, std)))
+
+
+def _class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    names = config.get("id2label") or {}
+    return tuple(str(names[key]) for key in sorted(names, key=int))
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

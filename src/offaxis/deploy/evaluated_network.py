@@ -1,0 +1,162 @@
+"""A network with the facts that evaluation, calibration and bundles need: fields, and the label made from them."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from torch import nn
+
+from offaxis.data import PUBLISHED, ImageSet, Normalise
+from offaxis.heads import describe_head
+from offaxis.networks.classifier import Classifier, Paired
+from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble
+from offaxis.training.leave_out import MarginEntropyLoss
+
+Kind = Literal["single", "ensemble", "paired", "leave-out"]
+"""How networks are combined; in the shell, the values of ``--as``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedNetwork:
+    """A network with the facts that evaluation, calibration and bundles need.
+
+    Attributes:
+        network: a Classifier, a Paired or an Ensemble, in eval mode.
+        normalise: the normalisation of its images; None where it is not known.
+        classes: names of the classes in the order of the logits; empty where they are not known.
+        label: the name in tables, made from architecture, head and recipe unless given; seeds share a label.
+        seed: of its training.
+        origin: the name of the folder or file that it came from.
+        id: the name of the set that it was trained on; None where it is not known.
+        architecture: as ``open_network`` takes it, such as ``wrn-28-10`` or ``timm:resnet18``; None for other networks.
+        head: the name of the head and its arguments.
+        recipe: the training recipe; None where it is not known.
+        data: the training images: name, number of images, fingerprint; None where they are not known.
+        settings: the network's description, the recipe and the loss of its training run; empty where there is none.
+        kind: ``"single"``, ``"ensemble"``, ``"paired"`` or ``"leave-out"``, by the type of the network.
+        members: the origins of the members of a combined network.
+        command: the command that trained it, word by word; None where it is not known.
+        member_commands: the commands that trained the members of a combined network, as far as they are known.
+    """
+
+    network: AnyNetwork
+    normalise: Normalise | None = None
+    classes: tuple[str, ...] = ()
+    label: str = ""
+    seed: int = 0
+    origin: str = ""
+    id: str | None = None
+    architecture: str | None = None
+    head: dict[str, Any] | None = None
+    recipe: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    kind: Kind = "single"
+    members: tuple[str, ...] = ()
+    command: list[str] | None = None
+    member_commands: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        part = _representative(self.network)
+        object.__setattr__(self, "kind", _kind(self.network))
+        fields: dict[str, Any] = {
+            "architecture": self.architecture or _architecture(part),
+            "head": self.head or describe_head(part.head) or {"name": type(part.head).__name__, **part.head.arguments},
+        }
+        dropout = (part.origin or {}).get("dropout", 0.0)
+        fields["label"] = self.label or make_label(
+            **fields, recipe=self.recipe, dropout=dropout, leave_out=self.trained_without_classes
+        )
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def weights(self) -> str:
+        """SHA-256 of parameters, buffers and normalisation."""
+        return checksum(self.network, self.normalise)
+
+    @property
+    def key(self) -> str:
+        """The first 16 digits of the checksum; names the network in a store."""
+        return self.weights[:16]
+
+    @property
+    def trained_without_classes(self) -> bool:
+        """Whether this is one network of a leave-out ensemble, by the loss of its training."""
+        loss: dict[str, Any] = self.settings.get("loss", {})
+        return loss.get("name") == MarginEntropyLoss.__name__
+
+
+def normalised(subject: EvaluatedNetwork, id_name: str, training_images: Callable[[], ImageSet]) -> EvaluatedNetwork:
+    """Return the network with a normalisation: its own, that published for the ID set, or that of the training images."""
+    if subject.normalise is not None:
+        return subject
+    return replace(subject, normalise=PUBLISHED.get(id_name) or Normalise.from_images(training_images()))
+
+
+def checksum(network: nn.Module, normalise: Normalise | None) -> str:
+    """Return the SHA-256 of all that a network's outputs depend on: parameters, buffers and normalisation."""
+    digest = hashlib.sha256(repr(normalise).encode())
+    for name, tensor in sorted(network.state_dict().items()):
+        array = tensor.detach().cpu().contiguous().numpy()
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+LEAVE_OUT = " leave-out"
+"""The end of the label of a network that was trained without some classes."""
+
+
+def make_label(
+    *,
+    architecture: str | None,
+    head: Mapping[str, Any],
+    recipe: Mapping[str, Any] | None = None,
+    dropout: float = 0.0,
+    leave_out: bool = False,
+) -> str:
+    """Return a label for networks that differ by their seed alone, such as ``wrn-10-2-half cosine scale=16``."""
+    if architecture is None:
+        return "own network"
+    arguments = dict(head)
+    name = arguments.pop("name")
+    defaults = {"scale": (None, "predicted") if name == "cosine" else (None,), "hidden": (None,)}
+    words = [architecture, name]
+    words += [f"{key}={_short(v)}" for key, v in arguments.items() if key in defaults and v not in defaults[key]]
+    words += ["decayed"] if recipe and recipe.get("decay_head") else []
+    words += [f"dropout={dropout:g}"] if dropout else []
+    return " ".join(words) + (LEAVE_OUT if leave_out else "")
+
+
+def short_name(network: Mapping[str, Any]) -> str:
+    """Return the name that ``offaxis.networks.by_name`` takes for a network's description: ``wrn-10-2-half``."""
+    kind, second = ("wrn", "width") if network["name"] == "wide_resnet" else ("densenet", "growth")
+    return f"{kind}-{network['depth']}-{network[second]}" + ("-half" if network["stem_stride"] == 2 else "")
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _kind(network: AnyNetwork) -> Kind:
+    if isinstance(network, Ensemble):
+        return "leave-out" if isinstance(network, LeaveOutEnsemble) else "ensemble"
+    return "paired" if isinstance(network, Paired) else "single"
+
+
+def _representative(network: AnyNetwork) -> Classifier:
+    """Return the classifier whose architecture and head are recorded: the detector network of a pair, the first member."""
+    if isinstance(network, Ensemble):
+        return _representative(network.networks[0])
+    return network.detector_network if isinstance(network, Paired) else network
+
+
+def _architecture(classifier: Classifier) -> str | None:
+    if classifier.origin is not None:
+        return short_name(classifier.origin)
+    if classifier.builder is not None:
+        return f"{classifier.builder['library']}:{classifier.builder['name']}"
+    return None

@@ -1,0 +1,85 @@
+"""The prediction for one image: class, probability, score, p-value and verdict."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offaxis.heads import Outputs
+from offaxis.networks.inference import check_finite
+
+
+class Verdict(StrEnum):
+    """The decision whether an image is in-distribution for the classifier."""
+
+    IN = "in-distribution"
+    OUT = "out-of-distribution"
+    TOO_FEW = "not enough calibration images"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The prediction for one image.
+
+    Attributes:
+        class_name: the most probable class.
+        class_index: its number, in the order of the logits.
+        probability: the softmax probability of that class, in (0, 1].
+        cosine: the largest cosine with a class axis, in [-1, 1]; None where the network has none.
+        score: the detection score; larger = more out-of-distribution.
+        p_value: the conformal p-value of the score among the ID calibration images, in (0, 1]; small = out-of-distribution.
+        class_p_value: the same among ID images of this predicted class; None where there are too few.
+        verdict: ``p_value <= alpha`` is out-of-distribution; where verdicts are per class, ``class_p_value`` decides.
+        nearest: the classes with the largest cosines, with these (probabilities where there is no cosine).
+    """
+
+    class_name: str
+    class_index: int
+    probability: float
+    cosine: float | None
+    score: float
+    p_value: float
+    class_p_value: float | None
+    verdict: Verdict
+    nearest: tuple[tuple[str, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the prediction in types that JSON has."""
+        return {
+            "class": self.class_name,
+            "class_index": self.class_index,
+            "probability": self.probability,
+            "cosine": self.cosine,
+            "score": self.score,
+            "p_value": self.p_value,
+            "class_p_value": self.class_p_value,
+            "verdict": self.verdict.value,
+            "nearest": [{"class": name, "value": value} for name, value in self.nearest],
+        }
+
+
+def verdict(p_value: float, class_p_value: float | None, alpha: float, per_class: bool) -> Verdict:
+    """Return the verdict at level alpha, over all images or within the predicted class."""
+    deciding = class_p_value if per_class else p_value
+    if deciding is None:
+        return Verdict.TOO_FEW
+    return Verdict.OUT if deciding <= alpha else Verdict.IN
+
+
+def class_probabilities(outputs: Outputs) -> Tensor:
+    """Compute class probabilities (N, C) from the outputs of N images, all of them finite.
+
+    A predicted scale can be too large for its type, which makes logits infinite and their softmax NaN. The class with the
+    largest cosine then has all of the probability, as it has in the limit of a growing scale.
+
+    Raises:
+        BadOutputsError: there is no cosine either, or it is not finite.
+    """
+    probabilities = outputs.logits.float().softmax(1)
+    lost = probabilities.isnan().any(1)
+    if outputs.cosine is not None and lost.any():
+        probabilities[lost] = (outputs.cosine[lost].float() * torch.finfo(torch.float32).max).softmax(1)
+    check_finite("the class probabilities", probabilities)
+    return probabilities

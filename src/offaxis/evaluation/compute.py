@@ -1,0 +1,293 @@
+"""The evaluation of one network: scores are computed, detectors tuned, and results made from them."""
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offaxis import __version__
+from offaxis.data import relation
+from offaxis.deploy.open import EvaluatedNetwork
+from offaxis.detectors import Detector, fit_all
+from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
+from offaxis.evaluation.grid_scores import (
+    Array,
+    Confidence,
+    DetectorRun,
+    ScoreCache,
+    ScoreRequest,
+    compute_scores,
+    score_requests,
+)
+from offaxis.evaluation.results import NetworkRecord, Result, Results, result_key
+from offaxis.evaluation.sets import EvaluationSet, TrainingImages
+from offaxis.evaluation.store import Store
+from offaxis.metrics import all_metrics, area_under_risk_coverage, expected_calibration_error
+
+VERSIONS = {
+    "offaxis": __version__,
+    "torch": torch.__version__,
+    "numpy": np.__version__,
+    "python": platform.python_version(),
+}
+Todo = tuple[DetectorRun, str | None, str]
+"""A detector, the OOD set that it is tuned on or None, and the OOD set that it is tested on."""
+
+
+class Evaluation:
+    """The evaluation of one network.
+
+    Args:
+        subject: the network, in the place where it shall run.
+        id: the ID set.
+        sets: the OOD sets by name.
+        training: the training images; None where no detector needs them.
+        store: where results and scores are kept; None keeps them in memory.
+        batch_size: images at a time.
+        command: the words of the command line, for the records.
+        quiet: show no progress.
+        note: is called with a sentence for each detector without a result.
+
+    Raises:
+        EvaluationError: another network in the store has this one's label and seed.
+    """
+
+    def __init__(
+        self,
+        subject: EvaluatedNetwork,
+        id: EvaluationSet,
+        sets: Mapping[str, EvaluationSet],
+        *,
+        training: TrainingImages | None,
+        store: Store | None,
+        batch_size: int,
+        command: tuple[str, ...],
+        quiet: bool,
+        note: Callable[[str], object],
+    ) -> None:
+        self.subject, self.id, self.sets, self.training = subject, id, sets, training
+        self.store, self.batch_size, self.command, self.quiet, self.note = store, batch_size, command, quiet, note
+        self.record: NetworkRecord | None = None
+        self.requested: list[str] = []
+        self.done = {} if store is None else {result.key: result for result in store.results()}
+        self.scores = ScoreCache(subject.key, store)
+        self._tuned: dict[tuple[str, str], Detector] = {}
+        if store is not None:
+            _check_label(subject, id.name, store)
+
+    def compute(self, runs: Sequence[DetectorRun], pairs: Sequence[tuple[str, str]]) -> None:
+        """Compute the results that are not there yet."""
+        todo: list[Todo] = [(run, None, tested) for run in runs for tested in self.sets]
+        todo += [(run, assumed, tested) for run in runs if run.tuned for assumed, tested in pairs]
+        self.requested = [self._key(*item) for item in todo]
+        todo = [item for item in todo if self._key(*item) not in self.done]
+        if self.store is not None:
+            recorded = [n for n in self.store.networks() if n.key == self.subject.key]
+            self.record = next((n for n in recorded if self.store.has_network(n.key, self.id.key)), None)
+        if not todo and self.record is not None:
+            return
+        if self.store is not None:
+            for images in (self.id, *self.sets.values()):
+                self.store.add_set(images.key, images.record())
+        tuned = {run.name for run, assumed, _ in todo if assumed}
+        able = self._fit({run.name: run for run, _, _ in todo})
+        todo = [item for item in todo if item[0].name in able]
+        requests = [request for run in able.values() for request in score_requests(run, run.name in tuned)]
+        self._send(self.id, requests)
+        for name in dict.fromkeys(tested for _, _, tested in todo):
+            self._send(self.sets[name], requests)
+            # what can be computed once this set has been seen: as given, and tuned on the set itself
+            self._add([(run, a, t) for run, a, t in todo if t == name and a in (None, name)])
+        for run in able.values():  # tuned on one set and tested on another: no pass through the network is left to make
+            later = [item for item in todo if item[0] is run and item[1] not in (None, item[2])]
+            for name in {assumed for _, assumed, _ in later if assumed}:
+                self._send(self.sets[name], [request for request in requests if request.run is run])
+            self._add(later)
+
+    def results(self) -> Results:
+        """Return what was requested."""
+        sets = {images.key: images.record() for images in (self.id, *self.sets.values())}
+        return Results(
+            results=tuple(self.done[key] for key in self.requested if key in self.done),
+            networks=() if self.record is None else (self.record,),
+            sets=sets,
+            arrays=self.scores.arrays,
+            store=self.store,
+        )
+
+    def _key(self, run: DetectorRun, assumed: str | None, tested: str) -> str:
+        return result_key(
+            weights=self.subject.key,
+            id_data=self.id.key,
+            ood_data=self.sets[tested].key,
+            assumed_data=self.sets[assumed].key if assumed else None,
+            detector=run.detector.name,
+            setup=run.setup,
+        )
+
+    def _fit(self, runs: dict[str, DetectorRun]) -> dict[str, DetectorRun]:
+        """Fit the detectors that need it; those that cannot score even so (too few training images) are left out."""
+        detectors = [run.detector for run in runs.values() if run.detector.needs_fit]
+        if detectors and self.training is not None:
+            batches = self.training.batches(self.subject.normalise, self.batch_size, self.subject.network.num_classes)
+            fit_all(self.subject.network, batches, detectors)
+        able = {}
+        for name, run in runs.items():
+            try:
+                run.detector.check_fitted()
+                able[name] = run
+            except NotFittedError as error:
+                self.note(f"{run.detector.name} is left out: {error}")
+        return able
+
+    def _send(self, images: EvaluationSet, requests: Sequence[ScoreRequest]) -> None:
+        """Compute the scores of a set that are not there yet."""
+
+        def keep(request: ScoreRequest, values: Array) -> None:
+            if request.grid:
+                self.scores.add_grid(images.key, request.name, values)
+            else:
+                self.scores.add_scores(self._given(request.run, images), values[images.test.numpy()])
+
+        missing = [
+            request
+            for request in requests
+            if not (
+                self.scores.has_grid(images.key, request.name)
+                if request.grid
+                else self.scores.has_scores(self._given(request.run, images))
+            )
+        ]
+        accuracy = images is self.id and self.record is None
+        compute_scores(
+            self.subject.network,
+            images,
+            missing,
+            keep,
+            keep_confidence=self._keep_network if accuracy else None,
+            title=f"{self.subject.label} seed {self.subject.seed}, {images.name}",
+            quiet=self.quiet,
+        )
+
+    def _given(self, run: DetectorRun, images: EvaluationSet) -> str:
+        """Return the reference of a set's scores at a detector's given hyperparameters."""
+        return self.scores.reference(images.key, run, run.detector.hyperparameters)
+
+    def _keep_network(self, confidence: Confidence) -> None:
+        probability, correct = confidence.probability, confidence.correct
+        self.record = NetworkRecord(
+            label=self.subject.label,
+            seed=self.subject.seed,
+            weights=self.subject.weights,
+            id=self.id.name,
+            id_data=self.id.key,
+            accuracy=float(correct.mean()),
+            ece=expected_calibration_error(probability, correct),
+            aurc=area_under_risk_coverage(probability, correct),
+            origin=self.subject.origin,
+            commands=(tuple(self.subject.command),) if self.subject.command else self.subject.member_commands,
+            **self._network_fields,
+        )
+        if self.store is not None:
+            self.store.add_network(self.record)
+
+    @cached_property
+    def _network_fields(self) -> dict[str, Any]:
+        subject = self.subject
+        return {
+            "architecture": subject.architecture or "",
+            "head": subject.head or {},
+            "recipe": subject.recipe or {},
+            "data": subject.data or {},
+            "kind": subject.kind,
+            "members": subject.members,
+            "settings": {
+                key: value for key, value in subject.settings.items() if key not in ("recipe", "head", "data")
+            },
+            "versions": VERSIONS,
+        }
+
+    # from scores to results, without the network -----------------------------------------------------------------------
+
+    def _add(self, items: Sequence[Todo]) -> None:
+        """Add results, all together; where scores are not finite, there is a note and no result."""
+        results = []
+        for run, assumed, tested in items:
+            try:
+                results.append(self._result(run, assumed, tested))
+            except ArgumentError as error:
+                self.note(f"{run.detector.name} has no result on {tested}: {error}")
+        self.done.update((result.key, result) for result in results)
+        if self.store is not None:
+            self.store.add(results)
+
+    def _grid(self, run: DetectorRun, images: EvaluationSet, part: Tensor) -> Tensor:
+        """Return grid scores (n, S, ...) of some images of a set."""
+        return self.scores.grid(images.key, ScoreRequest(run, True).name)[part]
+
+    def _tune(self, run: DetectorRun, assumed: str) -> Detector:
+        """Return the detector with hyperparameters chosen on validation images alone, of the ID set and the assumed set."""
+        if (run.name, assumed) not in self._tuned:
+            ood = self.sets[assumed]
+            id_grid, ood_grid = self._grid(run, self.id, self.id.validation), self._grid(run, ood, ood.validation)
+            self._tuned[run.name, assumed] = run.detector.choose(id_grid, ood_grid, on=assumed)
+        return self._tuned[run.name, assumed]
+
+    def _result(self, run: DetectorRun, assumed: str | None, tested: str) -> Result:
+        detector = self._tune(run, assumed) if assumed else run.detector
+        hyperparameters = {**detector.hyperparameters, **_learned(detector, run.detector)}
+        references = []
+        for images in (self.id, self.sets[tested]):
+            reference = self.scores.reference(images.key, run, hyperparameters)
+            if not self.scores.has_scores(reference):
+                values = detector.score_from_grid(self._grid(run, images, images.test))
+                self.scores.add_scores(reference, values.numpy())
+            references.append(reference)
+        id_scores, ood_scores = (self.scores.scores(reference) for reference in references)
+        forward, backward = detector.passes
+        return Result(
+            network=self.subject.label,
+            seed=self.subject.seed,
+            weights=self.subject.key,
+            id=self.id.name,
+            ood=tested,
+            assumed=assumed,
+            id_data=self.id.key,
+            ood_data=self.sets[tested].key,
+            assumed_data=self.sets[assumed].key if assumed else None,
+            group=relation(self.id.name, tested).group,
+            detector=detector.name,
+            setup=run.setup,
+            hyperparameters=hyperparameters,
+            state=str(detector.state),
+            passes=(forward, backward),
+            metrics=all_metrics(id_scores, ood_scores),
+            images=(len(id_scores), len(ood_scores)),
+            scores=(references[0], references[1]),
+            fitted_on=run.fitted_on,
+            command=self.command,
+            **self._network_fields,
+        )
+
+
+def _learned(chosen: Detector, given: Detector) -> dict[str, Any]:
+    """Return small buffers that tuning changed, such as the weights of Mahalanobis's layers."""
+    if chosen is given:
+        return {}
+    before = given.state_dict()
+    changed = {name: t for name, t in chosen.state_dict().items() if name in before and t.numel() <= 64}
+    return {name: t.tolist() for name, t in changed.items() if not torch.equal(t, before[name])}
+
+
+def _check_label(subject: EvaluatedNetwork, id_name: str, store: Store) -> None:
+    for other in store.networks():
+        same = (other.label, other.seed, other.id) == (subject.label, subject.seed, id_name)
+        if same and other.weights != subject.weights:
+            raise EvaluationError(
+                f"Another network in {store.path} is called {subject.label!r} with seed {subject.seed} "
+                f"({', '.join(other.origins)}): give this one a label of its own (--label), or evaluate it into another store."
+            )

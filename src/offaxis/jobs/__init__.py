@@ -1,0 +1,22 @@
+"""Trainings and evaluations by name, as typed settings: what ``offaxis train``, ``evaluate`` and ``reproduce`` call.
+
+Importing this is cheap: what runs networks is imported inside the functions.
+"""
+
+from offaxis.jobs.evaluation import EvaluationRun, Kind, ProtocolName, evaluate_run, evaluation_words, open_runs
+from offaxis.jobs.training import Note, Precision, RecipeOverrides, TrainingRun, train_run, training_words
+
+__all__ = [
+    "EvaluationRun",
+    "Kind",
+    "Note",
+    "Precision",
+    "ProtocolName",
+    "RecipeOverrides",
+    "TrainingRun",
+    "evaluate_run",
+    "evaluation_words",
+    "open_runs",
+    "train_run",
+    "training_words",
+]

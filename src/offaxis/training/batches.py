@@ -1,0 +1,247 @@
+"""The batches of a training: of an ImageSet, shuffled, augmented and normalised; or of a DataLoader, unchanged."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sized
+from itertools import tee
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from offaxis.data import ImageSet, Normalise
+from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
+from offaxis.errors import DataError
+from offaxis.networks.classifier import Classifier
+from offaxis.training.recipe import ImagePlan, LoaderPlan, Plan, Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class Share(NamedTuple):
+    """One process's share of a batch.
+
+    Attributes:
+        images: (B, c, h, w), as they were read.
+        labels: (B,).
+        start: where the share begins in the global batch.
+        total: the size of the global batch.
+    """
+
+    images: Tensor
+    labels: Tensor
+    start: int
+    total: int
+
+
+class TrainingBatches(ABC):
+    """What the steps of a training see.
+
+    Attributes:
+        plan: steps, learning rates and random numbers.
+        normalise: mean and std; None where the batches are normalised already.
+        classes: names of the classes; empty where they are not known.
+        whole_epochs: whether a training can be resumed at the end of an epoch only.
+    """
+
+    plan: Plan
+    normalise: Normalise | None
+    classes: tuple[str, ...]
+    whole_epochs: bool
+
+    @abstractmethod
+    def read(self, first: int, last: int) -> Iterator[Share]:
+        """Iterate over the batches of the steps from ``first`` to before ``last``."""
+
+    @abstractmethod
+    def prepare(self, step: int, share: Share, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the images as the network takes them, and their labels, both on the device."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Describe the data for run.json: name, number of images, checksum."""
+
+
+class ImageSetBatches(TrainingBatches):
+    """The batches of a labelled ImageSet, in a new random order each epoch, cropped and flipped at random."""
+
+    whole_epochs = False
+
+    def __init__(self, data: ImageSet, plan: ImagePlan, normalise: Normalise) -> None:
+        self.data, self.plan, self.normalise, self.classes = data, plan, normalise, data.classes
+        self.labels = labels_of(data, "train on")
+
+    def read(self, first: int, last: int) -> Iterator[Share]:
+        """Iterate over the batches of the steps from ``first`` to before ``last``."""
+        assert isinstance(self.plan, ImagePlan)
+        shares, ahead = tee(self.plan.batches(first, last))  # sets that decode files read a few batches ahead
+        images = self.data.stream(indices for indices, _, _ in ahead)
+        for (indices, start, total), pixels in zip(shares, images, strict=True):
+            yield Share(pixels, self.labels[indices], start, total)
+
+    def prepare(self, step: int, share: Share, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Crop, flip and normalise the images; the random numbers depend on seed, step and place in the batch alone."""
+        assert self.normalise is not None
+        recipe, generator = self.plan.recipe, self.plan.generator("augment", step)
+        images = share.images.to(device, non_blocking=True)
+        images = crop_and_flip(images, recipe.crop, recipe.flip, generator, start=share.start, total=share.total)
+        images = self.normalise(images).contiguous(memory_format=torch.channels_last)
+        return images, share.labels.to(device, non_blocking=True)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the set by its name, its number of images and their SHA-256."""
+        return {"name": self.data.name, "images": len(self.data), "fingerprint": self.data.fingerprint}
+
+
+class DataLoaderBatches(TrainingBatches):
+    """The batches of a DataLoader, unchanged: it shuffles, augments and normalises itself.
+
+    The global random number generator is seeded before each epoch, so that in one process a loader without a generator
+    of its own shuffles the same way for the same seed, resumed or not.
+    """
+
+    whole_epochs = True
+    normalise = None
+
+    def __init__(self, loader: LoaderBatches, plan: LoaderPlan) -> None:
+        self.loader, self.plan = loader, plan
+        self.dataset = getattr(loader.loader, "dataset", loader.loader)
+        self.classes = tuple(map(str, getattr(self.dataset, "classes", None) or ()))
+
+    def read(self, first: int, last: int) -> Iterator[Share]:
+        """Iterate over the batches of the steps from ``first``, which begins an epoch, to before ``last``."""
+        per_epoch = self.plan.steps_per_epoch
+        for epoch in range(first // per_epoch, -(-last // per_epoch)):
+            torch.manual_seed(self.plan.derived_seed("order", epoch))
+            count = 0
+            for images, labels in self.loader:
+                count += 1
+                if count > per_epoch:
+                    break
+                yield Share(images, labels, 0, len(images))
+            if count != per_epoch:
+                raise DataError(
+                    f"Expected {per_epoch} batches in every epoch, the length of the DataLoader, but epoch {epoch + 1} had "
+                    f"{'more' if count > per_epoch else count}."
+                )
+
+    def prepare(self, step: int, share: Share, device: torch.device) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Move images and labels to the device; they stay as the loader gave them."""
+        images = share.images.to(device, non_blocking=True).contiguous(memory_format=torch.channels_last)
+        return images, share.labels.to(device, non_blocking=True)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the loader by its dataset; it is not read for a checksum, as it may give other images each time."""
+        images = len(self.dataset) if isinstance(self.dataset, Sized) else None
+        return {"name": self.loader.name, "images": images, "fingerprint": None}
+
+
+def make_training_batches(
+    classifier: Classifier, data: Any, recipe: Recipe, *, seed: int, normalise: Normalise | None, fabric: "Fabric"
+) -> TrainingBatches:
+    """Make the batches of a training from an ImageSet, a Dataset, a pair of tensors or a DataLoader.
+
+    Args:
+        classifier: the network, whose number of classes bounds the labels.
+        data: what ``offaxis.data.sources.as_image_set`` takes, or a DataLoader of (images, labels).
+        recipe: batch size and augmentation; those of a DataLoader are its own.
+        seed: of the order and the augmentation.
+        normalise: mean and std; those of the data if None. Must be None for a DataLoader.
+        fabric: how many processes share a batch.
+
+    Raises:
+        DataError: there are no images, no labels, or labels outside 0..C-1.
+        ArgumentError: ``normalise`` was given for a DataLoader.
+    """
+    share = {"seed": seed, "processes": fabric.world_size, "rank": fabric.global_rank}
+    if not is_loader(data):
+        images = as_image_set(data)
+        _check_range(labels_of(images, "train on"), classifier.num_classes, images.name)
+        plan = ImagePlan(images=len(images), recipe=recipe, **share)
+        return ImageSetBatches(images, plan, normalise or Normalise.from_images(images))
+    loader = data.loader if isinstance(data, LoaderBatches) else data
+    own = recipe.replace(batch_size=getattr(loader, "batch_size", None), crop=0, flip=False)
+    if fabric.world_size > 1:
+        loader = fabric.setup_dataloaders(loader, move_to_device=False)  # each process gets its own share
+    batches = as_batches(loader, normalise, own.batch_size, labels=True, num_classes=classifier.num_classes)
+    assert isinstance(batches, LoaderBatches)
+    return DataLoaderBatches(batches, LoaderPlan(per_epoch=len(batches), recipe=own, **share))
+
+
+def make_validation_batches(
+    classifier: Classifier, validation: Any, training: TrainingBatches
+) -> Iterable[tuple[Tensor, Tensor]]:
+    """Make the batches that accuracy is measured on, normalised like the training images.
+
+    Raises:
+        DataError: there are no images, no labels, or labels of other classes than those that are trained.
+    """
+    if is_loader(validation):
+        return as_batches(validation, None, 512, labels=True, num_classes=classifier.num_classes)
+    images = as_image_set(validation)
+    _check_range(labels_of(images, "validate on"), classifier.num_classes, images.name)
+    if training.classes and images.classes and training.classes != images.classes:
+        raise DataError(
+            f"Expected validation images of the classes that are trained ({', '.join(training.classes[:10])}) but "
+            f"{images.name} has {', '.join(images.classes[:10])}: their numbers would not mean the same."
+        )
+    if training.normalise is None:
+        raise DataError(
+            f"Expected a DataLoader to validate on, as the training images come from one, but got {images.name}: how its "
+            "images are normalised is not known."
+        )
+    return as_batches(images, training.normalise, 512)
+
+
+def labels_of(data: ImageSet, purpose: str) -> Tensor:
+    """Return the labels (N,) of a set; raise DataError where it is empty or has none."""
+    if data.labels is None:
+        raise DataError(
+            f"Expected labelled images to {purpose} but {data.name} has no labels. A folder of one's own has a folder for "
+            "each class in it."
+        )
+    if len(data) == 0:
+        raise DataError(f"Expected images to {purpose} but {data.name} is empty.")
+    return data.labels
+
+
+def _check_range(labels: Tensor, num_classes: int, name: str) -> None:
+    least, most = int(labels.min()), int(labels.max())
+    if least < 0 or most >= num_classes:
+        raise DataError(
+            f"Expected labels from 0 to {num_classes - 1}, as the network has {num_classes} classes, but "
+            f"{name} has labels from {least} to {most}. Make the network with num_classes={most + 1}."
+        )
+
+
+def crop_and_flip(
+    images: Tensor, padding: int, flip: bool, generator: Generator, *, start: int = 0, total: int | None = None
+) -> Tensor:
+    """Shift each image by up to ``padding`` pixels, filling with black, and mirror half of them, at random.
+
+    One gather does both, whatever the dtype and the device of the images.
+
+    Args:
+        images: (B, c, h, w), uint8 or float in [0, 1].
+        padding: width of the black border that the crop may reach into, on each side.
+        flip: mirror half of the images.
+        generator: where the random numbers come from, on the CPU.
+        start: where these images begin in the global batch.
+        total: the size of the global batch; None where this is all of it. Numbers are drawn for the whole, so that each
+            image gets the same ones however many processes share it.
+    """
+    if not padding and not flip:
+        return images
+    batch, channels, height, width = images.shape
+    draws = batch if total is None else total
+    ours = slice(start, start + batch)
+    offsets = torch.randint(0, 2 * padding + 1, (draws, 2), generator=generator)[ours]
+    mirrored = (torch.rand(draws, generator=generator)[ours] < 0.5) & flip
+    rows = offsets[:, :1] + torch.arange(height)
+    columns = torch.arange(width).expand(batch, width)
+    columns = offsets[:, 1:] + torch.where(mirrored[:, None], width - 1 - columns, columns)
+    flat = rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]
+    index = flat.view(batch, 1, -1).to(images.device).expand(-1, channels, -1)
+    padded = F.pad(images, (padding, padding, padding, padding))
+    return padded.flatten(2).gather(2, index).view_as(images)

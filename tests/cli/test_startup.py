@@ -1,0 +1,75 @@
+"""The program starts at once: what it prints without a network needs neither torch nor NumPy."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+from offaxis.cli import app
+from offaxis.cli.app import HEAD_NAMES, METRIC_NAMES, POOL_NAMES, RECIPE_NAMES
+from offaxis.evaluation import POOLS
+from offaxis.heads import HEADS
+from offaxis.metrics import HIGHER_IS_BETTER
+from offaxis.training import RECIPES
+
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "requests", "lightning_fabric", "PIL", "pandas", "jinja2")
+SCRIPT = f"""
+import json, sys
+from offaxis.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["paper"],
+        ["paper", "one-vs-one"],
+        ["data", "list"],
+        ["data", "list", "cifar10", "--json"],
+        ["train", "--help"],
+        ["evaluate", "--help"],
+        ["reproduce", "--help"],
+        ["serve", "--help"],
+        ["train"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_heavy_is_imported(words: list[str]) -> None:
+    settings = {**os.environ, "OFFAXIS_DATA": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=120, check=False, env=settings
+    )
+    assert json.loads(done.stderr.splitlines()[-1]) == []
+    assert done.stdout or "Missing option" in done.stderr
+
+
+def test_help_texts_name_what_there_is() -> None:
+    assert tuple(HEADS) == HEAD_NAMES
+    assert tuple(RECIPES) == RECIPE_NAMES
+    assert tuple(POOLS) == POOL_NAMES
+    assert tuple(HIGHER_IS_BETTER) == METRIC_NAMES
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["train", "evaluate", "bundle", "calibrate", "score", "serve", "reproduce", "bench cost"],
+)
+def test_every_command_that_runs_a_network_takes_the_same_device(words: str) -> None:
+    command: Any = typer.main.get_command(app)
+    for word in words.split():
+        command = command.commands[word]
+    [device] = [parameter for parameter in command.params if parameter.name == "device"]
+    assert device.opts == ["--device"]
+    assert device.default == "auto"
+    assert device.help == "Where networks run: auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:1, ... or mps."

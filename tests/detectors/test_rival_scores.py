@@ -1,0 +1,120 @@
+"""fDBD, NCI and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.covariance import ledoit_wolf as reference_ledoit_wolf
+from torch import nn
+from torch.nn import functional as F
+
+from offaxis import Classifier
+from offaxis.detectors import FDBD, NCI, Detector, MahalanobisPlusPlus, RelativeMahalanobisPlusPlus
+from offaxis.detectors.feature_mahalanobis import ledoit_wolf
+from offaxis.errors import MissingOutputError, NotFittedError
+from offaxis.heads import HEADS, CosineHead, LinearHead, Outputs
+
+
+def rows(count: int, width: int = 12, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, width, generator=generator) @ torch.randn(width, width, generator=generator) + 1
+
+
+def fitted(detector: Detector, network: Classifier, train: torch.Tensor, labels: torch.Tensor) -> Detector:
+    detector.begin(network)
+    for part in torch.arange(len(train)).split(50):
+        detector.update(network.head.outputs(train[part]), labels[part])
+    detector.finish()
+    return detector
+
+
+@pytest.fixture
+def world() -> tuple[Classifier, torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    train, labels = rows(240), torch.arange(240) % 4
+    return Classifier(nn.Identity(), LinearHead(12, 4)).eval(), train, labels, rows(30, seed=1)
+
+
+def linear(network: Classifier) -> nn.Linear:
+    head: Any = network.head
+    layer = nn.Linear(12, 4)
+    layer.load_state_dict({"weight": head.weight.data, "bias": head.bias.data})
+    return layer.requires_grad_(False)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(FDBD, "fDBD"), (NCI, "NCI")])
+def test_equal_to_pytorch_ood(ours: type[Detector], theirs: str, world: Any, ood: Any) -> None:
+    network, train, labels, test = world
+    reference = getattr(ood.detector, theirs)(None, linear(network)).fit_features(train, labels)
+    expected = reference.predict_features(test)
+    found = fitted(ours(), network, train, labels).score(network.head.outputs(test))
+    torch.testing.assert_close(found.float(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_fdbd_is_its_formula(world: Any) -> None:
+    network, train, labels, test = world
+    detector = fitted(FDBD(), network, train, labels)
+    weight, mean = network.head.weight.detach().double(), train.double().mean(0)
+    expected = []
+    for f in test.double():
+        z = weight @ f + network.head.bias.detach().double()
+        best = int(z.argmax())
+        gaps = [(z[best] - z[c]) / (weight[best] - weight[c]).norm() for c in range(4) if c != best]
+        expected.append(-torch.stack(gaps).mean() / (f - mean).norm())
+    torch.testing.assert_close(
+        detector.score(network.head.outputs(test)).double(), torch.stack(expected), rtol=1e-5, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("kind", [FDBD, NCI])
+def test_a_cosine_head_is_taken_on_unit_features_and_other_heads_are_refused(kind: type[Detector], world: Any) -> None:
+    _, train, labels, test = world
+    network = Classifier(nn.Identity(), CosineHead(12, 4)).eval()
+    scores = fitted(kind(), network, train, labels).score(network.head.outputs(test))
+    longer = fitted(kind(), network, 3 * train, labels).score(network.head.outputs(7 * test))
+    torch.testing.assert_close(scores, longer, rtol=1e-4, atol=1e-5)
+    with pytest.raises(MissingOutputError, match="linear or cosine head"):
+        kind().begin(Classifier(nn.Identity(), HEADS["isomax"](12, 4)))
+    empty = kind()
+    empty.begin(network)
+    with pytest.raises(NotFittedError):
+        empty.finish()
+
+
+def test_equal_weight_rows_stay_finite(world: Any) -> None:
+    network, train, labels, test = world
+    network.head.weight.data[1] = network.head.weight.data[0]
+    for kind in (FDBD, NCI):
+        assert torch.isfinite(fitted(kind(), network, train, labels).score(network.head.outputs(test))).all()
+
+
+def test_mahalanobis_plus_plus_is_the_distance_of_unit_features(world: Any) -> None:
+    network, train, labels, test = world
+    unit, points = (F.normalize(x.double(), dim=1).numpy() for x in (train, test))
+    means = np.stack([unit[labels.numpy() == c].mean(0) for c in range(4)])
+    centred = unit - means[labels.numpy()]
+    precision = np.linalg.pinv(centred.T @ centred / len(unit))
+    distances = np.stack([np.einsum("nd,de,ne->n", points - m, precision, points - m) for m in means], 1)
+    found = fitted(MahalanobisPlusPlus(), network, train, labels).score(network.head.outputs(test))
+    np.testing.assert_allclose(found.numpy(), distances.min(1), rtol=1e-6)
+    total = unit - unit.mean(0)
+    background = np.linalg.pinv(total.T @ total / len(unit))
+    apart = np.einsum("nd,de,ne->n", points - unit.mean(0), background, points - unit.mean(0))
+    relative = fitted(RelativeMahalanobisPlusPlus(), network, train, labels).score(network.head.outputs(test))
+    np.testing.assert_allclose(relative.numpy(), (distances - apart[:, None]).min(1), rtol=1e-6)
+
+
+def test_the_length_of_features_does_not_matter_to_unit_features(world: Any) -> None:
+    network, train, labels, test = world
+    detector = fitted(MahalanobisPlusPlus(), network, train, labels)
+    longer = Outputs(5 * test, network.head(test))
+    torch.testing.assert_close(detector.score(network.head.outputs(test)), detector.score(longer), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [30, 400])
+def test_shrinkage_is_that_of_scikit_learn(count: int) -> None:
+    x = rows(count).double()
+    x = x - x.mean(0)
+    expected, _ = reference_ledoit_wolf(x.numpy(), assume_centered=True)
+    np.testing.assert_allclose(ledoit_wolf(x.T @ x / count, x).numpy(), expected, rtol=1e-10)

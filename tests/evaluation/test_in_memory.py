@@ -1,0 +1,367 @@
+"""``offaxis.evaluate`` in memory: data and detectors of every kind, and what ``Results`` gives."""
+
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import offaxis
+from offaxis.data import Normalise, TensorSet
+from offaxis.deploy.open import EvaluatedNetwork, combine
+from offaxis.detectors import KNN, ODIN, Cosine, Detector
+from offaxis.errors import ArgumentError, DataError, EvaluationError, MissingPackageError
+from offaxis.evaluation import Result, Results, Store
+from offaxis.heads import Outputs
+from offaxis.metrics import all_metrics
+from offaxis.networks.classifier import Classifier
+
+from .conftest import NORMALISE, World
+
+Make = Callable[..., EvaluatedNetwork]
+
+
+def numbers(results: Results) -> dict[tuple[str, str], dict[str, float]]:
+    return {(r.method, r.ood): dict(r.metrics) for r in results}
+
+
+def normalised(images: TensorSet) -> Tensor:
+    return NORMALISE(images.images)
+
+
+@pytest.fixture
+def network(subject: Make) -> Classifier:
+    found = subject().network
+    assert isinstance(found, Classifier)
+    return found
+
+
+@pytest.fixture
+def expected(network: Classifier, world: World) -> dict[tuple[str, str], dict[str, float]]:
+    """What the cosine and max-softmax give, computed by hand."""
+    scores = {}
+    for images in (world["id"], *world["ood"]):
+        with torch.no_grad():
+            outputs = network.outputs(normalised(images))
+        tested = torch.arange(int(0.2 * len(images)), len(images))
+        assert outputs.cosine is not None
+        scores[images.name] = {
+            "cosine": -outputs.cosine.amax(1)[tested],
+            "max-softmax": -outputs.logits.double().softmax(1).amax(1)[tested],
+        }
+    return {
+        (name, ood.name): all_metrics(scores["stripes"][name].numpy(), scores[ood.name][name].numpy())
+        for name in ("cosine", "max-softmax")
+        for ood in world["ood"]
+    }
+
+
+def close(results: Results, expected: Mapping[tuple[str, str], Mapping[str, float]]) -> bool:
+    found = numbers(results)
+    return set(found) == set(expected) and all(found[key] == pytest.approx(expected[key]) for key in expected)
+
+
+def test_sets_of_images(network: Classifier, world: World, expected: Any, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    results = offaxis.evaluate(network, world["id"], world["ood"], ["cosine", "max-softmax"], normalise=NORMALISE)
+    assert isinstance(results, offaxis.Results)
+    assert close(results, expected)
+    assert len(results) == 6
+    assert {r.detector for r in results} == {"cosine", "max-softmax"}
+    assert sorted(tmp_path.rglob("*")) == before
+    [record] = results.networks
+    assert record.accuracy > 0.8
+    assert (record.kind, record.head["name"], record.architecture, record.commands) == ("single", "cosine", "", ())
+
+
+def test_arrays_and_tensors(network: Classifier, world: World, expected: Any) -> None:
+    images, labels = world["id"].images.numpy(), np.asarray(world["id"].labels)
+    ood = {s.name: s.images.numpy() if number else s.images for number, s in enumerate(world["ood"])}
+    results = offaxis.evaluate(network, (images, labels), ood, ["cosine", "max-softmax"], normalise=NORMALISE)
+    assert close(results, expected)
+
+
+class Pairs(Dataset[tuple[Tensor, int]]):
+    """A plain torch Dataset of (uint8 image, label)."""
+
+    def __init__(self, images: Tensor, labels: Sequence[int]) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.images[index], self.labels[index]
+
+
+def test_torch_datasets(network: Classifier, world: World, expected: Any) -> None:
+    assert world["id"].labels is not None
+    known = Pairs(world["id"].images, world["id"].labels.tolist())
+    ood = {s.name: TensorDataset(s.images) for s in world["ood"]}
+    results = offaxis.evaluate(network, known, ood, ["cosine", "max-softmax"], normalise=NORMALISE)
+    assert close(results, expected)
+
+
+def loader(images: TensorSet, **options: Any) -> "DataLoader[Any]":
+    labels = torch.zeros(len(images.images), dtype=torch.long) if images.labels is None else images.labels
+    return DataLoader(TensorDataset(normalised(images), labels), batch_size=32, **options)  # type: ignore[arg-type]
+
+
+def test_data_loaders_are_used_unchanged(network: Classifier, world: World, expected: Any, tmp_path: Path) -> None:
+    ood = {s.name: loader(s) for s in world["ood"]}
+    results = offaxis.evaluate(network, loader(world["id"]), ood, ["cosine", "max-softmax"])
+    assert close(results, expected)
+    assert {r.id for r in results} == {"id"}
+    stored = offaxis.evaluate(network, loader(world["id"]), ood, ["cosine", "max-softmax"], store=tmp_path / "s")
+    again = offaxis.evaluate(network, loader(world["id"]), ood, ["cosine", "max-softmax"], store=tmp_path / "s")
+    assert numbers(stored) == numbers(again) == numbers(results)
+    assert not again.arrays  # nothing was computed
+
+
+def test_a_loader_and_a_set_can_be_mixed(network: Classifier, world: World, expected: Any) -> None:
+    ood: dict[str, Any] = {s.name: s for s in world["ood"]}
+    ood["dark"] = loader(world["ood"][1])
+    results = offaxis.evaluate(network, world["id"], ood, ["cosine", "max-softmax"], normalise=NORMALISE)
+    assert close(results, expected)
+
+
+class Noisy(Dataset[tuple[Tensor, int]]):
+    """Other images each time."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.rand(1, 8, 8), 0
+
+
+def test_loaders_whose_images_change_are_refused(network: Classifier, world: World) -> None:
+    with pytest.raises(DataError, match="shuffle=False"):
+        offaxis.evaluate(network, loader(world["id"], shuffle=True), [loader(world["ood"][0])], "cosine")
+    with pytest.raises(DataError, match="no random transforms"):
+        offaxis.evaluate(network, loader(world["id"]), {"noisy": DataLoader(Noisy(), batch_size=5)}, "cosine")
+    with pytest.raises(DataError, match="labels"):
+        offaxis.evaluate(network, world["ood"][0].images, world["ood"], "cosine", normalise=NORMALISE)
+
+
+def test_images_of_another_size_are_matched(network: Classifier, world: World) -> None:
+    large = TensorSet("large", nn.functional.interpolate(world["ood"][0].images, scale_factor=2))
+    results = offaxis.evaluate(network, world["id"], [large], "cosine", normalise=NORMALISE)
+    [about] = [record.about for record in results.sets.values() if record.about["name"] == "large"]
+    assert about["shape"] == [1, 8, 8]
+
+
+class Brightness(Detector):
+    """A detector of one's own: how far the mean feature is from that of the training images."""
+
+    name, paper, needs_fit, uses = "brightness", "", True, ("features",)
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expect("mean")
+
+    def begin(self, network: Any) -> None:
+        self.sums: list[Tensor] = []
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:
+        self.sums.append(outputs.features.mean(1))
+
+    def finish(self) -> None:
+        self.mean = torch.cat(self.sums).mean()
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        return (outputs.features.mean(1) - self.mean).abs()
+
+
+def test_own_detectors_and_names_with_arguments(network: Classifier, world: World) -> None:
+    detectors: list[str | Detector] = [Brightness(), "knn:k=3", KNN(k=7), "cosine", "cosine"]
+    results = offaxis.evaluate(
+        network, world["id"], world["ood"][:1], detectors, train=world["train"], normalise=NORMALISE
+    )
+    assert [(r.detector, dict(r.hyperparameters)) for r in results] == [
+        ("brightness", {}),
+        ("knn", {"k": 3}),
+        ("knn", {"k": 7}),
+        ("cosine", {}),
+    ]
+    assert "240 training images of stripes" in results.results[0].fitted_on
+    assert "knn (default) #2" in results.table()
+
+
+def test_fitted_detectors_stay_as_they_are_without_training_images(network: Classifier, world: World) -> None:
+    train = world["train"]()
+    knn = KNN(k=3).fit(network, [(NORMALISE(train.batch(torch.arange(240))), train.labels)])  # type: ignore[list-item]
+    bank = {name: tensor.clone() for name, tensor in knn.state_dict().items()}
+    first = offaxis.evaluate(network, world["id"], world["ood"], [knn], normalise=NORMALISE)
+    assert all(torch.equal(tensor, bank[name]) for name, tensor in knn.state_dict().items())
+    second = offaxis.evaluate(network, world["id"], world["ood"], "knn:k=3", train=train, normalise=NORMALISE)
+    assert {key: value["auroc"] for key, value in numbers(first).items()} == pytest.approx(
+        {key: value["auroc"] for key, value in numbers(second).items()}
+    )
+
+
+def test_detectors_that_need_training_images(network: Classifier, world: World) -> None:
+    notes: list[str] = []
+    results = offaxis.evaluate(network, world["id"], world["ood"][:1], normalise=NORMALISE, note=notes.append)
+    assert {"cosine", "max-softmax", "energy"} <= {r.detector for r in results}
+    assert "knn" not in {r.detector for r in results}
+    assert list(results.notes) == notes
+    assert any("knn is left out: it must be fitted: pass the training images" in note for note in notes)
+    with pytest.raises(ArgumentError, match="training images for knn"):
+        offaxis.evaluate(network, world["id"], world["ood"], ["cosine", "knn"], normalise=NORMALISE)
+    with pytest.raises(EvaluationError, match="No detector fits"):
+        offaxis.evaluate(network, world["id"], world["ood"], "cosine-ensemble", normalise=NORMALISE)
+
+
+def test_tuning_in_memory_gives_what_a_store_gives(subject: Make, world: World, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "detectors": [ODIN(temperatures=(1.0, 1000.0), epsilons=(0.0, 0.01)), Cosine()],
+        "tune": True,
+        "protocols": ("one-vs-one", "less-biased"),
+    }
+    memory = offaxis.evaluate(subject(), world["id"], world["ood"], **options)
+    stored = offaxis.evaluate(subject(), world["id"], world["ood"], store=tmp_path / "store", **options)
+    assert memory.results == stored.results
+    assert len(memory) == 3 * 3 + 6
+    store = Store(tmp_path / "store")
+    for reference in {reference for r in memory for reference in r.scores}:
+        np.testing.assert_array_equal(memory.scores(reference), store.scores(reference))
+
+
+def test_a_score_is_written_once_and_not_read_again(
+    subject: Make, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    keep = Store._keep_arrays
+
+    def counting(self: Store, name: str, arrays: Mapping[str, Any]) -> None:
+        written.append(name)
+        keep(self, name, arrays)
+
+    monkeypatch.setattr(Store, "_keep_arrays", counting)
+    for read in ("scores", "grid_scores"):
+        monkeypatch.setattr(Store, read, lambda *_: pytest.fail("scores are in memory"))
+    detectors: list[str | Detector] = [ODIN(temperatures=(1.0, 1000.0), epsilons=(0.0, 0.01)), "cosine"]
+    results = offaxis.evaluate(subject(), world["id"], world["ood"], detectors, tune=True, store=tmp_path / "store")
+    for r in results:
+        assert all_metrics(*(results.scores(reference) for reference in r.scores)) == r.metrics
+    assert len(written) == len(set(written))
+    assert not [name for name in written if name.startswith("grid_scores") and "cosine" in name]
+
+
+# what Results gives ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def results(network: Classifier, world: World) -> Results:
+    return offaxis.evaluate(network, world["id"], world["ood"], ["cosine", "knn:k=3"], train=world["train"]())
+
+
+def test_to_frame(results: Results) -> None:
+    frame = results.to_frame()
+    assert len(frame) == len(results) == 6
+    assert {"auroc", "aupr_in", "fpr_at_tpr95", "detector", "ood", "network", "head", "seed", "kind"} <= set(frame)
+    assert frame["auroc"].tolist() == [r.metrics["auroc"] for r in results]
+    assert set(frame[frame["detector"] == "knn"]["hyperparameters"]) == {"k=3"}
+    assert frame.groupby("detector")["auroc"].mean()["cosine"] <= 1
+
+
+def test_to_frame_without_pandas(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "pandas":
+            raise ImportError(name)
+        return original(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingPackageError, match=r"pip install 'offaxis\[frames\]'"):
+        results.to_frame()
+
+
+def test_table(results: Results) -> None:
+    lines = results.table().splitlines()
+    assert [cell.strip() for cell in lines[0].strip("|").split("|")] == ["detector", "bright", "dark", "grey", "mean"]
+    means = [float(line.rstrip("| ").rpartition("|")[2]) for line in lines[2:]]
+    assert means == sorted(means, reverse=True)
+    errors = [float(line.rstrip("| ").rpartition("|")[2]) for line in results.table("fpr_at_tpr95").splitlines()[2:]]
+    assert errors == sorted(errors)
+    with pytest.raises(ArgumentError, match="Expected a metric out of auroc"):
+        results.table("beauty")
+
+
+def test_save_writes_a_store_that_can_be_reported_and_resumed(
+    results: Results, network: Classifier, world: World, tmp_path: Path
+) -> None:
+    store = results.save(tmp_path / "saved")
+    assert [r.key for r in store.results()] == [r.key for r in results]
+    assert store.networks() == list(results.networks)
+    for r in results:
+        for reference in r.scores:
+            np.testing.assert_array_equal(store.scores(reference), results.scores(reference))
+    files = sorted(path for path in store.path.rglob("*") if path.is_file())
+    assert results.save(tmp_path / "saved").path == store.path
+    assert sorted(path for path in store.path.rglob("*") if path.is_file()) == files
+    again = offaxis.evaluate(
+        network, world["id"], world["ood"], ["cosine", "knn:k=3"], train=world["train"](), store=store.path
+    )
+    assert again.results == results.results
+    assert not again.arrays
+    copied = again.save(tmp_path / "copied")  # scores come from the store
+    assert numbers_of(copied.results()) == numbers_of(results)
+
+
+def numbers_of(results: Any) -> dict[str, dict[str, float]]:
+    return {r.key: dict(r.metrics) for r in results}
+
+
+def test_unknown_scores_are_refused(results: Results) -> None:
+    with pytest.raises(ArgumentError, match="a reference out of a Result"):
+        results.scores("scores/none.npz#scores")
+
+
+def test_records_hold_fields(network: Classifier, world: World) -> None:
+    member = EvaluatedNetwork(
+        network=network,
+        normalise=NORMALISE,
+        label="mine",
+        seed=4,
+        origin="run",
+        recipe={"name": "short", "epochs": 3},
+        data={"name": "stripes", "images": 240},
+        settings={"recipe": {"name": "short"}, "loss": {"name": "cross_entropy"}},
+        command=["offaxis", "train", "--seed", "4"],
+    )
+    results = offaxis.evaluate(member, world["id"], world["ood"][:1], "cosine", command=["offaxis", "evaluate", "run"])
+    [record], [result] = results.networks, results.results
+    for fields in (record, result):
+        assert fields.recipe == {"name": "short", "epochs": 3}
+        assert fields.data == {"name": "stripes", "images": 240}
+        assert fields.settings == {"loss": {"name": "cross_entropy"}}
+        assert (fields.kind, fields.seed, fields.members) == ("single", 4, ())
+        assert set(fields.versions) == {"offaxis", "torch", "numpy", "python"}
+    assert record.commands == (("offaxis", "train", "--seed", "4"),)
+    assert result.command == ("offaxis", "evaluate", "run")
+    assert Result.from_json(result.to_json()) == result
+    pair = combine([member, replace(member, origin="other", seed=5)], "ensemble")
+    [record] = offaxis.evaluate(pair, world["id"], world["ood"][:1], "cosine-ensemble").networks
+    assert (record.kind, record.members, record.origins) == ("ensemble", ("run", "other"), ("run", "other"))
+    assert record.commands == (("offaxis", "train", "--seed", "4"),) * 2
+    assert result.to_row()["recipe"] == "short"
+
+
+def test_the_normalisation_of_the_training_images_is_used(network: Classifier, world: World) -> None:
+    results = offaxis.evaluate(network, world["id"], world["ood"][:1], "cosine", train=world["train"])
+    own = Normalise.from_images(world["train"]())
+    assert numbers(results) == numbers(
+        offaxis.evaluate(network, world["id"], world["ood"][:1], "cosine", normalise=own)
+    )

@@ -1,0 +1,120 @@
+"""The one inference loop: modes, device, types, layers, labels, progress and finite numbers."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
+from offaxis.networks import wide_resnet
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.inference import prepared_batches, resolve_device, run, run_batch, to_network
+
+
+@pytest.fixture
+def network() -> Classifier:
+    torch.manual_seed(0)
+    return wide_resnet(10, 1, num_classes=4)
+
+
+def images(count: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_run_gives_outputs_images_and_labels_batch_by_batch(network: Classifier) -> None:
+    batches = [(images(3), torch.tensor([0, 1, 2])), (images(2, 1), torch.tensor([3, 3]))]
+    results = list(run(network, batches, labels=True))
+    assert [outputs.logits.shape for outputs, _, _ in results] == [(3, 4), (2, 4)]
+    for (outputs, prepared, labels), (given, given_labels) in zip(results, batches, strict=True):
+        assert torch.equal(prepared, given)
+        assert prepared.is_contiguous(memory_format=torch.channels_last)
+        assert labels is not None
+        assert torch.equal(labels, given_labels)
+        assert torch.equal(outputs.logits, run_batch(network, to_network(network, given)).logits)
+        assert not outputs.logits.requires_grad
+
+
+def test_the_modes_are_back_whenever_a_batch_is_handed_out(network: Classifier) -> None:
+    network.train()
+    network.backbone.eval()
+    seen: list[bool] = []
+    network.head.register_forward_hook(lambda module, _x, _o: seen.append(module.training))
+    network.backbone.register_forward_hook(lambda module, _x, _o: seen.append(module.training))
+    for _ in run(network, [images(2), images(2)]):
+        assert network.training
+        assert not network.backbone.training
+        assert torch.is_grad_enabled()
+    assert seen
+    assert not any(seen)
+
+
+def test_the_loop_can_be_left_early(network: Classifier) -> None:
+    network.train()
+    next(run(network, [images(2), images(2)]))
+    assert all(module.training for module in network.modules())
+
+
+def test_images_take_the_type_of_the_network(network: Classifier) -> None:
+    network.double()
+    ((outputs, prepared, labels),) = run(network, [images(2)], device="cpu")
+    assert prepared.dtype == outputs.logits.dtype == torch.float64
+    assert labels is None
+
+
+def test_layers_come_with_the_same_pass(network: Classifier) -> None:
+    ((outputs, _, _),) = run(network, [images(2)], layers=["group1"])
+    assert outputs.layers["group1"].shape == (2, 16)
+
+
+def test_labels_are_passed_on_unless_they_are_required(network: Classifier) -> None:
+    outside = [(images(2), torch.tensor([7, 9]))]
+    ((_, _, labels),) = run(network, outside)
+    assert labels is not None
+    assert labels.tolist() == [7, 9]
+    with pytest.raises(DetectorError, match=r"labels in 0\.\.3.* from 7 to 9"):
+        list(run(network, outside, labels=True))
+    with pytest.raises(DetectorError, match="images alone"):
+        list(run(network, [images(2)], labels=True))
+
+
+def test_progress_counts_finished_batches(network: Classifier) -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.done: list[int] = []
+
+        def to(self, done: int, /) -> None:
+            self.done.append(done)
+
+    recorder = Recorder()
+    batches = run(network, [images(2), images(2)], progress=recorder)
+    next(batches)
+    assert recorder.done == []  # the first batch is still being worked on
+    list(batches)
+    assert recorder.done == [1, 2]
+    list(prepared_batches(network, [images(2)], progress=recorder))
+    assert recorder.done == [1, 2, 1]
+
+
+def test_what_is_not_finite_is_refused(network: Classifier) -> None:
+    broken = images(2)
+    broken[1, 0, 0, 0] = torch.nan
+    with pytest.raises(BadOutputsError, match="pixels are not finite"):
+        list(run(network, [broken], check_finite=False))
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.weight.fill_(torch.inf)
+    with pytest.raises(BadOutputsError, match="NaN or infinity in the network's"):
+        list(run(network, [images(2)]))
+    assert len(list(run(network, [images(2)], check_finite=False))) == 1
+
+
+def test_a_device_by_name() -> None:
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device(torch.device("cpu")) == torch.device("cpu")
+    assert resolve_device("auto").type in ("cuda", "mps", "cpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "meta", "cuda:99", ""])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(ArgumentError, match=r"\(auto, cpu.*but got"):
+        resolve_device(name)
