@@ -20,9 +20,15 @@ from offaxis.heads.cosine import unit_length
 from offaxis.heads.scale import LearnedScale, PredictedScale, smallest_sufficient_scale, start_from_sizes
 
 PAPER_NAMES = {
-    "weight", "scale.linear.weight", "scale.linear.bias", "scale.norm.weight", "scale.norm.bias", "scale.norm.running_mean",
-    "scale.norm.running_var", "scale.norm.num_batches_tracked",
-}  # fmt: skip
+    "weight",
+    "scale.linear.weight",
+    "scale.linear.bias",
+    "scale.norm.weight",
+    "scale.norm.bias",
+    "scale.norm.running_mean",
+    "scale.norm.running_var",
+    "scale.norm.num_batches_tracked",
+}
 
 
 class Plain(nn.Module):
@@ -38,8 +44,9 @@ class Plain(nn.Module):
         self.scale.norm = nn.BatchNorm1d(1)
 
     def forward(self, f: torch.Tensor) -> torch.Tensor:
+        cosine = F.linear(F.normalize(f, dim=1), F.normalize(self.weight, dim=1)).clamp(-1, 1)
         s: torch.Tensor = self.scale.norm(self.scale.linear(f)).squeeze(1).exp()
-        return s.unsqueeze(1) * F.linear(F.normalize(f, dim=1), F.normalize(self.weight, dim=1)).clamp(-1, 1)
+        return s.unsqueeze(1) * cosine
 
 
 @pytest.mark.parametrize("length", [1e-3, 1.0, 100.0])

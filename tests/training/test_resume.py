@@ -46,9 +46,10 @@ def test_stopped_anywhere_it_goes_on_to_the_same_weights(tmp_path: Path, step: i
 
 
 def test_without_a_folder_a_stop_says_that_nothing_is_kept() -> None:
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(TrainingStopped, match="Nothing was kept"):
         train(network(), few(), SHORT, loss=stop_after(2), quiet=True)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_finished_run_is_loaded_and_trained_no_further(tmp_path: Path) -> None:
