@@ -13,5 +13,12 @@ network = wide_resnet(depth=10, width=2, in_channels=1, stem_stride=2)  # or off
 offaxis.train(network, training, offaxis.Recipe(epochs=5, batch_size=32, crop=2, flip=False))
 
 # 1,000 images each; the network has seen neither, and nothing like the second
-results = offaxis.evaluate(network, test, [photographs()], ["cosine"], normalise=Normalise.from_images(training))
+results = offaxis.evaluate(
+    network,
+    test,
+    [photographs()],
+    detectors=["cosine", "two-cosines"],
+    train=training,
+    normalise=Normalise.from_images(training),
+)
 print(results.table())  # larger score = more out-of-distribution

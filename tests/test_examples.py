@@ -29,9 +29,10 @@ def run(name: str, *arguments: str, folder: Path) -> str:
 
 
 def test_the_quickstart_runs_and_separates_digits_from_photographs(tmp_path: Path) -> None:
-    found = re.search(r"\| cosine +\| ([\d.]+)", run("quickstart.py", folder=tmp_path))
-    assert found is not None
-    assert float(found[1]) > 60  # percent; how far above 50 depends on the processor's rounding
+    printed = run("quickstart.py", folder=tmp_path)
+    found = dict(re.findall(r"^\| ([\w-]+) +\| ([\d.]+)", printed, flags=re.MULTILINE))
+    assert float(found["two-cosines"]) > 80  # percent
+    assert float(found["cosine"]) > 60  # one small network: by seed and processor it lies between 70 and 99
 
 
 @pytest.fixture(scope="module")
