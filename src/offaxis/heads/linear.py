@@ -23,15 +23,13 @@ class LinearHead(Head):
     Weight and bias have the names, the shapes and the initialisation of ``nn.Linear``.
     """
 
-    bias: nn.Parameter | None
-
     def __init__(self, in_features: int, num_classes: int, scale: Scale | None = None, *, bias: bool = True) -> None:
         super().__init__(in_features, num_classes)
         self.weight, self.bias = linear_parameters(in_features, num_classes)
         self.scale = None if scale is None else make_scale(scale, in_features, num_classes)
         self.arguments = {"scale": scale}
         if not bias:
-            self.bias = None
+            self.register_parameter("bias", None)
             self.arguments["bias"] = False
 
     @classmethod
