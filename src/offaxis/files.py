@@ -1,5 +1,4 @@
-"""Files that are written whole or not at all, with checksums that are checked when they are read; digests of values; Python files of
-the user's.
+"""Files that are written whole or not at all, with checksums; digests of values; Python files of the user's.
 
 A file that offaxis reads again holds, at some place, ``offaxis-sha256:`` and 64 hexadecimal digits: the SHA-256 of the file's
 own bytes with these digits set to zero. The format stays what it is: in a safetensors file the text stands among the metadata,
