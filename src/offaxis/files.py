@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, with checksums that are checked when they are read; digests of values.
+"""Files that are written whole or not at all, with checksums; digests of values; Python files of the user's.
 
 A file that offaxis reads again holds, at some place, ``offaxis-sha256:`` and 64 hexadecimal digits: the SHA-256 of the file's
 own bytes with these digits set to zero. The format stays what it is: in a safetensors file the text stands among the metadata,
@@ -9,20 +9,23 @@ and journals, have a checksum in every line: ``json_line`` and ``read_lines``.
 
 import errno
 import hashlib
+import importlib.util
 import io
 import json
 import os
 import re
 import secrets
+import sys
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
-from offaxis.errors import OffaxisError, StorageError
+from offaxis.errors import ArgumentError, OffaxisError, StorageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -252,6 +255,36 @@ def _digest_without(file: IO[bytes], seal: int) -> str:
         hashed.update(chunk)
     file.seek(before)
     return hashed.hexdigest()
+
+
+@contextmanager
+def running_python(file: Path, purpose: str) -> Iterator[ModuleType]:
+    """Run a Python file of the user's and yield it as a module; inside the block, modules beside it can be imported.
+
+    Args:
+        file: the Python file.
+        purpose: what it is needed for, a noun such as ``"network"``, for messages.
+
+    Raises:
+        ArgumentError: there is no such file, or it or the block fails with an error that is not one of this package.
+    """
+    if not file.is_file():
+        raise ArgumentError(f"Expected a Python file that makes a {purpose} but {file} is not there.")
+    spec = importlib.util.spec_from_file_location(f"offaxis_{purpose}_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    except OffaxisError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"{file} could not make the {purpose}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(folder)
 
 
 @contextmanager
