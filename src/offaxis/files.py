@@ -130,10 +130,11 @@ def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: 
         raise error(f"{path} is damaged, {what}: {remedy}.")
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any], *, ensure_ascii: bool = True) -> None:
     """Write a JSON object with a checksum, whole or not at all."""
+    text = json.dumps({"checksum": UNSEALED, **values}, indent=1, ensure_ascii=ensure_ascii)
     with sealed(path) as temporary:
-        temporary.write_text(json.dumps({"checksum": UNSEALED, **values}, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def read_json(

@@ -5,6 +5,8 @@ calibration images alone). It requires that the calibration images come from the
 that nothing was trained, fitted or selected on them.
 """
 
+import hashlib
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -23,6 +25,7 @@ from offaxis.errors import ArgumentError, CalibrationError, DataError, OverlapEr
 from offaxis.networks.inference import Network, run
 
 Labels = NDArray[np.int64]
+MOSTLY_DISTINCT = 0.9  # a smaller share of distinct calibration images is worth a warning
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,11 +63,17 @@ class Calibration:
 
         Raises:
             TooFewImagesError: n is too small for alpha; with ``per_class``, no class has enough.
-            CalibrationError: scores are not finite, or the classes do not fit.
+            CalibrationError: scores are not finite or all alike, or the classes do not fit.
         """
         values, classes = conformal.check_scores(scores), np.asarray(predicted, np.int64)
         if classes.shape != values.shape or (len(classes) and not 0 <= classes.min() <= classes.max() < num_classes):
             raise CalibrationError(f"Expected a class from 0 to {num_classes - 1} for each of {len(values)} scores.")
+        if len(values) > 1 and values.min() == values.max():
+            raise CalibrationError(
+                f"Expected scores that differ from image to image but all {len(values)} calibration images have the score "
+                f"{values[0]:g}: the network gives the same for every image, or the images are copies of one. Look at its "
+                "training and at the images."
+            )
         order = np.argsort(values, kind="stable")
         sorted_cosine = None if cosine is None else np.asarray(cosine, np.float64)[order]
         calibration = cls(
@@ -185,15 +194,18 @@ def calibrate(
     scores: list[Floats] = []
     predicted: list[Labels] = []
     cosines: list[Floats] = []
+    distinct: set[bytes] = set()
     for outputs, prepared, _ in run(network, as_batches(images, normalise, batch), layers=detector.layers):
         reads_images = detector.reads is Reads.IMAGES
         values = detector.score_images(network, prepared) if reads_images else detector.score(outputs)
         scores.append(values.double().cpu().numpy())
         predicted.append(outputs.logits.argmax(1).cpu().numpy())
+        distinct.update(hashlib.blake2b(image.float().numpy(), digest_size=16).digest() for image in prepared.cpu())
         if outputs.cosine is not None:
             cosines.append(outputs.cosine.amax(1).double().cpu().numpy())
     if not scores:
         raise DataError("Expected calibration images but the DataLoader gives no batch.")
+    _warn_of_copies(len(distinct), sum(map(len, scores)))
     return Calibration.from_scores(
         np.concatenate(scores),
         np.concatenate(predicted),
@@ -202,6 +214,15 @@ def calibrate(
         per_class=per_class,
         cosine=np.concatenate(cosines) if cosines else None,
     )
+
+
+def _warn_of_copies(distinct: int, images: int) -> None:
+    if distinct < MOSTLY_DISTINCT * images:
+        warnings.warn(
+            f"Only {distinct} of the {images} calibration images are distinct, the others are copies of these: the share of "
+            "flagged ID images can be far from alpha. Calibrate on images that were taken one by one.",
+            stacklevel=3,
+        )
 
 
 def check_overlap(images: ImageSet, used: Sequence[ImageSet | Iterable[bytes]]) -> None:
