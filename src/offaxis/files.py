@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import sys
 import tokenize
 import zipfile
@@ -108,6 +109,14 @@ def sealed(path: Path) -> Iterator[Path]:
             assert found is not None, f"nobody wrote UNSEALED into {path}"
             file.seek(found[0])
             file.write(_digest_without(file, found[0]).encode())
+
+
+def is_regular(path: Path) -> bool:
+    """Return whether a path is a plain file, or a link to one: reading a pipe or a device may never end."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: bool = True) -> None:
