@@ -305,7 +305,6 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
     Raises:
         ArgumentError: there is no such network or head, or it does not take what the run describes.
     """
-    from offaxis.deploy.build import load_weights
     from offaxis.deploy.open import EvaluatedNetwork, open_network
     from offaxis.networks import by_name
 
@@ -316,13 +315,15 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
                 f"Expected no --pretrained beside {run.architecture}, which has no published weights: name a file, "
                 "--weights FILE, or a network of timm or torchvision."
             )
-        make = by_name(run.architecture)
-        made = make(num_classes=num_classes, in_channels=in_channels, dropout=run.dropout, head=head)
-        if run.weights is not None:
-            load_weights(made, run.weights)
-        return EvaluatedNetwork(network=made)
+        if run.weights is None:
+            make = by_name(run.architecture)
+            made = make(num_classes=num_classes, in_channels=in_channels, dropout=run.dropout, head=head)
+            return EvaluatedNetwork(network=made)
     if run.dropout:
-        raise ArgumentError(f"Expected no --dropout beside --network {run.architecture}, which has its own.")
+        what = (
+            f"--network {run.architecture}, which" if run.weights is None else f"--weights {run.weights}, whose network"
+        )
+        raise ArgumentError(f"Expected no --dropout beside {what} has its own.")
     options: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels, "weights": run.weights}
     if not (_is_python(run.architecture) and head == "cosine"):  # a function may have a head of its own
         options["head"] = head
