@@ -72,6 +72,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with _storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not is_regular(path):
+            raise StorageError(f"{path} is there already and is no plain file: name another one.")
         temporary, mode = _create_beside(path)
     try:
         try:
@@ -302,6 +304,8 @@ def _storage_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into a StorageError about ``path``."""
     try:
         yield
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(_explain(path, error)) from error
 

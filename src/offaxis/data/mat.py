@@ -4,7 +4,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +90,7 @@ class _Reader:
     def __init__(self, path: Path, shapes: Mapping[str, Shape], header: bytes) -> None:
         if len(header) != 128 or header[124:128] not in (b"\x00\x01IM", b"\x01\x00MI"):
             raise _DamagedError("it does not begin as MATLAB's version 5 does")
-        self.order = "<" if header[126:128] == b"IM" else ">"
+        self.order: Literal["<", ">"] = "<" if header[126:128] == b"IM" else ">"
         self.path, self.shapes, self.size = path, shapes, path.stat().st_size
         self.found: dict[str, NDArray[Any]] = {}
         self.seen: dict[str, Shape] = {}

@@ -209,7 +209,8 @@ def _complete(array: _Array, state: object) -> None:
         order = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
         if order not in ("|", "<", ">", "="):
             raise _RefusedError("an array of an unusual kind")
-        array.value = array.value.newbyteorder(order)
+        if order == ">":
+            array.value = array.value.newbyteorder(">")
     elif array.value is None and len(state) == 5:
         _, shape, dtype, columns_first, data = state
         values = np.frombuffer(_raw(data), _numbers(dtype))

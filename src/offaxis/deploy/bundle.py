@@ -23,7 +23,15 @@ from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
-from offaxis.errors import BundleError, CheckpointError, DetectorError, DetectorFileError, OffaxisError
+from offaxis.errors import (
+    ArgumentError,
+    BundleError,
+    CalibrationError,
+    CheckpointError,
+    DetectorError,
+    DetectorFileError,
+    OffaxisError,
+)
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_checked
 from offaxis.networks.third_party import Builder
@@ -69,7 +77,7 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
     given = network if network is None or isinstance(network, nn.Module) else _open_given(network, meta)
     try:
         return _unpack(meta, files, given)
-    except (BundleError, DetectorFileError) as error:
+    except (BundleError, DetectorFileError, ArgumentError, CalibrationError) as error:
         raise BundleError(f"{where}: {error}") from error
     except CheckpointError as error:
         raise BundleError(f"{where}: the weights do not fit the network that it names ({error}).") from error
@@ -185,7 +193,7 @@ def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:
     """
     kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
     if len(kinds) == 1 and kinds <= PRECISIONS:
-        network.to(*kinds)
+        network.to(kinds.pop())
     own = network.state_dict()
     wrong = [name for name, tensor in weights.items() if name in own and own[name].dtype != tensor.dtype]
     if wrong:
