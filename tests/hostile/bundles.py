@@ -24,7 +24,7 @@ from offaxis.training.checkpoint import Checkpoint, load_checkpoint, save_checkp
 from tests.hostile.damage import damaged, flipped, picture, rewritten
 
 Counts = dict[str, int]
-HUGE = (
+HUGE: tuple[Any, ...] = (
     10**9,
     10**7,
     2**31,
@@ -239,7 +239,7 @@ def fuzz_images(count: int, seed: int) -> Counts:
         for number in range(count):
             data = damaged(picture(chance), chance)
             path.write_bytes(data)
-            results = []
+            results: list[tuple[int, float] | None] = []
             for source in (path, data):
                 try:
                     [prediction] = model.predict(source)

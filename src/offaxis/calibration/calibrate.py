@@ -200,7 +200,8 @@ def calibrate(
         values = detector.score_images(network, prepared) if reads_images else detector.score(outputs)
         scores.append(values.double().cpu().numpy())
         predicted.append(outputs.logits.argmax(1).cpu().numpy())
-        distinct.update(hashlib.blake2b(image.float().numpy(), digest_size=16).digest() for image in prepared.cpu())
+        pixels = prepared.float().cpu().contiguous().numpy()
+        distinct.update(hashlib.blake2b(image, digest_size=16).digest() for image in pixels)
         if outputs.cosine is not None:
             cosines.append(outputs.cosine.amax(1).double().cpu().numpy())
     if not scores:
