@@ -144,6 +144,8 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
     _restore(network, weights)
     if not isinstance(meta["classes"], list) or not all(isinstance(name, str) for name in meta["classes"]):
         raise BundleError("it does not hold a list of class names.")
+    if not isinstance(meta["calibration"]["per_class"], bool) or not isinstance(meta["provenance"], dict):
+        raise BundleError("it does not say whether verdicts are per class, or how it was made.")
     classes = tuple(meta["classes"])
     tensors = load_tensors(files["calibration.safetensors"])
     used = load_tensors(files["used.safetensors"])["hashes"]

@@ -164,7 +164,7 @@ def _checked(path: Path, member: Any) -> tuple[dict[str, Any], dict[str, bytes]]
         if not isinstance(entry, dict) or type(entry.get("bytes")) is not int:
             raise BundleError(f"{path} is damaged: {MANIFEST} does not say how long {name} is. Make the bundle again.")
         data = member(name, min(entry["bytes"], MAX_BYTES))
-        if _sha256(data) != entry.get("sha256"):
+        if len(data) != entry["bytes"] or _sha256(data) != entry.get("sha256"):
             raise BundleError(f"{path} is damaged: the checksum of {name} is wrong. Copy it again, or make it again.")
         files[name] = data
     return manifest, files
