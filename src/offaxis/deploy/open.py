@@ -25,6 +25,7 @@ from offaxis.deploy.build import (
     read_weights,
 )
 from offaxis.deploy.evaluated_network import LEAVE_OUT, EvaluatedNetwork, checksum, normalised, short_name
+from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError
 from offaxis.heads import HeadLike
 from offaxis.networks import by_name
@@ -235,7 +236,7 @@ def _open_model(model: "Model") -> EvaluatedNetwork:
     id_sets: list[dict[str, Any]] = known.get("id_sets", [])
     return EvaluatedNetwork(
         network=model.network,
-        normalise=model.preprocessing.normalise,
+        normalise=model.preprocessing.normalise if isinstance(model.preprocessing, Preprocessing) else None,
         classes=model.classes,
         seed=known.get("seed", 0),
         id=id_sets[0].get("name") if id_sets else None,

@@ -1,6 +1,6 @@
 """Network -> blueprint -> network: how a bundle describes its network and rebuilds it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from offaxis.errors import BundleError
-from offaxis.heads import HEADS, describe_head
+from offaxis.heads import HEADS, Head, describe_head
+from offaxis.heads.linear import NoClassesHead
 from offaxis.networks import AnyNetwork, attach, build, description, third_party
-from offaxis.networks.classifier import Classifier, Paired
+from offaxis.networks.classifier import Classifier, FeatureInput, Paired
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch
 from offaxis.networks.third_party import Builder
 
@@ -52,6 +53,9 @@ def blueprint(network: AnyNetwork, builder: Builder | None = None) -> dict[str, 
 
 
 def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
+    if isinstance(network.backbone, FeatureInput):
+        sizes = {"in_features": network.head.in_features, "num_classes": network.num_classes}
+        return {"kind": "features", "head": describe_head(network.head), **sizes}
     ours = description(network)
     if ours is not None:
         return {"kind": "offaxis", "description": ours}
@@ -143,17 +147,25 @@ def _make_single(plan: dict[str, Any], given: nn.Module | None) -> Classifier | 
         return given
     if kind == "offaxis":
         return build(plan["description"])
+    if kind == "features":
+        make = NoClassesHead if plan["head"] is None else _head_maker(plan["head"])
+        return Classifier(FeatureInput(), make(int(plan["in_features"]), int(plan["num_classes"])))
     if kind == "attached":
-        head = dict(plan["head"])
-        name = head.pop("name")
-        if name not in HEADS:
-            raise BundleError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
         network = third_party.make_network(plan["builder"])
-        classifier = attach(network, partial(HEADS[name], **head), int(plan["num_classes"]), layer=plan["layer"])
+        classifier = attach(network, _head_maker(plan["head"]), int(plan["num_classes"]), layer=plan["layer"])
         classifier.layers = tuple(plan.get("layers", ()))
         classifier.builder = plan["builder"]  # it may not be derivable from the network
         return classifier
     raise BundleError(f"Expected a network that this version can build but got the kind {kind!r}.")
+
+
+def _head_maker(saved: dict[str, Any]) -> Callable[[int, int], Head]:
+    """Return what makes the head that ``describe_head`` described, given its sizes."""
+    arguments = dict(saved)
+    name = arguments.pop("name")
+    if name not in HEADS:
+        raise BundleError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
+    return partial(HEADS[name], **arguments)
 
 
 def _channels_last(network: nn.Module) -> bool:
