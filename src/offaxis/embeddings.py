@@ -216,7 +216,9 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         """
         model = load_bundle(path)
         if not isinstance(model.preprocessing, VectorInput) or not isinstance(model.network, Classifier):
-            raise BundleError(f"Expected a bundle of an EmbeddingDetector but {path} holds a model of images: offaxis.load.")
+            raise BundleError(
+                f"Expected a bundle of an EmbeddingDetector but {path} holds a model of images: offaxis.load."
+            )
         saved = model.provenance["estimator"]
         estimator = cls(saved["detector"], model.calibration.alpha)
         names = () if isinstance(model.network.head, NoClassesHead) else model.classes
@@ -232,8 +234,8 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
     def _calibrated(self) -> Calibration:
         if self.calibration_ is None:
             raise CalibrationError(
-                "Expected a calibrated estimator but only fit() has been called, which promises nothing: call calibrate(X) with "
-                "ID rows that were not fitted to."
+                "Expected a calibrated estimator but only fit() has been called, which promises nothing: call calibrate(X) "
+                "with ID rows that were not fitted to."
             )
         return self.calibration_
 
@@ -262,8 +264,8 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         if len(self.classes_) < 2 and _needs_classes(detector):
             came = "one class alone" if len(self.classes_) else "no labels"
             warnings.warn(
-                f"The detector {detector.name} needs at least two classes but got {came}: {UNLABELLED} takes its place. Give the "
-                f"classes, fit(X, y), or choose detector={UNLABELLED!r}.",
+                f"The detector {detector.name} needs at least two classes but got {came}: {UNLABELLED} takes its place. Give "
+                f"the classes, fit(X, y), or choose detector={UNLABELLED!r}.",
                 UserWarning,
                 stacklevel=3,
             )

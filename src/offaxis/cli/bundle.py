@@ -92,7 +92,12 @@ def bundle_command(
 @app.command("calibrate", epilog=example("offaxis calibrate digits.oax photos/ --alpha 0.01"))
 def calibrate_command(
     bundle: Annotated[Path, typer.Argument(help="A bundle; it is changed in place without --out.")],
-    images: Annotated[str, typer.Argument(help="ID images: a set (its test images), a folder or an archive.")],
+    images: Annotated[
+        str,
+        typer.Argument(
+            help="ID images: a set (its test images), a folder or an archive; or a .npy file of feature vectors."
+        ),
+    ],
     out: Annotated[Path | None, typer.Option(help="Write another bundle.", show_default="BUNDLE itself")] = None,
     alpha: Annotated[float | None, typer.Option(help="Another level.", show_default="unchanged")] = None,
     per_class: Annotated[bool | None, typer.Option(help="Verdicts per class.", show_default="unchanged")] = None,
@@ -103,9 +108,12 @@ def calibrate_command(
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
+    from offaxis.deploy.preprocessing import read_rows
 
     model = load(bundle, network).to(device)
-    model = model.recalibrated(images_like(images, model.preprocessing.shape, data), alpha, per_class)
+    shape = model.preprocessing.shape
+    inputs = read_rows(images) if len(shape) == 1 else images_like(images, shape, data)
+    model = model.recalibrated(inputs, alpha, per_class)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
 
@@ -153,8 +161,8 @@ def export_command(
 
     model = load(bundle, network)
     difference = export_onnx(model, onnx)
-    channels, height, width = model.preprocessing.shape
+    shape = ", ".join(map(str, model.preprocessing.shape))
     print_note(
-        f"{onnx}: pixels uint8 (N, {channels}, {height}, {width}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
+        f"{onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
         f"differ by {difference:.1g} at most."
     )

@@ -1,5 +1,6 @@
 """Images in any form -> the pixels that the network takes; feature vectors likewise."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,16 +119,21 @@ class VectorInput:
         return rows
 
     def pixels(self, row: Any, name: str | None = None, max_pixels: int = 0) -> NDArray[np.float64]:  # noqa: ARG002
-        """Return one row of numbers as float64 (d,); the name is that of the same step for images.
+        """Return one row of numbers, or of their JSON, as float64 (d,); the same step for images gives this its name.
 
         Raises:
             DataError: it is not d finite numbers; the message calls it ``name``.
         """
-        if isinstance(row, (bytes, str, Path, Image.Image)):
+        if isinstance(row, bytes):
+            try:
+                row = json.loads(row)
+            except (ValueError, RecursionError):
+                row = ""
+        if isinstance(row, (str, Path, Image.Image)):
             raise DataError(
                 f"Expected a vector of {self.size} numbers, for the model was fitted to feature vectors, but got "
-                f"{'an image' if isinstance(row, Image.Image) else 'a file'}: compute its features with the same model first. "
-                "Over HTTP they are JSON, {\"features\": [[...], ...]}; on the command line a .npy file of rows."
+                f"another file: compute its features with the same model first. "
+                'Over HTTP they are JSON, {"features": [[...], ...]}; on the command line a .npy file of rows.'
             )
         return np.asarray(self._checked([row], name or "the vector")[0])
 
@@ -138,7 +144,8 @@ class VectorInput:
             DataError: these are not rows of d finite numbers.
         """
         single = np.ndim(rows) == 1 if not isinstance(rows, (str, bytes, Path)) else True
-        return torch.from_numpy(self._checked([rows] if single else rows, "the features")).split(4096)
+        checked: Tensor = torch.from_numpy(self._checked([rows] if single else rows, "the features"))
+        return [checked[start : start + 4096] for start in range(0, len(checked), 4096)]
 
     def example(self, count: int, generator: torch.Generator) -> Tensor:
         """Return random rows float64 (count, d), to try a model with."""
@@ -161,8 +168,25 @@ class VectorInput:
                 "same model."
             )
         if not np.isfinite(numbers).all():
-            raise DataError(f"Expected finite numbers but {name} has NaN or infinity: leave such rows out, or repair them.")
+            raise DataError(
+                f"Expected finite numbers but {name} has NaN or infinity: leave such rows out, or repair them."
+            )
         return np.ascontiguousarray(numbers, np.float64)
+
+
+def read_rows(path: str | Path) -> NDArray[Any]:
+    """Read the feature vectors (N, d) of a .npy file.
+
+    Raises:
+        DataError: there is no such file, or it is no array of numbers.
+    """
+    try:
+        rows: NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            f"Expected a .npy file of feature vectors (N, d) but {path} cannot be read ({error})."
+        ) from error
+    return rows
 
 
 def input_from_json(saved: dict[str, Any]) -> Preprocessing | VectorInput:

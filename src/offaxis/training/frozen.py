@@ -113,7 +113,7 @@ def _descend(
                 group["lr"] = learning_rate * share_of_rate(step, steps)
             loss = F.cross_entropy(head(features[rows]), labels[rows])
             optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             step += 1
         if not math.isfinite(loss.item()):
