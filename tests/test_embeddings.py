@@ -18,8 +18,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import EmbeddingDetector
+from offaxis import EmbeddingDetector, Model
 from offaxis.cli import app
+from offaxis.deploy.onnx import export_onnx
 from offaxis.errors import (
     ArgumentError,
     BundleError,
@@ -86,7 +87,7 @@ def test_decision_p_value_and_prediction_agree(fitted: EmbeddingDetector) -> Non
 def test_at_most_alpha_of_new_rows_are_called_unknown() -> None:
     rates = []
     for seed in range(40):
-        estimator = EmbeddingDetector("mean-cosine", alpha=0.2, random_state=0).fit(*draw(60, 3 * seed))
+        estimator = EmbeddingDetector("knn", alpha=0.2).fit(draw(60, 3 * seed)[0])
         estimator.calibrate(draw(40, 3 * seed + 1)[0])
         rates.append((estimator.predict(draw(200, 3 * seed + 2)[0]) == -1).mean())
     assert np.mean(rates) < 0.2 + 3 * np.std(rates) / np.sqrt(len(rates))
@@ -145,13 +146,8 @@ SUPPORTED = [
     "knn",
     "knn:k=3",
     "energy",
-    "max-softmax",
-    "max-logit",
-    "gen",
     "vim",
     "fdbd",
-    "nci",
-    "react",
     "relative-mahalanobis",
     "mahalanobis++",
 ]
@@ -294,10 +290,8 @@ def test_the_model_of_a_bundle_gives_the_same_verdicts(fitted: EmbeddingDetector
     assert len(offaxis.load(bundle).predict(rows[0])) == 1
 
 
-def test_a_bundle_of_images_is_no_estimator_and_rows_are_no_onnx(world: Any, bundle: Path, tmp_path: Path) -> None:
-    from offaxis.deploy.onnx import export_onnx
-
-    world.model.save(tmp_path / "images.oax")
+def test_a_bundle_of_images_is_no_estimator_and_rows_are_no_onnx(model: Model, bundle: Path, tmp_path: Path) -> None:
+    model.save(tmp_path / "images.oax")
     with pytest.raises(BundleError, match="holds a model of images"):
         EmbeddingDetector.load(tmp_path / "images.oax")
     with pytest.raises(ExportError, match="this one scores feature vectors"):
@@ -331,8 +325,7 @@ def test_rows_of_a_file_are_scored_and_calibrated_in_the_shell(
     assert EmbeddingDetector.load(again).alpha == 0.01
     np.save(tmp_path / "used.npy", draw(400, 0)[0])
     done = run(app, ["calibrate", str(bundle), str(tmp_path / "used.npy")])
-    assert done.exit_code == 2
-    assert "calibrate on other rows" in " ".join(done.output.split())
+    assert isinstance(done.exception, OverlapError)
 
 
 @pytest.mark.parametrize(

@@ -276,8 +276,8 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def _make_network(self, detector: Detector, rows: Tensor, labels: Tensor, seed: int) -> Classifier:
         """Train the head that the detector and ``predict_class`` read."""
-        unit = float(rows.square().mean().sqrt())
-        backbone = FeatureInput(unit if 0 < unit < np.inf else 1.0)
+        largest = float(rows.abs().max()) or 1.0
+        backbone = FeatureInput(largest * float((rows / largest).square().mean().sqrt()) or 1.0)
         if len(self.classes_) < 2:
             head: Head = NoClassesHead(rows.shape[1])
         else:
