@@ -74,7 +74,7 @@ class Model:
         detector: Detector | str | None = None,
         alpha: float = 0.05,
         per_class: bool = False,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: Preprocessing | VectorInput | None = None,
         classes: Sequence[str] = (),
         command: Sequence[str] | None = None,
     ) -> Self:
@@ -100,6 +100,11 @@ class Model:
             DataError: the images cannot be used.
             DetectorError: the detector cannot score such a network.
         """
+        if isinstance(preprocessing, VectorInput):
+            raise ArgumentError(
+                "Expected the preprocessing of images but got that of feature vectors: offaxis.EmbeddingDetector calibrates "
+                "these, and Model.recalibrated."
+            )
         several = isinstance(network, Sequence) and not isinstance(network, str)
         opened = combine(network) if several else open_network(network)  # type: ignore[arg-type]
         images = images if is_loader(images) else as_image_set(images)
