@@ -84,7 +84,7 @@ def test_the_level_holds_over_splits_of_real_images(world: World, model: Model, 
     chance, shares = np.random.default_rng(0), []
     for _ in range(500):
         chance.shuffle(scores)
-        shares.append((p_values(scores[240:], np.sort(scores[:240])) <= alpha).mean())
+        shares.append((p_values(calibration_scores=np.sort(scores[:240]), scores=scores[240:]) <= alpha).mean())
     spread = np.std(shares) / np.sqrt(500)
     assert allowed(240, alpha) / 241 - 4 * spread < np.mean(shares) < alpha + 4 * spread
 

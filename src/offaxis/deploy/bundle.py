@@ -105,7 +105,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "preprocessing": model.preprocessing.to_json(),
         "classes": list(model.classes),
         "detector": description,
-        "calibration": {"alpha": calibration.alpha, "per_class": calibration.per_class},
+        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence")},
         "provenance": model.provenance,
     }
     return meta, files
@@ -125,6 +125,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         len(classes),
         meta["calibration"]["alpha"],
         per_class=meta["calibration"]["per_class"],
+        confidence=meta["calibration"].get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
     return Model(
