@@ -56,7 +56,8 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
     Args:
         path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote.
         network: the network to put the weights into, for one that is not of offaxis, timm, torchvision or transformers: a
-            Classifier, a Paired or an Ensemble, or whatever else ``open_network`` takes, such as ``file.py:function``.
+            Classifier, a Paired or an Ensemble; a bare module, which then gets the bundle's head (``attach``); or whatever
+            else ``open_network`` takes, such as ``file.py:function``.
 
     Raises:
         BundleError: it is absent, damaged, foreign or of another version; its network must be given, or its detector
