@@ -135,7 +135,7 @@ def main() -> None:
                 + " | ".join(f"{100 * v:.1f}" for v in values)
                 + " |"
             )
-    means = [statistics.fmean(statistics.fmean(row["auroc"][d].values()) for row in rows.values()) for d in names]  # type: ignore[attr-defined,index]
+    means = [statistics.fmean(statistics.fmean(row["auroc"][d].values()) for row in rows.values()) for d in names]  # type: ignore[index]
     print("| mean of the networks | | | " + " | ".join(f"**{100 * v:.1f}**" for v in means) + " |")
 
 

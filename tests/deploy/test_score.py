@@ -359,10 +359,10 @@ def test_images_are_flagged_together(bundle: Path, mixed: Path, tmp_path: Path, 
     done = run(app, ["score", str(bundle), str(mixed), "--fdr", "0.3", "--out", str(out), "--quiet"])
     assert done.exit_code == 0, done.output
     if suffix == ".csv":
-        table = [{k: v or None for k, v in row.items()} for row in csv.DictReader(io.StringIO(out.read_text()))]
-        rows = [
-            {**row, "p_value": float(row["p_value"] or "nan"), "flagged": row["flagged"] == "True"} for row in table
-        ]
+        rows: list[dict[str, Any]] = [dict(row) for row in csv.DictReader(io.StringIO(out.read_text()))]
+        for row in rows:
+            row |= {"error": row["error"] or None, "flagged": row["flagged"] == "True"}
+            row["p_value"] = None if row["error"] else float(row["p_value"])
     elif suffix == ".jsonl":
         rows = rows_of(out)
     else:
