@@ -119,7 +119,8 @@ def calibrate_command(
     from offaxis.deploy.bundle import load
 
     model = load(bundle, network).to(device)
-    calibration_images = images_like(images, model.preprocessing.shape, data)
+    rule = model.preprocessing.resize
+    calibration_images = images_like(images, model.preprocessing.shape, data, resize=rule)
     model = model.recalibrated(calibration_images, alpha, per_class, confidence=confidence)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
