@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from offaxis.errors import ArgumentError, DataError
-from offaxis.heads import HEADS, CosineHead
+from offaxis.heads import HEADS, CosineHead, HeadLike
 from offaxis.training.frozen import share_of_rate, train_head
 
 
@@ -18,13 +18,18 @@ def rows() -> tuple[Tensor, Tensor]:
     return torch.randn(120, 16, generator=generator).abs() + 3 * torch.eye(16)[labels], labels
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_every_head_learns(rows: tuple[Tensor, Tensor], head: str) -> None:
+@pytest.mark.parametrize("head", [partial(CosineHead, start="sizes"), "linear"])
+def test_a_head_learns(rows: tuple[Tensor, Tensor], head: HeadLike) -> None:
     features, labels = rows
-    chosen = partial(CosineHead, start="sizes") if head == "cosine" else head
-    trained = train_head(features, labels, head=chosen, epochs=60)
+    trained = train_head(features, labels, head=head, epochs=60)
     assert not trained.training
-    assert (trained(features).argmax(1) == labels).float().mean() > 0.35  # chance is 0.25
+    assert (trained(features).argmax(1) == labels).float().mean() > 0.75  # chance is 0.25
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_can_be_trained(rows: tuple[Tensor, Tensor], head: str) -> None:
+    features, labels = rows
+    assert train_head(features, labels, head=head, epochs=2)(features).isfinite().all()
 
 
 def test_same_seed_same_weights(rows: tuple[Tensor, Tensor]) -> None:
