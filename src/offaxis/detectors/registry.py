@@ -10,8 +10,6 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
@@ -32,9 +30,10 @@ from offaxis.detectors.pytorch_ood_table import TABLE
 from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
 from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
-from offaxis.files import replacing
+from offaxis.files import check_seal, running_python
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
 from offaxis.networks.inference import Network
+from offaxis.training.checkpoint import read_tensors, write_tensors
 
 _PAPER = (Cosine, CosineEnsemble, TwoCosines, MeanCosine, MaxSoftmax, ODIN, Mahalanobis, LeaveOut)
 _LATER = (MaxLogit, Energy, GEN, KNN, ViM, RelativeMahalanobis, ReAct, ASH, SCALE, GeneralizedODIN, IsoMaxPlus)
@@ -55,7 +54,7 @@ FAMILIES = ("native", "pytorch-ood", "all")
 ENTRY_POINTS = "offaxis.detectors"
 """The group of entry points in which an installed package offers detectors: ``name = "module:Class"``."""
 
-FORMAT, VERSION = "offaxis-detector", 2
+FORMAT, VERSION = "offaxis-detector", 3
 
 _Class = TypeVar("_Class", bound=type[Detector])
 
@@ -128,7 +127,7 @@ def find_detector(name: str) -> Callable[..., Detector]:
         offered = [entry.name for entry in entry_points(group=ENTRY_POINTS)]
         raise ArgumentError(
             f"Expected a detector out of {', '.join(dict.fromkeys([*NATIVE, *own, *offered]))}, pytorch-ood-... or "
-            f"{', '.join(FAMILIES)} but got {name!r}. A detector of your own is known after "
+            f"{', '.join(FAMILIES)} but got {name!r}. A detector of your own is named as file.py:Class, or by its name after "
             "offaxis.register_detector(Class)."
         )
     return DETECTORS[name]
@@ -157,6 +156,41 @@ def _register_entry(entry: EntryPoint) -> None:
     register_detector(kind)
 
 
+def register_file(text: str) -> str:
+    """Register the detector class of a Python file, ``file.py:Class``, and return its name.
+
+    A file is run once, and again after it was changed.
+
+    Args:
+        text: the file and the class; ``file.py`` alone where it defines one detector.
+
+    Raises:
+        ArgumentError: there is no such file or class, the file fails, or the class cannot be registered.
+    """
+    path, _, wanted = text.rpartition(":") if not text.endswith(".py") else (text, "", "")
+    file = Path(path).expanduser()
+    changed = file.stat().st_mtime_ns if file.is_file() else 0
+    key = (file.resolve(), changed)
+    if key not in _FILES:
+        with running_python(file, "detector") as module:
+            _FILES[key] = {
+                name: kind
+                for name, kind in inspect.getmembers(module, inspect.isclass)
+                if issubclass(kind, Detector) and kind.__module__ == module.__name__
+            }
+    own = _FILES[key]
+    chosen = wanted or (next(iter(own)) if len(own) == 1 else "")
+    if chosen not in own:
+        raise ArgumentError(
+            f"Expected a subclass of offaxis.Detector in {file} but it has {', '.join(own) or 'none'}: name one as "
+            f"{file}:CLASS."
+        )
+    return register_detector(own[chosen]).name
+
+
+_FILES: dict[tuple[Path, int], dict[str, type[Detector]]] = {}
+
+
 def is_pytorch_ood(name: str) -> bool:
     """Return whether a name of DETECTORS is one of pytorch-ood's."""
     return isinstance(DETECTORS[name], partial)
@@ -176,14 +210,15 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
 
     Args:
         text: a name of DETECTORS, perhaps with arguments as in ``"knn:k=10"`` or ``"odin:temperature=1:eps=0.002"``;
-            those of pytorch-ood's detectors are its own constructors', as in ``"pytorch-ood-knn:k=10"``.
+            those of pytorch-ood's detectors are its own constructors', as in ``"pytorch-ood-knn:k=10"``. Or a class of a
+            Python file, ``"file.py:Class"``, which is registered, perhaps with arguments too, ``"file.py:Class:k=10"``.
         network: the network whose images it will score.
         std: what each channel is divided by in normalisation, for detectors that perturb images; None where unknown.
 
     Raises:
         ArgumentError: no detector has that name, or it does not take these arguments.
     """
-    name, *parts = text.split(":")
+    name, parts = parse_detector(text)
     construct = find_detector(name)
     given: dict[str, Any] = {}
     for part in parts:
@@ -202,6 +237,19 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
         return construct(**{**arguments_for(options, network, std), **given})
     except TypeError as error:
         raise ArgumentError(f"The detector {name} does not take these arguments: {text!r} ({error}).") from None
+
+
+def parse_detector(text: str) -> tuple[str, list[str]]:
+    """Return the name of the detector that a text names, and its arguments; a Python file's class is registered.
+
+    Args:
+        text: as in ``make_detector``.
+    """
+    file = re.fullmatch(r"(.+?\.py(?::[A-Za-z_]\w*(?=:|$))?)(?::(.*))?", text, re.DOTALL)
+    if file is not None:
+        return register_file(file[1]), file[2].split(":") if file[2] else []
+    name, *parts = text.split(":")
+    return name, parts
 
 
 def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
@@ -304,9 +352,7 @@ def save_detector(detector: Detector, path: Path) -> None:
             "fit it again in the process that needs it."
         )
     header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(describe_detector(detector))}
-    tensors = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata=header)
+    write_tensors(path, detector.state_dict(), header)
 
 
 def load_detector(path: Path) -> Detector:
@@ -316,14 +362,8 @@ def load_detector(path: Path) -> Detector:
         DetectorFileError: the file is absent, damaged, not a detector or of another version, or the detector's class is
             not registered.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError) as error:
-        raise DetectorFileError(
-            f"{path} cannot be read as a detector ({error}): is it a file that save_detector() wrote?"
-        ) from None
+    remedy = "is it a file that save_detector() wrote? Fit and save the detector again"
+    tensors, header = read_tensors(path, DetectorFileError, remedy, required=False)  # older versions have no checksum
     if header.get("format") != FORMAT:
         raise DetectorFileError(f"Expected a detector in {path} but it was written by something else.")
     if header.get("version") != str(VERSION):
@@ -331,6 +371,7 @@ def load_detector(path: Path) -> Detector:
             f"{path} has version {header.get('version')} but this offaxis reads version {VERSION}: fit and save the "
             "detector again, or install the offaxis that wrote it, if that is newer."
         )
+    check_seal(path, DetectorFileError, remedy)
     try:
         return rebuild_detector(json.loads(header["description"]), tensors)
     except DetectorError:
