@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,16 @@ def finish(words: list[str]) -> None:
     assert process.returncode == 0, stderr
 
 
+def _begun_or_over(process: subprocess.Popen[str], begun: Callable[[], bool]) -> bool:
+    return process.poll() is not None or begun()
+
+
 def kill_until_done(words: list[str], resume: list[str], begun: Callable[[], bool], chance: random.Random) -> int:
     """Kill the command at a random moment after ``begun``, a few times, then let it finish; return how often it was killed."""
     kills = 0
     for attempt in range(times(4)):
         process = start(words if attempt == 0 else [*words, *resume])
-        assert eventually(lambda process=process: process.poll() is not None or begun(), 120)
+        assert eventually(partial(_begun_or_over, process, begun), 120)
         time.sleep(chance.uniform(0, 1.5))
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
