@@ -114,6 +114,19 @@ def inspect_command(
     Console().print(f"Contact sheet: {path}", highlight=False)
 
 
+@app.command("clean", epilog=example("offaxis data clean"))
+def clean_command() -> None:
+    """Remove what can be made again: decoded pixels, features of frozen networks and unpacked archives; sets stay."""
+    from offaxis.data.catalogue import cache_folder
+    from offaxis.data.pixel_cache import clean
+
+    removed = clean()
+    for room, (files, size) in removed.items():
+        typer.echo(f"Removed {cache_folder() / room}: {files:,} files, {size / 1e6:,.1f} MB")
+    if not removed:
+        typer.echo(f"Nothing to remove in {cache_folder()}")
+
+
 def _bar_for_each_file(bars: "Progress", title: str) -> Callable[[str, int, int | None], None]:
     tasks = {"": bars.add_task(title, total=None)}  # moves while a set is unpacked, or npm is at work
 

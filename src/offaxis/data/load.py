@@ -212,6 +212,7 @@ def load_images(
     holdout: float | None = None,
     in_memory: bool | None = None,
     workers: int | None = None,
+    cache: bool = False,
     force: bool = False,
 ) -> ImageSet:
     """Read a set of the catalogue, or a folder or archive of images.
@@ -234,6 +235,7 @@ def load_images(
         in_memory: True to decode all files now, False to decode them when they are read; by default now if they fit in
             2 GiB.
         workers: threads that decode.
+        cache: keep the decoded pixels on disk, memory-mapped, so that they are decoded once (``offaxis data clean``).
         force: accept a pair that is refused.
 
     Returns:
@@ -246,7 +248,7 @@ def load_images(
     if split not in ("train", "test"):
         raise ArgumentError(f"Expected split to be 'train' or 'test' but got {split!r}.")
     path = Path(name).expanduser()
-    decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers)
+    decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers, cache=cache)
     if str(name) not in CATALOGUE and path.exists():
         shape = _requested_shape(like, size)
         return load_own(path, split, shape, decoding, resize=resize, holdout=holdout, seed=seed)
