@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from offaxis.cli import app
-from offaxis.data import ImageSet, load_images, pixel_cache
+from offaxis.data import ImageSet, load_images
 from offaxis.data.decode import decode
 from offaxis.data.image_set import TensorSet
 from offaxis.errors import DataError, StorageError
@@ -115,7 +115,7 @@ def test_changes_in_memory_stay_there(photos: Path) -> None:
 
 
 def test_pixels_that_do_not_fit_are_refused(photos: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pixel_cache.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10})())
     with pytest.raises(StorageError, match="leave out --cache"):
         _read(photos, cache=True)
     assert not list(cache.rglob("*.pixels"))

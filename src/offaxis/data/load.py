@@ -124,6 +124,18 @@ def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) 
     return find_images(place, skip_bad, classes), divided
 
 
+def has_mixed_sizes(path: Path, split: Split, skip_bad: bool = False) -> bool:
+    """Tell whether the files of a folder or an archive have different sizes, by their headers."""
+    sizes = set()
+    for file in _own_files(path, split, skip_bad, None)[0].paths:
+        try:
+            sizes.add(size_of(file))
+        except DataError:
+            if not skip_bad:
+                raise
+    return len(sizes) > 1
+
+
 def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | None = None) -> tuple[str, ...] | None:
     """Return the classes to train on of a folder or an archive, no image decoded; None for a set of the catalogue.
 
