@@ -22,7 +22,7 @@ class LinearHead(Head):
     def __init__(self, in_features: int, num_classes: int, scale: Scale | None = None) -> None:
         super().__init__(in_features, num_classes)
         self.weight, self.bias = linear_parameters(in_features, num_classes)
-        self.scale = None if scale is None else make_scale(scale, in_features, num_classes)
+        self.scale = None if scale is None else make_scale(scale, in_features, num_classes, "paper")
         self.arguments = {"scale": scale}
 
     def outputs(self, features: Tensor) -> Outputs:

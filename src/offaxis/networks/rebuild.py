@@ -1,14 +1,13 @@
 """Network -> blueprint -> network: how a bundle describes its network and rebuilds it."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from offaxis.errors import BundleError
-from offaxis.heads import HEADS, describe_head
+from offaxis.errors import ArgumentError, BundleError
+from offaxis.heads import describe_head, head_maker
 from offaxis.networks import AnyNetwork, attach, build, description, third_party
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch
@@ -144,12 +143,12 @@ def _make_single(plan: dict[str, Any], given: nn.Module | None) -> Classifier | 
     if kind == "offaxis":
         return build(plan["description"])
     if kind == "attached":
-        head = dict(plan["head"])
-        name = head.pop("name")
-        if name not in HEADS:
-            raise BundleError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
+        try:
+            head = head_maker(plan["head"])
+        except ArgumentError as error:
+            raise BundleError(str(error)) from error
         network = third_party.make_network(plan["builder"])
-        classifier = attach(network, partial(HEADS[name], **head), int(plan["num_classes"]), layer=plan["layer"])
+        classifier = attach(network, head, int(plan["num_classes"]), layer=plan["layer"])
         classifier.layers = tuple(plan.get("layers", ()))
         classifier.builder = plan["builder"]  # it may not be derivable from the network
         return classifier
