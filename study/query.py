@@ -1,7 +1,6 @@
 """Results and records of the study's store, by network."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.jobs import TrainingRun
@@ -14,7 +13,7 @@ GROUPS = ("near", "far", "noise", "all")
 
 def results_for(id_name: str, runs: Sequence[TrainingRun], ood: Sequence[str], combined: bool = False) -> list[Result]:
     """Return the results of some networks on some sets; the sets that they were tuned on may be others."""
-    results = results_of(chain_for(id_name, KEPT), as_recorded(id_name, runs), None, combined)
+    results = results_of(chain_for(id_name, KEPT), runs, None, combined)
     return [r for r in results if r.ood in ood]
 
 
@@ -25,18 +24,11 @@ def main_networks(id_name: str) -> list[TrainingRun]:
 
 def records_of(id_name: str, runs: Sequence[TrainingRun], combined: bool = False) -> list[NetworkRecord]:
     """Return the records of some networks; with ``combined``, of the one network that they were combined into."""
-    names = tuple(run.name for run in as_recorded(id_name, runs))
+    names = tuple(run.name for run in runs)
     records = Store.existing(chain_for(id_name, KEPT).store).networks()
     if combined:
         return [r for r in records if r.members == names]
     return [r for r in records if r.kind == "single" and r.origin in names]
-
-
-def as_recorded(id_name: str, runs: Sequence[TrainingRun]) -> list[TrainingRun]:
-    """Return the runs under the names that the store has: before the head had a choice of starts, names said none."""
-    records = Store.existing(chain_for(id_name, KEPT).store).networks()
-    known = {name for record in records for name in (record.origin, *record.members)}
-    return [run if run.name in known else replace(run, start=None) for run in runs]
 
 
 def is_evaluated(id_name: str, runs: Sequence[TrainingRun]) -> bool:

@@ -48,9 +48,7 @@ def test_set() -> TensorDataset:
 
 
 def batches(data: TensorDataset, epochs: int, size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
-    loader = DataLoader(
-        data, batch_size=size, shuffle=True, drop_last=True, generator=torch.Generator().manual_seed(0)
-    )
+    loader = DataLoader(data, batch_size=size, shuffle=True, drop_last=True, generator=torch.Generator().manual_seed(0))
     for _ in range(epochs):
         yield from loader
 

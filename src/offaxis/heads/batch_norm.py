@@ -10,7 +10,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from offaxis.errors import HeadError
 
-
 ONE_IMAGE = (
     "Expected a training batch of at least 2 images but got 1: a variance cannot be taken of one value, and the predicted "
     "scale, like much else, is batch-normalised. Drop the last, incomplete batch (DataLoader(..., drop_last=True)), use "

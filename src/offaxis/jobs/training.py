@@ -99,7 +99,9 @@ class TrainingRun:
         parts = [
             "" if self.scale is None else f"scale {_scale_text(self.scale)}",
             "" if self.hidden is None else f"hidden {self.hidden}",
-            "" if self.start is None else f"start {self.start}",
+            "start sizes"
+            if self.start == "sizes"
+            else "",  # names without a start were given when there was the paper's alone
             "decay-head" if self.decay_head else "",
             "" if self.leave_out is None else "leave-out {}/{}".format(*self.leave_out),
             self.suffix,

@@ -11,6 +11,7 @@ from typing import Self
 from offaxis.errors import NotFiniteError, ScaleCollapseError
 from offaxis.networks.learned import LEAST_SCALE, learned_nothing
 
+
 class CollapseGuard:
     """Stops a training whose loss is not finite or whose scale has collapsed.
 
@@ -64,7 +65,8 @@ class CollapseGuard:
         if learned_nothing(accuracy=accuracy, loss=loss, guessing=guessing, guessing_loss=self.chance):
             warnings.warn(
                 f"The network has learned next to nothing: its training ended with the loss {loss:.3f} and the accuracy "
-                f"{accuracy:.1%}, and guessing gives ln C = {self.chance:.3f} and {guessing:.1%}. More epochs, another learning rate, or a look at the labels may help.",
+                f"{accuracy:.1%}, and guessing gives ln C = {self.chance:.3f} and {guessing:.1%}. More epochs, another "
+                "learning rate, or a look at the labels may help.",
                 UserWarning,
                 stacklevel=3,
             )
