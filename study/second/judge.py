@@ -41,6 +41,8 @@ DETECTORS = (
     "generalized-odin:perturb=False",
 )
 """Those that a head cannot feed are left out."""
+HEAD_FREE = ("mean-cosine", "knn", "relative-mahalanobis", "mahalanobis++", "relative-mahalanobis++")
+"""Those that read the features alone: on frozen features the same whatever the head."""
 BATCH = 512
 
 
@@ -72,13 +74,12 @@ def _batches(images: Images) -> list[tuple[Tensor, Tensor]]:
     return [(features[:, :, None, None], own) for features, own in parts]
 
 
-def fitted(head: Head, training: Images, more: Sequence[Detector] = ()) -> list[Detector]:
-    """Return every detector that the head can feed, fitted on training features, and ``more`` of them."""
+def fitted(head: Head, training: Images, names: Sequence[str] = DETECTORS) -> list[Detector]:
+    """Return those detectors that the head can feed, fitted on training features."""
     network = on_features(head)
-    wanted = [d for d in DETECTORS if d != "isomax" or type(head).__name__ == "IsoMaxHead"]
+    wanted = [d for d in names if d != "isomax" or type(head).__name__ == "IsoMaxHead"]
     wanted = [d for d in wanted if not d.startswith("generalized") or type(head).__name__ == "DeConfHead"]
-    made = [*make_detectors(wanted, network), *more]
-    able, _ = compatible_detectors(made, network, training.features[:4, :, None, None])
+    able, _ = compatible_detectors(make_detectors(wanted, network), network, training.features[:4, :, None, None])
     fit_all(network, _batches(training), able)
     return able
 
@@ -98,10 +99,10 @@ def accuracy(head: Head, images: Images) -> float:
 
 
 def judge(
-    head: Head, training: Images, test: Images, ood: Mapping[str, Images], more: Sequence[Detector] = ()
+    head: Head, training: Images, test: Images, ood: Mapping[str, Images], names: Sequence[str] = DETECTORS
 ) -> list[Row]:
     """Return a row for each detector and OOD set, and one with the accuracy."""
-    detectors = fitted(head, training, more)
+    detectors = fitted(head, training, names)
     known = scores_of(head, detectors, test)
     rows: list[Row] = [{"accuracy": round(accuracy(head, test), 5), "id_images": len(test.features)}]
     for name, images in ood.items():

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def cnn(head: Any = "cosine", seed: int = 0) -> Classifier:
     return Classifier(nn.Sequential(*blocks, nn.Flatten()), make_head(head, 64, 10))
 
 
-def normalised(split: str) -> TensorDataset:
+def normalised(split: Literal["train", "test"]) -> TensorDataset:
     images = small_digits(split)
     assert images.labels is not None
     return TensorDataset((images.images / 255 - 0.3) / 0.37, images.labels)
@@ -145,7 +145,7 @@ def test_torch_compile_gives_the_same_training_without_a_graph_break(head: Any, 
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     images = train_set.tensors[0][:8]
     plain.eval()
-    fast.eval()
+    compiled.eval()
     torch.testing.assert_close(fast(images), plain(images), rtol=1e-3, atol=1e-3)
 
 
