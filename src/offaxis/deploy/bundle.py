@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
 from offaxis.deploy.model import Model, Prediction
-from offaxis.deploy.open import NetworkSource, open_network
+from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
@@ -63,8 +63,8 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
             registered.
     """
     where = Path(path)
-    given = network if network is None or isinstance(network, nn.Module) else open_network(network).network
     meta, files = container.read_container(where)
+    given = network if network is None or isinstance(network, nn.Module) else _open_given(network, meta)
     try:
         return _unpack(meta, files, given)
     except (BundleError, DetectorFileError) as error:
@@ -77,6 +77,13 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
         raise BundleError(
             f"{where} does not hold a whole bundle ({type(error).__name__}: {str(error)[:200]})."
         ) from error
+
+
+def _open_given(network: NetworkSource, meta: Mapping[str, Any]) -> AnyNetwork:
+    classes, provenance = meta.get("classes"), meta.get("provenance")
+    head = provenance.get("head") if isinstance(provenance, Mapping) else None
+    count = len(classes) if isinstance(classes, list) else 0
+    return open_for_weights(network, count, head if isinstance(head, dict) else None).network
 
 
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:
