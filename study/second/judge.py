@@ -32,6 +32,8 @@ DETECTORS = (
     "relative-mahalanobis",
     "mahalanobis++",
     "relative-mahalanobis++",
+    "mahalanobis++:shrinkage=True",
+    "relative-mahalanobis++:shrinkage=True",
     "react",
     "ash",
     "scale",
@@ -41,7 +43,15 @@ DETECTORS = (
     "generalized-odin:perturb=False",
 )
 """Those that a head cannot feed are left out."""
-HEAD_FREE = ("mean-cosine", "knn", "relative-mahalanobis", "mahalanobis++", "relative-mahalanobis++")
+HEAD_FREE = (
+    "mean-cosine",
+    "knn",
+    "relative-mahalanobis",
+    "mahalanobis++",
+    "relative-mahalanobis++",
+    "mahalanobis++:shrinkage=True",
+    "relative-mahalanobis++:shrinkage=True",
+)
 """Those that read the features alone: on frozen features the same whatever the head."""
 BATCH = 512
 
@@ -87,7 +97,8 @@ def fitted(head: Head, training: Images, names: Sequence[str] = DETECTORS) -> li
 def scores_of(head: Head, detectors: Sequence[Detector], images: Images) -> dict[str, NDArray[np.float64]]:
     """Compute every detector's scores (N,), larger = more OOD."""
     values = score_all(on_features(head), _batches(images), detectors)
-    return {d.name: v.double().numpy() for d, v in zip(detectors, values, strict=True)}
+    names = [d.name + (" shrunk" if getattr(d, "shrinkage", False) else "") for d in detectors]
+    return {name: v.double().numpy() for name, v in zip(names, values, strict=True)}
 
 
 @torch.no_grad()
