@@ -73,6 +73,7 @@ class Model:
         detector: Detector | str | None = None,
         alpha: float = 0.05,
         per_class: bool = False,
+        confidence: float | None = None,
         preprocessing: Preprocessing | None = None,
         classes: Sequence[str] = (),
         command: Sequence[str] | None = None,
@@ -89,6 +90,7 @@ class Model:
                 cosine-ensemble or leave-out.
             alpha: the share of new ID images that may be flagged.
             per_class: whether verdicts are to hold for each predicted class.
+            confidence: see :func:`offaxis.calibrate`.
             preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
             classes: names; else those of the training, else numbers.
             command: the command that makes the model, for the record.
@@ -119,7 +121,14 @@ class Model:
             h for other in used_sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))
         ]
         calibration, calibration_set = _calibrate(
-            opened.network, images, preprocessing, detector, hashes, alpha=alpha, per_class=per_class
+            opened.network,
+            images,
+            preprocessing,
+            detector,
+            hashes,
+            alpha=alpha,
+            per_class=per_class,
+            confidence=confidence,
         )
         names = tuple(classes) or opened.classes or tuple(str(number) for number in range(opened.network.num_classes))
         return cls(
@@ -136,13 +145,21 @@ class Model:
             used=pack_hashes(hashes),
         )
 
-    def recalibrated(self, images: Any, alpha: float | None = None, per_class: bool | None = None) -> Self:
+    def recalibrated(
+        self,
+        images: Any,
+        alpha: float | None = None,
+        per_class: bool | None = None,
+        *,
+        confidence: float | None = None,
+    ) -> Self:
         """Return the same model calibrated on other images; nothing is trained.
 
         Args:
             images: ID images, as in ``calibrated``.
             alpha: another level; None keeps it.
             per_class: whether verdicts hold for each predicted class; None keeps it.
+            confidence: another one; 0 for none, None keeps it.
 
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
@@ -155,6 +172,7 @@ class Model:
             unpack_hashes(self.used),
             alpha=self.calibration.alpha if alpha is None else alpha,
             per_class=self.calibration.per_class if per_class is None else per_class,
+            confidence=self.calibration.confidence if confidence is None else confidence,
         )
         provenance = {**self.provenance, "calibration_set": calibration_set}
         return replace(self, calibration=calibration, provenance=provenance)
@@ -233,7 +251,7 @@ class Model:
         class_p_values = [
             None if math.isnan(p) else p for p in self.calibration.class_p_values(scores, classes).tolist()
         ]
-        alpha, per_class = self.calibration.alpha, self.calibration.per_class
+        levels, per_class = self.calibration.levels, self.calibration.per_class
         return [
             Prediction(
                 class_name=self.classes[index],
@@ -243,7 +261,7 @@ class Model:
                 score=float(scores[i]),
                 p_value=p_values[i],
                 class_p_value=class_p_values[i],
-                verdict=verdict(p_values[i], class_p_values[i], alpha, per_class),
+                verdict=verdict(p_values[i], class_p_values[i], levels[index], per_class),
                 nearest=tuple((self.classes[c], value) for c, value in zip(indices[i], values[i], strict=True)),
             )
             for i, index in enumerate(classes.tolist())
@@ -276,17 +294,17 @@ def _calibrate(
     *,
     alpha: float,
     per_class: bool,
+    confidence: float | None,
 ) -> tuple[Calibration, dict[str, Any]]:
     """Return the calibration and what it was made on; images that were used before (``hashes``) are refused."""
+    promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
     used = [hashes] if hashes else []
     if is_loader(images):
-        calibration = calibrate(network, images, None, detector, alpha=alpha, per_class=per_class, used=used)
+        calibration = calibrate(network, images, None, detector, used=used, **promise)
         name = LoaderBatches(images).name
         return calibration, {"name": name, "images": len(calibration.scores), "fingerprint": None}
     fitted = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
-    calibration = calibrate(
-        network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=used
-    )
+    calibration = calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise)
     return calibration, fitted.describe()
 
 
