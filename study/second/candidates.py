@@ -10,6 +10,7 @@ All are made of training features and the head's axes. A cosine is the largest o
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis import open_network
+from offaxis.data import load_images
+from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors.feature_mahalanobis import ledoit_wolf
 from offaxis.heads import Head
 from offaxis.metrics import auroc
@@ -52,7 +55,8 @@ def parts_of(head: Head, training: Images) -> dict[str, Score]:
         return lambda f: F.linear(F.normalize(f.double(), dim=1), own).amax(1)
 
     def white(f: Tensor) -> Tensor:
-        return F.normalize(f.double(), dim=1) @ whiten
+        turned: Tensor = F.normalize(f.double(), dim=1) @ whiten
+        return turned
 
     found: dict[str, Score] = {
         "means": cosine_with(means),
@@ -100,61 +104,58 @@ def judge(head: Head, training: Images, test: Images, ood: Mapping[str, Images],
     return rows
 
 
-def photo_cases(folder: Path) -> Iterator[tuple[dict[str, Any], Callable[[], list[store.Row]]]]:
-    """Yield (a head on photographs, what computes its rows)."""
-    recipes = chosen_recipes(folder)
+Case = tuple[dict[str, Any], Callable[[], list[store.Row]]]
+"""What tells a network from others, and what computes its rows."""
+
+
+def photo_cases(folder: Path) -> Iterator[Case]:
+    """Yield the heads on photographs."""
     for id_name in ("fruit", "clothing"):
         for choice in (None, *DEVELOPMENT_CHOICES):
             for kind in HEADS[:2]:
                 for seed in SEEDS[:2]:
                     key = {"id": id_name, "network": "efficientnet-lite0 frozen", "head": kind, "seed": seed}
-
-                    def rows(
-                        id_name: str = id_name, choice: int | None = choice, kind: str = kind, seed: int = seed
-                    ) -> list[store.Row]:
-                        training, test = load(folder, f"{id_name}-train"), load(folder, f"{id_name}-test")
-                        ood = {name: ood_images(folder, name) for name in DEVELOPMENT[id_name]}
-                        classes = CLASSES[id_name]
-                        if choice is not None:
-                            unseen = unseen_classes(id_name, choice)
-                            known = [c for c in range(classes) if c not in unseen]
-                            classes, ood = len(known), {f"unseen-{choice}": test.of_classes(unseen)}
-                            training, test = training.of_classes(known), test.of_classes(known)
-                        recipe = recipes[f"{id_name} {kind}"]
-                        head = train_head(
-                            kind, training, classes=classes, seed=seed, rate=recipe["rate"], decay=recipe["decay"]
-                        )
-                        return judge(head, training, test, ood, id_name)
-
+                    rows = partial(_photo_rows, folder, id_name, choice, kind=kind, seed=seed)
                     yield {**key, "unseen": choice}, rows
 
 
-def cifar_cases(weights: Path | None) -> Iterator[tuple[dict[str, Any], Callable[[], list[store.Row]]]]:
-    """Yield (a network on CIFAR-10 whose features are kept, what computes its rows)."""
-    from offaxis.data import load_images
+def _photo_rows(folder: Path, id_name: str, choice: int | None, *, kind: str, seed: int) -> list[store.Row]:
+    training, test = load(folder, f"{id_name}-train"), load(folder, f"{id_name}-test")
+    ood = {name: ood_images(folder, name) for name in DEVELOPMENT[id_name]}
+    classes = CLASSES[id_name]
+    if choice is not None:
+        unseen = unseen_classes(id_name, choice)
+        known = [c for c in range(classes) if c not in unseen]
+        classes, ood = len(known), {f"unseen-{choice}": test.of_classes(unseen)}
+        training, test = training.of_classes(known), test.of_classes(known)
+    recipe = chosen_recipes(folder)[f"{id_name} {kind}"]
+    head = train_head(kind, training, classes=classes, seed=seed, rate=recipe["rate"], decay=recipe["decay"])
+    return judge(head, training, test, ood, id_name)
 
-    def rows(folder: Path, head: Callable[[], Head]) -> list[store.Row]:
-        def kept(name: str, split: str | None = None) -> Images:
-            features = torch.from_numpy(np.load(folder / f"{name}.npy"))
-            return Images(features, None if split is None else load_images("cifar10", split).labels)  # type: ignore[arg-type]
 
-        ood = {name: kept(name) for name in DEVELOPMENT["cifar10"]}
-        return judge(head(), kept("cifar10-train", "train"), kept("cifar10-test", "test"), ood, "cifar10")
-
-    for name, file in PUBLISHED.items():
-        folder = WORK / "features" / name
-        if weights is not None and (folder / "cifar10-test.npy").exists():
+def cifar_cases(weights: Path | None) -> Iterator[Case]:
+    """Yield the networks on CIFAR-10 whose features are kept."""
+    if weights is not None:
+        for name, file in PUBLISHED.items():
             key = {"id": "cifar10", "network": name, "head": "keep", "seed": 0, "unseen": None}
-            yield (
-                key,
-                lambda f=folder, n=name, w=file: rows(
-                    f, lambda: head_of(open_network(n, weights=weights / w, head="keep"))
-                ),
-            )  # type: ignore[misc]
+            yield key, partial(_cifar_rows, name, partial(open_network, name, weights=weights / file, head="keep"))
     for each in trainings():
-        folder = WORK / "features" / each.name
-        if each.unseen is None and each.run.id == "cifar10" and (folder / "cifar10-test.npy").exists():
-            yield each.key, lambda f=folder, n=each.name: rows(f, lambda: head_of(open_network(NETWORKS / n)))  # type: ignore[misc]
+        if each.unseen is None and each.run.id == "cifar10":
+            yield each.key, partial(_cifar_rows, each.name, partial(open_network, NETWORKS / each.name))
+
+
+def _cifar_rows(name: str, opened: Callable[[], EvaluatedNetwork]) -> list[store.Row]:
+    folder = WORK / "features" / name
+    if not (folder / "cifar10-train.npy").exists():
+        return []
+
+    def kept(name: str, labels: Tensor | None = None) -> Images:
+        return Images(torch.from_numpy(np.load(folder / f"{name}.npy")), labels)
+
+    ood = {name: kept(name) for name in DEVELOPMENT["cifar10"]}
+    training = kept("cifar10-train", load_images("cifar10", "train").labels)
+    test = kept("cifar10-test", load_images("cifar10", "test").labels)
+    return judge(head_of(opened()), training, test, ood, "cifar10")
 
 
 def report() -> None:
@@ -198,8 +199,10 @@ def main() -> None:
         return
     for key, rows in (*photo_cases(Path(options.features)), *cifar_cases(options.weights)):
         if tuple(key[k] for k in store.KEY) not in store.networks(STEP):
-            store.replace(STEP, key, rows())
-            print(key, flush=True)
+            found = rows()
+            if found:
+                store.replace(STEP, key, found)
+                print(key, flush=True)
 
 
 if __name__ == "__main__":
