@@ -50,12 +50,12 @@ def ranking(step: str, title: str, columns: Groups, **fields: object) -> str:
     """
     rows = list(store.select(store.read(step), **fields))
     accuracy = {head: _accuracy(rows, head) for head in {row["head"] for row in rows}}
-    lines = []
+    lines: list[tuple[str, str, list[float]]] = []
     for head, detector in methods(rows):
         own = [row for row in rows if row["head"] == head and row.get("detector") == detector]
-        values = [mean_auroc(own, sets) for sets in columns.values()]
-        if all(value is not None for value in values):
-            lines.append((head, detector, [value for value in values if value is not None]))
+        means = [value for sets in columns.values() if (value := mean_auroc(own, sets)) is not None]
+        if len(means) == len(columns):
+            lines.append((head, detector, means))
     lines.sort(key=lambda line: -line[2][-1])
     text = [f"**{title}**", "", "| head | score | " + " | ".join(columns) + " | accuracy |"]
     text.append("|---|---|" + "---:|" * (len(columns) + 1))
