@@ -17,7 +17,7 @@ from offaxis.cli.app import (
     print_note,
 )
 from offaxis.errors import ArgumentError
-from offaxis.jobs import Precision, RecipeOverrides, TrainingRun, train_run
+from offaxis.jobs import Precision, RecipeOverrides, Start, TrainingRun, train_run
 
 IMAGES, NETWORK = "Images", "Network"
 
@@ -100,6 +100,13 @@ def train_command(
         typer.Option(help="Scale of the head: predicted, learned or a number.", show_default="the head's own"),
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Size of an extra layer inside the cosine head.")] = None,
+    start: Annotated[
+        Start | None,
+        typer.Option(
+            help="Where a predicted scale starts: by the sizes of the head, or as in the paper.",
+            show_default="sizes; in the paper's recipes, paper",
+        ),
+    ] = None,
     recipe: Annotated[str, typer.Option(help=f"Recipe to start from: {', '.join(RECIPE_NAMES)}.")] = "laptop",
     epochs: Annotated[int | None, typer.Option(help="Passes over the images.", show_default="the recipe's")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images a step.", show_default="the recipe's")] = None,
@@ -166,6 +173,7 @@ def train_command(
         head=head,
         scale=_scale(scale),
         hidden=hidden,
+        start=start,
         decay_head=decay_head,
         dropout=dropout,
         leave_out=_fold(leave_out),
