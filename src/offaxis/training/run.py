@@ -254,7 +254,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     missing = _NEEDED - record["settings"].keys()
     if missing or not isinstance(record["settings"]["data"], dict) or "classes" not in record["settings"]["data"]:
         raise RunError(f"{path} is damaged, its settings lack {', '.join(sorted(missing)) or 'classes'}: {_RESTORE}.")
-    return record
+    return {**record, "settings": checkpoints.complete_settings(record["settings"])}
 
 
 def _make_network(plan: dict[str, Any]) -> Classifier:
