@@ -55,18 +55,18 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
     unknown ones.
 
     ``fit`` sets the threshold ``offset_`` at the ``alpha`` quantile of the scores of training rows (2,000 at most), which
-    promises nothing for new rows. ``calibrate`` on ID rows that were not fitted to makes a promise: of new ID rows at most the share ``alpha`` is
-    called unknown, on average over calibration sets; only then are there p-values.
+    promises nothing for new rows. ``calibrate`` on ID rows that were not fitted to makes a promise: of new ID rows at most
+    the share ``alpha`` is called unknown, on average over calibration sets; only then are there p-values.
 
     Cosines depend on the origin and the units of the features. Embeddings of neural networks and TF-IDF are good as they
     are; columns in different units, as in a table, want a ``StandardScaler`` before.
 
     Args:
         detector: a name out of ``offaxis.detectors.DETECTORS``, perhaps with arguments as in ``"knn:k=20"``, that reads
-            features, logits or cosines. ``"knn"`` without a k is the distance to the 10th nearest of 20,000 rows at most, drawn
-            at random, which is as good as all of them and faster. With labels a head is trained on X: a cosine head, or a linear one where the
-            detector reads logits. Without labels (or with a single class) ``"knn"`` takes the place of a detector that
-            needs classes, with a warning.
+            features, logits or cosines. ``"knn"`` without a k is the distance to the 10th nearest of 20,000 rows at most,
+            drawn at random: as good as all of them, and faster. With labels a head is trained on X: a cosine head, or a
+            linear one where the detector reads logits. Without labels (or with a single class) ``"knn"`` takes the place of
+            a detector that needs classes, with a warning.
         alpha: the share of new ID rows that may be called unknown.
         random_state: of the head's first weights and of the order of the rows in its training.
 
