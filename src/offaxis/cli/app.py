@@ -21,9 +21,12 @@ METRIC_NAMES = (
     "auroc",
     "aupr_in",
     "aupr_out",
+    "aupr_in_trapezoid",
+    "aupr_out_trapezoid",
     "accuracy_at_tpr95",
     "fpr_at_tpr95",
     "fpr_at_tpr95_ood",
+    "fpr_at_tpr95_openood",
     "detection_error",
 )
 """The names that help texts list, without the import of what they name; a test compares them."""

@@ -164,6 +164,9 @@ def report_command(
     paper: Annotated[
         bool, typer.Option(help="Put the paper's numbers beside ours, where it has the same sets.")
     ] = False,
+    oracle: Annotated[
+        bool, typer.Option(help="Rank detectors tuned on the tested set itself among the others, not apart from them.")
+    ] = False,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Out-of-distribution detection",
     archive: Annotated[
         int | None,
@@ -183,7 +186,7 @@ def report_command(
     if not names or not set(names) <= set(METRIC_NAMES):
         raise ArgumentError(f"Expected metrics out of {', '.join(METRIC_NAMES)} but got {metrics!r}.")
     results = Store.existing(store)
-    sections = write_tables(results, out, names, beside_view if paper else None)
+    sections = write_tables(results, out, names, beside_view if paper else None, oracle=oracle)
     page = out / "index.html"
     write_page(results, sections, page, title=title, thumbnails=thumbnails, load=partial(_load, data))
     typer.echo(f"The page: {page}")

@@ -26,7 +26,12 @@ from offaxis.evaluation.grid_scores import (
 from offaxis.evaluation.results import NetworkRecord, Result, Results, result_key
 from offaxis.evaluation.sets import EvaluationSet, TrainingImages
 from offaxis.evaluation.store import Store
-from offaxis.metrics import all_metrics, area_under_risk_coverage, expected_calibration_error
+from offaxis.metrics import (
+    all_metrics,
+    area_under_generalized_risk_coverage,
+    area_under_risk_coverage,
+    expected_calibration_error,
+)
 
 VERSIONS = {
     "offaxis": __version__,
@@ -188,6 +193,7 @@ class Evaluation:
             accuracy=float(correct.mean()),
             ece=expected_calibration_error(probability, correct),
             aurc=area_under_risk_coverage(probability, correct),
+            augrc=area_under_generalized_risk_coverage(probability, correct),
             origin=self.subject.origin,
             commands=(tuple(self.subject.command),) if self.subject.command else self.subject.member_commands,
             **self._network_fields,

@@ -8,15 +8,18 @@ from offaxis.data import CATALOGUE
 from offaxis.evaluation.results import Cell, NetworkRecord, Result
 from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_detectors, reference_of
 from offaxis.metrics import HIGHER_IS_BETTER
-from offaxis.reports.tables import Entry, Table, Value, percent
+from offaxis.reports.tables import Entry, Table, Value, in_percent
 
 METRIC_TITLES = {
     "auroc": "AUROC",
-    "aupr_in": "AUPR-In",
-    "aupr_out": "AUPR-Out",
+    "aupr_in": "AUPR-In (average precision)",
+    "aupr_out": "AUPR-Out (average precision)",
+    "aupr_in_trapezoid": "AUPR-In (trapezoid, as OpenOOD)",
+    "aupr_out_trapezoid": "AUPR-Out (trapezoid, as OpenOOD)",
     "accuracy_at_tpr95": "accuracy at TPR 95 %",
-    "fpr_at_tpr95": "FPR at TPR 95 %",
-    "fpr_at_tpr95_ood": "FPR at TPR 95 % (OOD positive)",
+    "fpr_at_tpr95": "FPR at TPR 95 % (ID positive)",
+    "fpr_at_tpr95_ood": "FPR at TPR 95 % (OOD positive, interpolated)",
+    "fpr_at_tpr95_openood": "FPR at TPR 95 % (OOD positive, as OpenOOD and pytorch-ood)",
     "detection_error": "detection error",
 }
 
@@ -25,8 +28,12 @@ _WORDS: dict[View, tuple[str, str, str]] = {
     "one-vs-one": ("one-vs-one", "tested", "seeds"),
     "less-biased by tested set": ("less-biased", "tested", "seeds and assumed sets"),
     "less-biased by assumed set": ("less-biased", "assumed", "seeds and tested sets"),
+    "openood": ("OpenOOD, tuned on its validation lists", "tested", "seeds"),
 }
 """View -> the protocol, which set a column is, and what a standard deviation is over."""
+
+
+_NETWORK_TITLES = {"accuracy": "accuracy %", "ece": "ECE %", "aurc": "AURC %", "augrc": "AUGRC %"}
 
 
 def set_title(name: str) -> str:
@@ -47,10 +54,12 @@ def networks_table(records: Sequence[NetworkRecord], id_name: str) -> Table:
         if record.id == id_name:
             labels.setdefault(record.label, []).append(record)
     columns = {
-        name: [np.array([getattr(r, name) for r in members]) for members in labels.values()]
-        for name in ("accuracy", "ece", "aurc")
+        name: [np.array([getattr(r, name) for r in members], np.float64) for members in labels.values()]
+        for name in ("accuracy", "ece", "aurc", "augrc")
     }
-    best = {"accuracy": max, "ece": min, "aurc": min}
+    if np.isnan(np.concatenate(columns["augrc"])).any():  # records of earlier versions have none
+        del columns["augrc"]
+    best = {"accuracy": max, "ece": min, "aurc": min, "augrc": min}
     rows: list[list[Entry]] = []
     for place, (label, members) in enumerate(labels.items()):
         row: list[Entry] = [label, Value(len(members), str(len(members)))]
@@ -61,15 +70,22 @@ def networks_table(records: Sequence[NetworkRecord], id_name: str) -> Table:
     return Table(
         name=slug("networks", id_name),
         title=f"The networks, on {set_title(id_name)} itself",
-        columns=("network", "seeds", "accuracy %", "ECE %", "AURC %"),
+        columns=("network", "seeds", *(_NETWORK_TITLES[name] for name in columns)),
         rows=rows,
         note="Mean (standard deviation over seeds). ECE: expected calibration error; AURC: area under the risk-coverage curve; "
-        "both are better when smaller.",
+        "AUGRC: under the generalised one; all are better when smaller.",
     )
 
 
-def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") -> Table:
-    """Make the ranking of every detector on every network: over all sets and by group, with its cost."""
+def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc", *, oracle: bool = False) -> Table:
+    """Make the ranking of every detector on every network: over all sets and by group, with its cost.
+
+    Args:
+        summaries: the best first.
+        view: their protocol.
+        metric: what they are ranked by.
+        oracle: they are those tuned on the tested set itself, and the table says so.
+    """
     groups = [g for g in GROUPS if any(g in s.groups for s in summaries)]
     pick = max if HIGHER_IS_BETTER[metric] else min
     best = {g: pick(s.groups[g].mean for s in summaries if g in s.groups) for g in groups}
@@ -78,16 +94,18 @@ def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc
         whole = s.groups["all"]
         row: list[Entry] = [str(place), s.method, s.network]
         row += [_value(s.groups[g].mean, None, best[g]) if g in s.groups else Value(None, "-") for g in groups]
-        row += [_number(whole.seed_std), _number(whole.set_std), Value(whole.seeds, str(whole.seeds))]
+        row += [in_percent(whole.seed_std), in_percent(whole.set_std), Value(whole.seeds, str(whole.seeds))]
         row += [Value(whole.sets, str(whole.sets)), *(Value(p, f"{p:g}") for p in s.passes)]
         rows.append(row)
     columns = ("#", "detector", "network", *groups, "seed sd", "set sd", "seeds", "sets", "fwd", "bwd")
     title = f"Ranking by mean {METRIC_TITLES[metric]} (%), {_WORDS[view][0]}"
+    if oracle:
+        title = f"Tuned on the tested set itself (oracle), by mean {METRIC_TITLES[metric]} (%)"
     note = (
         "seed sd: standard deviation over seeds of the mean over sets; set sd: over sets of the mean over seeds. fwd, bwd: "
         "forward and backward passes through the network that one image takes."
     )
-    name = slug("ranking", summaries[0].id, view, metric)
+    name = slug("oracle" if oracle else "ranking", summaries[0].id, view, metric)
     return Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=3)
 
 
@@ -171,19 +189,15 @@ def _pair(c: Comparison) -> list[Entry]:
     return [
         c.first,
         c.second,
-        Value(c.difference, text, best=c.clear),
-        _number(c.low),
-        _number(c.high),
+        Value(100 * c.difference, text, best=c.clear, percent=True),
+        in_percent(c.low),
+        in_percent(c.high),
         *(Value(n, str(n)) for n in (c.wins, c.pairs, c.seeds, c.sets)),
     ]
 
 
 def _value(mean: float, std: float | None, best: float, several: bool = True, share: float | None = None) -> Value:
-    return Value(float(mean), percent(mean, std), several and abs(mean - best) < 5e-5, share)
-
-
-def _number(value: float | None) -> Value:
-    return Value(value, percent(value))
+    return in_percent(float(mean), std, best=several and abs(mean - best) < 5e-5, share=share)
 
 
 def _std(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float | None:
