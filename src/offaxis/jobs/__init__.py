@@ -3,10 +3,19 @@
 Importing this is cheap: what runs networks is imported inside the functions.
 """
 
-from offaxis.jobs.evaluation import EvaluationRun, Kind, ProtocolName, evaluate_run, evaluation_words, open_runs
+from offaxis.jobs.evaluation import (
+    BENCHMARKS,
+    EvaluationRun,
+    Kind,
+    ProtocolName,
+    evaluate_run,
+    evaluation_words,
+    open_runs,
+)
 from offaxis.jobs.training import Note, Precision, RecipeOverrides, TrainingRun, train_run, training_words
 
 __all__ = [
+    "BENCHMARKS",
     "EvaluationRun",
     "Kind",
     "Note",

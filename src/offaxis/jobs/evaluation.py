@@ -4,18 +4,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from offaxis.errors import ArgumentError
 from offaxis.jobs.training import Note, open_classifier
 
 if TYPE_CHECKING:
-    from offaxis.data import ImageSet
+    from offaxis.data import ImageSet, OpenOOD
     from offaxis.deploy.evaluated_network import EvaluatedNetwork
     from offaxis.deploy.model import Model
     from offaxis.deploy.open import NetworkSource
     from offaxis.evaluation import Result
 
+BENCHMARKS = ("openood-cifar10", "openood-cifar100", "openood-imagenet200", "openood-imagenet")
+"""Values of ``--benchmark``."""
 ProtocolName = Literal["one-vs-one", "less-biased", "both"]
 Kind = Literal["single", "ensemble", "paired", "leave-out"]
 
@@ -29,6 +31,8 @@ class EvaluationRun:
         network: ``file.py:function`` that makes the network of training runs, where they cannot be opened without.
         weights: a file of weights for the network, where it is one by name; None for its own.
         id: the ID set; None for the one that the network was trained on.
+        benchmark: ``openood-cifar10`` and so on: OpenOOD's lists in place of ``id`` and ``ood``; None for none.
+        partial: evaluate a benchmark on the part of its images that is there.
         ood: names of sets, folders, or pools out of ``offaxis.evaluation.POOLS``.
         detectors: names, perhaps with arguments as in ``knn:k=10``, or families such as ``native``.
         protocol: how detectors are tuned on OOD images.
@@ -45,6 +49,8 @@ class EvaluationRun:
     network: str | None = None
     weights: str | None = None
     id: str | None = None
+    benchmark: str | None = None
+    partial: bool = False
     ood: tuple[str, ...] = ("here",)
     detectors: tuple[str, ...] = ("native",)
     protocol: ProtocolName = "one-vs-one"
@@ -97,10 +103,27 @@ def evaluate_run(
     def training_images(name: str) -> "ImageSet":
         return limit_images(load_images(name, "train", root=data), run.fit_images)
 
+    benchmark = _open_benchmark(run, data)
     networks = _open_networks(run)
     store = Store(out)
     results: list[Result] = []
+    options: dict[str, Any] = {
+        "store": store,
+        "tune": run.tune,
+        "batch_size": run.batch_size or 256,
+        "device": device,
+        "command": command or (),
+        "quiet": quiet,
+        "note": note,
+    }
     for opened in networks:
+        if benchmark is not None:
+            fitting: dict[str, Any] = {}
+            if run.fit_images is not None:
+                fitting["train"] = partial(limit_images, benchmark.train, run.fit_images)
+                fitting["fitted_on"] = f"{run.fit_images} training images of {benchmark.name}"
+            results += evaluate(opened, benchmark, detectors=run.detectors, **fitting, **options)
+            continue
         id_name = run.id or opened.id
         if id_name is None:
             raise ArgumentError(f"Name the ID set of {opened.origin}: --id NAME.")
@@ -115,16 +138,31 @@ def evaluate_run(
             train=partial(training_images, id_name),
             fitted_on=f"{run.fit_images or 'all'} training images of {id_name}",
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
-            tune=run.tune,
-            store=store,
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
-            batch_size=run.batch_size or 256,
-            device=device,
-            command=command or (),
-            quiet=quiet,
-            note=note,
+            **options,
         )
     return results
+
+
+def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":
+    """Open the benchmark of a run, where it has one."""
+    if run.benchmark is None:
+        if run.partial:
+            raise ArgumentError("Expected --partial beside --benchmark alone.")
+        return None
+    from offaxis.data import openood
+
+    family, _, name = run.benchmark.partition("-")
+    if family != "openood":
+        raise ArgumentError(f"Expected --benchmark to be one of {', '.join(BENCHMARKS)} but got {run.benchmark!r}.")
+    if run.id is not None or run.images is not None:
+        raise ArgumentError(
+            "Expected no --id and no --images beside --benchmark, which has its own lists; a part of its images is "
+            "evaluated with --partial, where that part is all that is there."
+        )
+    if data is None:
+        raise ArgumentError(f"Expected --data ROOT, the folder with OpenOOD's benchmark_imglist, for {run.benchmark}.")
+    return openood(data, name, partial=run.partial)
 
 
 def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
@@ -167,7 +205,11 @@ def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
     yield from evaluation.networks
     if evaluation.id is not None:
         yield from ("--id", evaluation.id)
-    yield from ("--ood", ood, "--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
+    if evaluation.benchmark is not None:
+        yield from ("--benchmark", evaluation.benchmark, *(["--partial"] if evaluation.partial else []))
+    else:
+        yield from ("--ood", ood)
+    yield from ("--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
     if not evaluation.tune:
         yield "--no-tune"
     if evaluation.kind != "single":

@@ -11,7 +11,9 @@ from offaxis.evaluation.summary import Summary, View, is_oracle, largest_tests, 
 from offaxis.files import write_text
 from offaxis.reports.result_tables import (
     METRIC_TITLES,
+    leaderboard_table,
     networks_table,
+    openood_table,
     pairs_table,
     ranking_table,
     results_table,
@@ -179,3 +181,28 @@ def write_tables(
     for table in (results_table(results), *pairs):
         write_text(out / "tables" / f"{table.name}.csv", comma_separated(table))
     return sections
+
+
+def write_openood(store: Store, path: Path) -> tuple[Path, Path]:
+    """Write the results of OpenOOD's benchmarks as its table and, beside it, as lines of its leaderboard.
+
+    Args:
+        store: the results.
+        path: the CSV file of the table; the leaderboard's lines go to ``NAME-leaderboard.csv``.
+
+    Returns:
+        Both files.
+
+    Raises:
+        EvaluationError: there is no result of such a benchmark.
+    """
+    results = [result for result in store.results() if result.benchmark]
+    if not results:
+        raise EvaluationError(
+            f"Expected results of OpenOOD's benchmarks in {store.path} but there are none: run offaxis evaluate with "
+            "--benchmark openood-cifar10."
+        )
+    leaderboard = path.with_name(f"{path.stem}-leaderboard{path.suffix or '.csv'}")
+    write_text(path, comma_separated(openood_table(results, store.networks())))
+    write_text(leaderboard, comma_separated(leaderboard_table(results, store.networks())))
+    return path, leaderboard

@@ -172,6 +172,113 @@ def pairs_table(
     )
 
 
+OPENOOD_METRICS = {
+    "FPR@95": "fpr_at_tpr95_openood",
+    "AUROC": "auroc",
+    "AUPR_IN": "aupr_in_trapezoid",
+    "AUPR_OUT": "aupr_out_trapezoid",
+}
+"""Columns of OpenOOD's tables -> metrics; OOD is positive for FPR, AUPR is by trapezoids."""
+
+POSTPROCESSORS = {
+    "max-softmax": "MSP",
+    "max-logit": "MLS",
+    "energy": "EBO",
+    "gen": "GEN",
+    "odin": "ODIN",
+    "mahalanobis": "MDSEns",
+    "relative-mahalanobis": "RMDS",
+    "knn": "KNN",
+    "vim": "VIM",
+    "react": "ReAct",
+    "ash": "ASH",
+    "scale": "SCALE",
+    "fdbd": "fDBD",
+    "nci": "NCI",
+    "generalized-odin": "GODIN",
+}
+TRAININGS = {"linear": "CrossEntropy", "logitnorm": "LogitNorm", "t2fnorm": "T2FNorm", "elogitnorm": "ELogitNorm"}
+"""Our names -> those of OpenOOD's leaderboard; others keep ours."""
+
+
+def openood_table(results: Sequence[Result], records: Sequence[NetworkRecord]) -> Table:
+    """Make OpenOOD's table, in percent: a row for each set, then ``nearood`` and ``farood``, the unweighted means over sets.
+
+    Args:
+        results: of OpenOOD's benchmarks.
+        records: their networks, with the accuracy on the ID test list.
+    """
+    rows: list[list[Entry]] = []
+    for members in _openood_runs(results):
+        first = members[0]
+        accuracy = _accuracy(first, records)
+        for group in ("near", "far"):
+            lines = {r.ood: [100 * r.metrics[m] for m in OPENOOD_METRICS.values()] for r in members if r.group == group}
+            if lines:
+                partial = " (partial)" if "(partial)" in first.benchmark else ""
+                lines[f"{group}ood{partial}"] = np.mean(list(lines.values()), 0).tolist()
+            for name, numbers in lines.items():
+                words: list[Entry] = [first.benchmark, first.network, str(first.seed), first.method, name]
+                rows.append([*words, *(Value(v, f"{v:.2f}") for v in (*numbers, accuracy))])
+    columns = ("benchmark", "network", "seed", "detector", "dataset", *OPENOOD_METRICS, "ACC")
+    return Table(name="openood", title="OpenOOD v1.5 (%)", columns=columns, rows=rows, heads=5)
+
+
+def leaderboard_table(results: Sequence[Result], records: Sequence[NetworkRecord]) -> Table:
+    """Make lines of OpenOOD's leaderboard: mean and standard deviation over seeds, as it prints them.
+
+    Args:
+        results: of OpenOOD's benchmarks.
+        records: their networks, with the accuracy on the ID test list.
+    """
+    lines: dict[tuple[str, str, str, str], list[tuple[Result, tuple[float, float, float]]]] = {}
+    for members in _openood_runs(results):
+        first = members[0]
+        near, far = (
+            [100 * r.metrics["auroc"] for r in members if r.group == group] or [np.nan] for group in ("near", "far")
+        )
+        numbers = float(np.mean(near)), float(np.mean(far)), _accuracy(first, records)
+        lines.setdefault((first.benchmark, first.network, first.method, first.setup), []).append((first, numbers))
+    rows: list[list[Entry]] = []
+    for seeds in lines.values():
+        first = seeds[0][0]
+        head = str(first.head.get("name", "")) or first.network
+        about = [first.benchmark, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"]
+        about += ["tuned on the validation list"] if first.state == "tuned" else []
+        rows.append(
+            [
+                TRAININGS.get(head, head),
+                POSTPROCESSORS.get(first.detector, first.detector),
+                *(_plus_minus(np.array(column)) for column in zip(*(numbers for _, numbers in seeds), strict=True)),
+                "no",
+                first.architecture or first.network,
+                "; ".join(about),
+            ]
+        )
+    numbers_of = ("Near-OOD_AUROC", "Far-OOD_AUROC", "ID_Accuracy")
+    columns = ("Training", "Postprocessor", *numbers_of, "Outlier_Data", "Arch", "Additional_Description")
+    return Table(name="leaderboard", title="OpenOOD's leaderboard", columns=columns, rows=rows, heads=2)
+
+
+def _openood_runs(results: Sequence[Result]) -> list[list[Result]]:
+    """Group results by benchmark, network, seed and detector."""
+    runs: dict[tuple[object, ...], list[Result]] = {}
+    for r in results:
+        runs.setdefault((r.benchmark, r.network, r.seed, r.detector, r.setup, r.state), []).append(r)
+    return list(runs.values())
+
+
+def _accuracy(result: Result, records: Sequence[NetworkRecord]) -> float:
+    found = [r for r in records if r.key == result.weights and r.id_data == result.id_data]
+    return 100 * found[0].accuracy if found else float("nan")
+
+
+def _plus_minus(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
+    if np.isnan(values).any():
+        return "-"
+    return f"{values.mean():.2f}" + (f" ± {values.std():.2f}" if len(values) > 1 else "")
+
+
 def results_table(results: Iterable[Result]) -> Table:
     """Make the table with a line for each result and a column for each field and metric, for other programs."""
     lines = [r.to_row() for r in results]

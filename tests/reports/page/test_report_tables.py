@@ -50,7 +50,10 @@ def test_percentages_are_percentages_in_csv_too() -> None:
         name="t",
         title="t",
         columns=("network", "accuracy %", "all", "seeds"),
-        rows=[["a", in_percent(0.915, 0.01), in_percent(None), Value(3, "3")], ["b", in_percent(0.5), in_percent(0.25), "-"]],
+        rows=[
+            ["a", in_percent(0.915, 0.01), in_percent(None), Value(3, "3")],
+            ["b", in_percent(0.5), in_percent(0.25), "-"],
+        ],
     )
     rows = list(csv.reader(io.StringIO(comma_separated(table))))
     assert rows == [["network", "accuracy %", "all %", "seeds"], ["a", "91.5", "", "3"], ["b", "50.0", "25.0", "-"]]
