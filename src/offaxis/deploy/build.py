@@ -167,7 +167,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             "it (safetensors, or a state dictionary of PyTorch)."
         )
     if file.suffix == ".safetensors":
-        return read_tensors(file)
+        return read_tensors(file)[0]
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError, AttributeError) as error:
