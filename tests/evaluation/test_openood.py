@@ -130,7 +130,7 @@ def check_table(network: offaxis.Classifier, root: Path, far: tuple[str, ...], t
     found, expected = read_table(table), slow_table(network, root, NEAR, far)
     assert found.keys() == expected.keys()
     for key, numbers in expected.items():
-        np.testing.assert_allclose(found[key], numbers, rtol=0, atol=1e-10, err_msg=str(key))
+        np.testing.assert_allclose(np.array(found[key]), np.array(numbers), rtol=0, atol=1e-10, err_msg=str(key))
     with leaderboard.open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert ",".join(lines[0]) == (

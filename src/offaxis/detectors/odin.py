@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.checks import channel_std, not_negative, positive
 from offaxis.detectors.logit_scores import max_softmax_score
-from offaxis.detectors.perturbation import perturbed_scores
+from offaxis.detectors.perturbation import detection_function, perturbed_scores
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Network, eval_mode, to_network
 
@@ -47,7 +47,7 @@ def odin_scores(
     on_device = to_network(network, images)
     with eval_mode(network):
         return perturbed_scores(
-            network,
+            detection_function(network),
             on_device,
             temperatures=temperatures,
             epsilons=epsilons,

@@ -16,6 +16,11 @@ PerImage = Callable[[Tensor, float], Tensor]
 """(the network's logits (N, C), temperature) -> one value per image (N,)."""
 
 
+def detection_function(network: Network) -> Callable[[Tensor], Tensor]:
+    """Return images -> the logits (N, C) that detectors read: the network itself, unless its head scores with others."""
+    return (lambda images: network.outputs(images).detection_logits) if network.head.scores_apart else network
+
+
 def perturbed_scores(
     network: Callable[[Tensor], Tensor],
     images: Tensor,

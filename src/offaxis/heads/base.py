@@ -44,9 +44,11 @@ class Head(nn.Module, ABC):
         num_classes: C, the number of logits it gives.
         undecayed: names of its parameters without weight decay, unless the recipe sets ``decay_head``.
         arguments: its arguments besides the sizes, as JSON can hold them.
+        scores_apart: whether ``score_logits`` are other logits than those that classify.
     """
 
     undecayed: tuple[str, ...] = ()
+    scores_apart: bool = False
 
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__()
