@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
 from offaxis.deploy.model import Model, Prediction
-from offaxis.deploy.open import NetworkSource, open_network
+from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
@@ -56,15 +56,16 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
     Args:
         path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote.
         network: the network to put the weights into, for one that is not of offaxis, timm, torchvision or transformers: a
-            Classifier, a Paired or an Ensemble, or whatever else ``open_network`` takes, such as ``file.py:function``.
+            Classifier, a Paired or an Ensemble; a bare module, which then gets the bundle's head (``attach``); or whatever
+            else ``open_network`` takes, such as ``file.py:function``.
 
     Raises:
         BundleError: it is absent, damaged, foreign or of another version; its network must be given, or its detector
             registered.
     """
     where = Path(path)
-    given = network if network is None or isinstance(network, nn.Module) else open_network(network).network
     meta, files = container.read_container(where)
+    given = network if network is None or isinstance(network, nn.Module) else _open_given(network, meta)
     try:
         return _unpack(meta, files, given)
     except (BundleError, DetectorFileError) as error:
@@ -77,6 +78,13 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
         raise BundleError(
             f"{where} does not hold a whole bundle ({type(error).__name__}: {str(error)[:200]})."
         ) from error
+
+
+def _open_given(network: NetworkSource, meta: Mapping[str, Any]) -> AnyNetwork:
+    classes, provenance = meta.get("classes"), meta.get("provenance")
+    head = provenance.get("head") if isinstance(provenance, Mapping) else None
+    count = len(classes) if isinstance(classes, list) else 0
+    return open_for_weights(network, count, head if isinstance(head, dict) else None).network
 
 
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -105,7 +113,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "preprocessing": model.preprocessing.to_json(),
         "classes": list(model.classes),
         "detector": description,
-        "calibration": {"alpha": calibration.alpha, "per_class": calibration.per_class},
+        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence")},
         "provenance": model.provenance,
     }
     return meta, files
@@ -125,6 +133,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         len(classes),
         meta["calibration"]["alpha"],
         per_class=meta["calibration"]["per_class"],
+        confidence=meta["calibration"].get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
     return Model(

@@ -73,6 +73,7 @@ class Model:
         detector: Detector | str | None = None,
         alpha: float = 0.05,
         per_class: bool = False,
+        confidence: float | None = None,
         preprocessing: Preprocessing | None = None,
         classes: Sequence[str] = (),
         command: Sequence[str] | None = None,
@@ -89,6 +90,7 @@ class Model:
                 cosine-ensemble or leave-out.
             alpha: the share of new ID images that may be flagged.
             per_class: whether verdicts are to hold for each predicted class.
+            confidence: see :func:`offaxis.calibrate`.
             preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
             classes: names; else those of the training, else numbers.
             command: the command that makes the model, for the record.
@@ -108,16 +110,25 @@ class Model:
                     "Expected `preprocessing` beside a network: its image size, mean and std, as in "
                     "offaxis.deploy.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
                 )
-            preprocessing = Preprocessing(_shape(images), opened.normalise)
+            preprocessing = Preprocessing(_shape(images), opened.normalise, opened.resize)
         std = preprocessing.normalise.std
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
         detector = _with_contiguous_buffers(detector or default_detector(opened.network, std))
         _move(detector, _device_of(opened.network))
         used_sets = [as_image_set(other) for other in used]
-        hashes = [h for other in used_sets for h in image_hashes(match(other, preprocessing.shape))]
+        hashes = [
+            h for other in used_sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))
+        ]
         calibration, calibration_set = _calibrate(
-            opened.network, images, preprocessing, detector, hashes, alpha=alpha, per_class=per_class
+            opened.network,
+            images,
+            preprocessing,
+            detector,
+            hashes,
+            alpha=alpha,
+            per_class=per_class,
+            confidence=confidence,
         )
         names = tuple(classes) or opened.classes or tuple(str(number) for number in range(opened.network.num_classes))
         return cls(
@@ -128,19 +139,27 @@ class Model:
             calibration=calibration,
             provenance={
                 **_provenance(opened, command),
-                "id_sets": [_describe_set(other) for other in used_sets],
+                "id_sets": [other.describe() for other in used_sets],
                 "calibration_set": calibration_set,
             },
             used=pack_hashes(hashes),
         )
 
-    def recalibrated(self, images: Any, alpha: float | None = None, per_class: bool | None = None) -> Self:
+    def recalibrated(
+        self,
+        images: Any,
+        alpha: float | None = None,
+        per_class: bool | None = None,
+        *,
+        confidence: float | None = None,
+    ) -> Self:
         """Return the same model calibrated on other images; nothing is trained.
 
         Args:
             images: ID images, as in ``calibrated``.
             alpha: another level; None keeps it.
             per_class: whether verdicts hold for each predicted class; None keeps it.
+            confidence: another one; 0 for none, None keeps it.
 
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
@@ -153,6 +172,7 @@ class Model:
             unpack_hashes(self.used),
             alpha=self.calibration.alpha if alpha is None else alpha,
             per_class=self.calibration.per_class if per_class is None else per_class,
+            confidence=self.calibration.confidence if confidence is None else confidence,
         )
         provenance = {**self.provenance, "calibration_set": calibration_set}
         return replace(self, calibration=calibration, provenance=provenance)
@@ -231,7 +251,7 @@ class Model:
         class_p_values = [
             None if math.isnan(p) else p for p in self.calibration.class_p_values(scores, classes).tolist()
         ]
-        alpha, per_class = self.calibration.alpha, self.calibration.per_class
+        levels, per_class = self.calibration.levels, self.calibration.per_class
         return [
             Prediction(
                 class_name=self.classes[index],
@@ -241,7 +261,7 @@ class Model:
                 score=float(scores[i]),
                 p_value=p_values[i],
                 class_p_value=class_p_values[i],
-                verdict=verdict(p_values[i], class_p_values[i], alpha, per_class),
+                verdict=verdict(p_values[i], class_p_values[i], levels[index], per_class),
                 nearest=tuple((self.classes[c], value) for c, value in zip(indices[i], values[i], strict=True)),
             )
             for i, index in enumerate(classes.tolist())
@@ -274,18 +294,18 @@ def _calibrate(
     *,
     alpha: float,
     per_class: bool,
+    confidence: float | None,
 ) -> tuple[Calibration, dict[str, Any]]:
     """Return the calibration and what it was made on; images that were used before (``hashes``) are refused."""
+    promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
     used = [hashes] if hashes else []
     if is_loader(images):
-        calibration = calibrate(network, images, None, detector, alpha=alpha, per_class=per_class, used=used)
+        calibration = calibrate(network, images, None, detector, used=used, **promise)
         name = LoaderBatches(images).name
         return calibration, {"name": name, "images": len(calibration.scores), "fingerprint": None}
-    fitted = match(as_image_set(images), preprocessing.shape)
-    calibration = calibrate(
-        network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=used
-    )
-    return calibration, _describe_set(fitted)
+    fitted = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
+    calibration = calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise)
+    return calibration, fitted.describe()
 
 
 def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict[str, Any]:
@@ -326,10 +346,6 @@ def _shape(images: Any) -> Shape:
         channels, height, width = batch.shape[1:]
         return channels, height, width
     raise DataError("Expected calibration images but the DataLoader gives no batch.")
-
-
-def _describe_set(images: ImageSet) -> dict[str, Any]:
-    return {"name": images.name, "images": len(images), "fingerprint": images.fingerprint}
 
 
 def _with_contiguous_buffers(detector: Detector) -> Detector:

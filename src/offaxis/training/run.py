@@ -16,6 +16,7 @@ from offaxis.files import json_line, read_json, read_lines, write_json, write_te
 from offaxis.heads import describe_head
 from offaxis.networks import build, description
 from offaxis.networks.classifier import Classifier
+from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_network
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import TrainingBatches
 from offaxis.training.checkpoint import Checkpoint
@@ -70,7 +71,7 @@ def run_record(
     """
     plan, normalise, head = batches.plan, batches.normalise, classifier.head
     settings = {
-        "network": description(classifier),
+        "network": description(classifier) or _attached(classifier),
         "head": describe_head(head) or {"name": type(head).__name__, **head.arguments},
         "frozen": classifier.frozen,
         "parameters": sum(p.numel() for p in classifier.parameters()),
@@ -89,6 +90,14 @@ def run_record(
         "versions": {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "settings": settings,
     }
+
+
+def _attached(classifier: Classifier) -> dict[str, Any] | None:
+    """Describe a network of timm, torchvision or transformers; None for one that must be given again."""
+    if classifier.builder is None:
+        return None
+    plan = blueprint(classifier)
+    return None if must_be_given(plan) else plan
 
 
 class RunFolder:
@@ -244,6 +253,12 @@ def read_run(folder: Path) -> dict[str, Any]:
     return record
 
 
+def _make_network(plan: dict[str, Any]) -> Classifier:
+    network = rebuild_network(plan) if "kind" in plan else build(plan)
+    assert isinstance(network, Classifier)
+    return network
+
+
 def load_run(folder: str | Path, into: Classifier | None = None) -> Trained:
     """Load the trained network of a finished run.
 
@@ -266,10 +281,11 @@ def load_run(folder: str | Path, into: Classifier | None = None) -> Trained:
     if into is None:
         if settings["network"] is None:
             raise RunError(
-                f"The run in {run.path} trained a network that is not one of offaxis.networks: make the same network and "
-                "pass it as load_run(folder, into=classifier)."
+                f"The run in {run.path} trained a network that is not one of offaxis.networks, timm, torchvision or "
+                "transformers: make the same network and pass it as load_run(folder, into=classifier), or name the function "
+                "that makes it, --network file.py:function."
             )
-        into = build(settings["network"])
+        into = _make_network(settings["network"])
     weights, _ = checkpoints.read_tensors(run.model, required=record["version"] != UNCHECKED)
     checkpoints.restore(into, weights, run.model)
     normalise = settings["normalise"]
