@@ -83,16 +83,17 @@ def openood_metrics(id_confidence: Tensor, ood_confidence: Tensor) -> list[float
     return [100 * float(v) for v in values]
 
 
+Rows = dict[tuple[str, str], list[float]]
 DETECTORS = {"MSP": MaxSoftmax(), "MLS": MaxLogit(), "EBO": Energy(), "KNN": KNN(5)}
 
 
-def slow_table(network: offaxis.Classifier, root: Path, near: tuple[str, ...], far: tuple[str, ...]) -> dict[str, Any]:
+def slow_table(network: offaxis.Classifier, root: Path, near: tuple[str, ...], far: tuple[str, ...]) -> Rows:
     """OpenOOD's rows by (postprocessor, dataset), and the scores."""
     names = {name: f"test_{name}" for name in ("cifar10", *near, *far)} | {"train": "train_cifar10"}
     with torch.no_grad():
         data = {name: by_hand(root, listed) for name, listed in names.items()}
         outputs = {name: network.outputs(images.double()) for name, (images, _) in data.items()}
-    rows: dict[str, Any] = {}
+    rows: Rows = {}
     accuracy = outputs["cifar10"].logits.argmax(1).eq(torch.tensor(data["cifar10"][1])).double().mean().item()
     for method in DETECTORS:
         confidence = {
@@ -108,7 +109,7 @@ def slow_table(network: offaxis.Classifier, root: Path, near: tuple[str, ...], f
     return rows
 
 
-def read_table(path: Path) -> dict[tuple[str, str], list[float]]:
+def read_table(path: Path) -> Rows:
     names = {"max-softmax": "MSP", "max-logit": "MLS", "energy": "EBO", "knn": "KNN"}
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -130,7 +131,7 @@ def check_table(network: offaxis.Classifier, root: Path, far: tuple[str, ...], t
     found, expected = read_table(table), slow_table(network, root, NEAR, far)
     assert found.keys() == expected.keys()
     for key, numbers in expected.items():
-        np.testing.assert_allclose(np.array(found[key]), np.array(numbers), rtol=0, atol=1e-10, err_msg=str(key))
+        assert found[key] == pytest.approx(numbers, abs=1e-10, rel=0), key
     with leaderboard.open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert ",".join(lines[0]) == (

@@ -122,10 +122,10 @@ class OpenOODReading(Reading):
     """How OpenOOD makes an image of a file: RGB, short side to a size (bilinear), centre crop; nothing else.
 
     Attributes:
-        resize: the size of the short side.
+        short_side: what the short side is resized to.
     """
 
-    resize: int
+    short_side: int
 
     def image(self, path: Path) -> NDArray[np.uint8]:
         """Decode a file: uint8 (3, h, w).
@@ -140,8 +140,8 @@ class OpenOODReading(Reading):
             raise DataError(f"{path} cannot be read as an image ({error}): unpack OpenOOD's archive again.") from error
         width, height = image.size
         short = min(width, height)
-        if short != self.resize:
-            size = (int(self.resize * width / short), int(self.resize * height / short))
+        if short != self.short_side:
+            size = (int(self.short_side * width / short), int(self.short_side * height / short))
             image = image.resize(size, Image.Resampling.BILINEAR)
         _, tall, wide = self.shape
         left, top = round((image.width - wide) / 2), round((image.height - tall) / 2)
@@ -259,7 +259,9 @@ class OpenOOD:
             labels=tuple(label for one in found for label in one.labels) if classes else None,
             classes=tuple(classes),
         )
-        reading = OpenOODReading(shape=(3, self.definition.size, self.definition.size), resize=self.definition.resize)
+        reading = OpenOODReading(
+            shape=(3, self.definition.size, self.definition.size), short_side=self.definition.resize
+        )
         name = " and ".join(names)
         fits = len(files.paths) * int(np.prod(reading.shape)) <= MEMORY_LIMIT
         return read_all(name, files, reading) if fits else FolderSet(name, files, reading)
