@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -167,9 +168,7 @@ def _trial(network: Classifier, images: Tensor) -> tuple[tuple[float, float], tu
     clocks.append((time.perf_counter(), time.process_time()))
     total.backward()
     clocks.append((time.perf_counter(), time.process_time()))
-    first, second = (
-        (later[0] - before[0], later[1] - before[1]) for before, later in zip(clocks, clocks[1:], strict=False)
-    )
+    first, second = ((later[0] - before[0], later[1] - before[1]) for before, later in pairwise(clocks))
     return first, second
 
 

@@ -16,7 +16,6 @@ from torch import Generator, Tensor
 
 from offaxis.errors import ArgumentError, DataError
 
-
 _END = 1e-5  # share of the learning rate at the end of a cosine schedule, as in OpenOOD
 
 
