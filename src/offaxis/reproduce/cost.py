@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -156,9 +156,10 @@ def seconds_per_image(network: str, id_name: str) -> tuple[Range, Range]:
 
 def _work(network: Classifier, images: Tensor) -> float:
     """Count the multiplications of a forward pass."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    counter: Any = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
         network(images)
-    return max(1.0, counter.get_total_flops() / 2)
+    return max(1.0, float(counter.get_total_flops()) / 2)
 
 
 def _trial(network: Classifier, images: Tensor) -> tuple[tuple[float, float], tuple[float, float]]:
