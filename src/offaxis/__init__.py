@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from offaxis.detectors.registry import register_detector as register_detector
     from offaxis.embeddings import EmbeddingDetector as EmbeddingDetector
     from offaxis.errors import OffaxisError as OffaxisError
-    from offaxis.evaluation.evaluate import evaluate as evaluate
+    from offaxis.evaluation.run import evaluate as evaluate
     from offaxis.evaluation.results import Results as Results
     from offaxis.heads.base import Outputs as Outputs
     from offaxis.heads.cosine import CosineHead as CosineHead
@@ -51,7 +51,7 @@ _HOMES = {
     "Verdict": "offaxis.deploy.prediction",
     "attach": "offaxis.networks.attach",
     "calibrate": "offaxis.calibration.calibrate",
-    "evaluate": "offaxis.evaluation.evaluate",
+    "evaluate": "offaxis.evaluation.run",
     "load": "offaxis.deploy.bundle",
     "load_images": "offaxis.data.load",
     "open_network": "offaxis.deploy.open",

@@ -21,7 +21,7 @@ from offaxis.cli.app import (
     example,
     print_note,
 )
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, DataError
 from offaxis.jobs import BENCHMARKS, EvaluationRun, Kind, ProtocolName, evaluate_run
 
 if TYPE_CHECKING:
@@ -221,13 +221,15 @@ def report_command(
     from offaxis.evaluation.store import Store, archive_store
     from offaxis.reports.page import write_page
     from offaxis.reports.report import write_openood, write_tables
-    from offaxis.reproduce.tables import beside_view
 
     names = [word.strip() for word in metrics.split(",") if word.strip()]
     if not names or not set(names) <= set(METRIC_NAMES):
         raise ArgumentError(f"Expected metrics out of {', '.join(METRIC_NAMES)} but got {metrics!r}.")
     results = Store.existing(store)
-    sections = write_tables(results, out, names, beside_view if paper else None, oracle=oracle)
+    beside = None
+    if paper:
+        from offaxis.reproduce.tables import beside_view as beside
+    sections = write_tables(results, out, names, beside, oracle=oracle)
     page = out / "index.html"
     write_page(results, sections, page, title=title, thumbnails=thumbnails, load=partial(_load, data))
     typer.echo(f"The page: {page}")
@@ -241,6 +243,10 @@ def report_command(
 
 
 def _load(root: Path | None, name: str, like: "ImageSet | None") -> "ImageSet":
+    from offaxis.data.catalogue import CATALOGUE, data_root
+
+    if name in CATALOGUE and "test" not in CATALOGUE[name].available(data_root(root)):
+        raise DataError(f"{name} is not on this machine.")  # said without torch, which takes seconds to import
     from offaxis.data import load_images
 
     return load_images(name, "test", root=root, like=like, force=True)
