@@ -143,7 +143,7 @@ def seconds_per_image(network: str, id_name: str) -> tuple[Range, Range]:
     images = to_network(classifier, images[:count])
     _trial(classifier, images)  # warms up
     end = time.perf_counter() + PROBE
-    trials = []
+    trials: list[tuple[tuple[float, float], tuple[float, float]]] = []
     while len(trials) < TRIALS or time.perf_counter() < end:
         trials.append(_trial(classifier, images))
     ranges = []
