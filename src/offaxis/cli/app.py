@@ -115,6 +115,24 @@ Weights = Annotated[
 ]
 
 
+def _register_own(value: str | None) -> str | None:
+    if value is not None:
+        from offaxis.detectors.registry import register_file
+
+        register_file(value)
+    return value
+
+
+OwnDetector = Annotated[
+    str | None,
+    typer.Option(
+        "--detector",
+        callback=_register_own,
+        help="file.py:Class, where the bundle's detector is one of your own: bundles never hold code.",
+    ),
+]
+
+
 def choice(option: str, value: str, names: tuple[str, ...]) -> Any:
     """Return the value of an option if it is one of some names.
 

@@ -100,6 +100,8 @@ class Detector(Fitted, ABC):
         tunable: the hyperparameters, which are constructor arguments and attributes of the same name.
         options: the other constructor arguments, attributes of the same name too.
         savable: whether all that was fitted is in the buffers.
+        shares_pass: whether a detector that reads images begins with the plain forward pass, so that it can be shared
+            (``scores_after``).
         tuned_on: what the hyperparameters were chosen with (``"OOD samples"``); None where they were not tuned.
         tuning_metric: what ``choose`` goes by: TNR at TPR 95 %, or AUROC, as OpenOOD does.
 
@@ -121,6 +123,7 @@ class Detector(Fitted, ABC):
     tunable: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     savable: bool = True
+    shares_pass: bool = False
     tuning_metric: TuningMetric = "tnr_at_tpr95"
 
     def __init__(self) -> None:
@@ -281,6 +284,24 @@ class Detector(Fitted, ABC):
         """Compute ``grid_scores`` (N, S, ...) of images; detectors that read images share passes between settings here."""
         self.check_fitted()
         return self.grid_scores(run_batch(network, to_network(network, images), self.layers))
+
+    def scores_after(
+        self,
+        network: Network,  # noqa: ARG002 - the contract's
+        images: Tensor,  # noqa: ARG002
+        outputs: Outputs,  # noqa: ARG002
+        *,
+        grid: bool,  # noqa: ARG002
+    ) -> Tensor:
+        """Compute what ``score_images`` or, with ``grid``, ``grid_scores_images`` does, from a pass that was made already.
+
+        Args:
+            network: the network.
+            images: the leaf of the pass (N, c, h, w), which requires a gradient.
+            outputs: of the pass, with its graph.
+            grid: over the grid.
+        """
+        raise DetectorError(f"{self.name} does not begin with the plain forward pass.")
 
     def score_from_grid(self, grid_scores: Tensor) -> Tensor:
         """Compute scores (N,) at this detector's own hyperparameters from ``grid_scores`` (N, S, ...), without the network."""

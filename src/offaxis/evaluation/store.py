@@ -197,7 +197,7 @@ class Store:
     def _keep_arrays(self, name: str, arrays: Mapping[str, Array]) -> None:
         self._begin()
         if not (self.path / name).exists():
-            write_arrays(self.path / name, arrays)
+            write_arrays(self.path / name, arrays, durable=False)  # hundreds of them, each with a checksum
 
     def _json(self, file: Path) -> dict[str, Any]:
         return read_json(file, StoreError, _AGAIN, required=self._checked)

@@ -1,8 +1,9 @@
 """Results -> means and standard deviations over seeds and over sets, and the differences between two detectors."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -184,7 +185,7 @@ def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Sum
             groups[row] = result.group
     order = sorted(values, key=lambda row: _place(groups.get(row) or relation(first.id, row).group, row))
     values = {row: values[row] for row in order}
-    cells = {(seed, row): float(np.mean(v)) for row, by_seed in values.items() for seed, v in by_seed.items()}
+    cells = {(seed, row): _mean(v) for row, by_seed in values.items() for seed, v in by_seed.items()}
     return Summary(
         id=first.id,
         network=first.network,
@@ -202,13 +203,28 @@ def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Sum
 
 def _place(group: Group, row: str) -> tuple[int, int, str]:
     """Return the place of a set in every table: near before far before noise, then as in the catalogue."""
-    catalogue = list(CATALOGUE)
-    place = catalogue.index(row) if row in catalogue else len(catalogue)
-    return GROUPS.index(group), place, row
+    places = _places()
+    return GROUPS.index(group), places.get(row, len(places)), row
+
+
+@cache
+def _places() -> dict[str, int]:
+    return {name: place for place, name in enumerate(CATALOGUE)}
+
+
+def _mean(values: list[float]) -> float:
+    """Compute what NumPy does, without an array for the few values that there usually are (it adds fewer than 8 in order)."""
+    return sum(values) / len(values) if len(values) < 8 else float(np.mean(values))
 
 
 def _mean_std(values: list[float]) -> MeanStd:
-    return MeanStd(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
+    count = len(values)
+    if count == 1:
+        return MeanStd(values[0], None, 1)
+    if count >= 8:
+        return MeanStd(float(np.mean(values)), float(np.std(values, ddof=1)), count)
+    mean = _mean(values)
+    return MeanStd(mean, math.sqrt(sum((v - mean) * (v - mean) for v in values) / (count - 1)), count)
 
 
 def _spreads(cells: Mapping[tuple[int, str], float], groups: Mapping[str, Group]) -> dict[str, Spread]:

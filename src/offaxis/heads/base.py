@@ -35,6 +35,13 @@ class Outputs(NamedTuple):
         """The logits (N, C) that detectors read: ``score_logits`` where the head has such, else ``logits``."""
         return self.logits if self.score_logits is None else self.score_logits
 
+    def detached(self) -> "Outputs":
+        """Return the same values without a graph for gradients."""
+        layers = None if self.layers is None else {name: layer.detach() for name, layer in self.layers.items()}
+        rest = (None if value is None else value.detach() for value in (self.cosine, self.scale))
+        scores = None if self.score_logits is None else self.score_logits.detach()
+        return Outputs(self.features.detach(), self.logits.detach(), *rest, layers, scores)
+
 
 class Head(nn.Module, ABC):
     """The output layer of a classifier, a drop-in for ``nn.Linear``.

@@ -10,6 +10,7 @@ from offaxis.jobs.evaluation import (
     ProtocolName,
     evaluate_run,
     evaluation_words,
+    export_published,
     open_runs,
 )
 from offaxis.jobs.training import Note, Precision, RecipeOverrides, TrainingRun, train_run, training_words
@@ -25,6 +26,7 @@ __all__ = [
     "TrainingRun",
     "evaluate_run",
     "evaluation_words",
+    "export_published",
     "open_runs",
     "train_run",
     "training_words",

@@ -221,6 +221,28 @@ def _load_run(path: str, network: str) -> "Trained":
     return load_run(path, into=single(opened))
 
 
+def export_published(source: Path, network: str | None, out: Path) -> None:
+    """Write the weights of a run or a bundle by their published names, as a state dictionary of PyTorch.
+
+    Args:
+        source: the folder of a training run, or a bundle.
+        network: ``file.py:function`` that makes the network, where it cannot be opened without.
+        out: the file to write.
+
+    Raises:
+        ArgumentError: it is not a single network with published names, or its head is not linear at test.
+    """
+    import torch
+
+    from offaxis.deploy.open import open_network
+    from offaxis.files import replacing
+    from offaxis.networks.resnet import to_published
+
+    weights = to_published(single(open_network(open_runs([str(source)], network)[0])))
+    with replacing(out) as temporary:
+        torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, temporary)
+
+
 def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
     """Yield the arguments and options of ``offaxis evaluate`` that describe an evaluation on some OOD sets."""
     yield from evaluation.networks

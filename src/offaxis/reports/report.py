@@ -170,8 +170,8 @@ def write_tables(
     )
     write_text(out / "report.md", "\n".join(lines))
     for table in [table for section in sections for table in section.tables()]:
-        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table))
-        write_text(out / "tables" / f"{table.name}.tex", latex(table))
+        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table), durable=False)
+        write_text(out / "tables" / f"{table.name}.tex", latex(table), durable=False)
     pairs = [
         pairs_table(p.summaries, p.view, metrics[0], every=True)
         for section in sections
@@ -179,7 +179,7 @@ def write_tables(
         if p.differences
     ]
     for table in (results_table(results), *pairs):
-        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table))
+        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table), durable=False)
     return sections
 
 

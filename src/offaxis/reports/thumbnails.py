@@ -54,7 +54,11 @@ class Thumbnails:
     def _images(self, id_key: str, set_key: str) -> "ImageSet | None":
         if set_key not in self.sets:
             like = None if set_key == id_key else self._images(id_key, id_key)
-            self.sets[set_key] = self._load(self.about[set_key], like)
+            if like is None and set_key != id_key:  # there is nothing that its images could be matched to
+                self.notes.setdefault(set_title(self.about[set_key]["name"]), "not shown without the ID images")
+                self.sets[set_key] = None
+            else:
+                self.sets[set_key] = self._load(self.about[set_key], like)
         return self.sets[set_key]
 
     def _load(self, about: dict[str, Any], like: "ImageSet | None") -> "ImageSet | None":
