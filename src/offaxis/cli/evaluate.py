@@ -154,7 +154,7 @@ def _show(results: "list[Result]", store: Path) -> None:
     ranked = sorted(rows, key=lambda row: -row[1].groups["all"].mean)
     console = Console(stderr=True)
     if ranked:
-        console.print(_ranked(ranked[:SHOWN]))
+        console.print(_ranked(ranked[:SHOWN], views[0] == "openood"))
     if oracle:
         print_note("Tuned on the tested set itself (oracle), which is not known in use:")
         console.print(_ranked(oracle[:SHOWN]))
@@ -163,14 +163,14 @@ def _show(results: "list[Result]", store: Path) -> None:
     print_note(f"{more} and a page: offaxis report {store} --out DIR")
 
 
-def _ranked(rows: "list[tuple[str, Summary]]") -> "Table":
+def _ranked(rows: "list[tuple[str, Summary]]", grouped: bool = False) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("network", "detector", "tuned on"):
         table.add_column(column)
-    groups = [group for group in ("near", "far") if any(group in s.groups for _, s in rows)]
+    groups = ("near", "far") if grouped else ()
     for column in ("AUROC %", *groups, "lowest", "tests"):
         table.add_column(column, justify="right")
     for where, s in rows:

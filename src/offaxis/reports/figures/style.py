@@ -110,8 +110,9 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     def within(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with settings():
             figure = draw(*args, **kwargs)
-            if figure.get_layout_engine() is not None:
-                figure.draw_without_rendering()
+            engine = figure.get_layout_engine()
+            if engine is not None:
+                engine.execute(figure)  # what draw_without_rendering does, without drawing
                 figure.set_layout_engine("none")
             return figure
 
