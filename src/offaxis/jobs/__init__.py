@@ -13,7 +13,7 @@ from offaxis.jobs.evaluation import (
     export_published,
     open_runs,
 )
-from offaxis.jobs.training import Note, Precision, RecipeOverrides, TrainingRun, train_run, training_words
+from offaxis.jobs.training import Note, Precision, RecipeOverrides, Start, TrainingRun, train_run, training_words
 
 __all__ = [
     "BENCHMARKS",
@@ -23,6 +23,7 @@ __all__ = [
     "Precision",
     "ProtocolName",
     "RecipeOverrides",
+    "Start",
     "TrainingRun",
     "evaluate_run",
     "evaluation_words",
