@@ -220,15 +220,17 @@ def report_command(
     """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
     from offaxis.evaluation.store import Store, archive_store
     from offaxis.reports.page import write_page
-    from offaxis.reports.report import write_openood, write_tables
+    from offaxis.reports.report import PublishedTable, write_openood, write_tables
 
     names = [word.strip() for word in metrics.split(",") if word.strip()]
     if not names or not set(names) <= set(METRIC_NAMES):
         raise ArgumentError(f"Expected metrics out of {', '.join(METRIC_NAMES)} but got {metrics!r}.")
     results = Store.existing(store)
-    beside = None
+    beside: PublishedTable | None = None
     if paper:
-        from offaxis.reproduce.tables import beside_view as beside
+        from offaxis.reproduce.tables import beside_view
+
+        beside = beside_view
     sections = write_tables(results, out, names, beside, oracle=oracle)
     page = out / "index.html"
     write_page(results, sections, page, title=title, thumbnails=thumbnails, load=partial(_load, data))

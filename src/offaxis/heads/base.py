@@ -37,10 +37,18 @@ class Outputs(NamedTuple):
 
     def detached(self) -> "Outputs":
         """Return the same values without a graph for gradients."""
-        layers = None if self.layers is None else {name: layer.detach() for name, layer in self.layers.items()}
-        rest = (None if value is None else value.detach() for value in (self.cosine, self.scale))
-        scores = None if self.score_logits is None else self.score_logits.detach()
-        return Outputs(self.features.detach(), self.logits.detach(), *rest, layers, scores)
+
+        def plain(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value.detach()
+
+        return Outputs(
+            features=self.features.detach(),
+            logits=self.logits.detach(),
+            cosine=plain(self.cosine),
+            scale=plain(self.scale),
+            layers=None if self.layers is None else {name: layer.detach() for name, layer in self.layers.items()},
+            score_logits=plain(self.score_logits),
+        )
 
 
 class Head(nn.Module, ABC):

@@ -173,7 +173,8 @@ def _svg(figure: Figure) -> bytes:
     with settings():
         buffer = io.BytesIO()
         # what savefig does, without its extra drawing that finds out how large everything is: a second for a large figure
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": "offaxis"})
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(buffer, metadata={"Date": None, "Creator": "offaxis"})
     return buffer.getvalue()
 
 
