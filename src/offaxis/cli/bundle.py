@@ -173,10 +173,18 @@ def _report(model: "Model", path: Path) -> None:
     print_note("\n".join(lines))
 
 
-@app.command("export", epilog=example("offaxis export digits.oax --onnx digits.onnx"))
+@app.command(
+    "export",
+    epilog=example(
+        "offaxis export digits.oax --onnx digits.onnx", "offaxis export photos.oax --onnx photos.onnx --with-resize"
+    ),
+)
 def export_command(
     bundle: Annotated[Path, typer.Argument(help="A bundle.")],
     onnx: Annotated[Path, typer.Option(help="The file to write, by custom x.onnx.")],
+    with_resize: Annotated[
+        bool, typer.Option("--with-resize", help="Put the rule for the size into the graph: pixels of any size in.")
+    ] = False,
     network: Network = None,
 ) -> None:
     """Write a bundle as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out."""
@@ -184,8 +192,10 @@ def export_command(
     from offaxis.deploy.onnx import export_onnx, output_names
 
     model = load(bundle, network)
-    difference = export_onnx(model, onnx)
+    difference = export_onnx(model, onnx, with_resize=with_resize)
     shape = ", ".join(map(str, model.preprocessing.shape))
+    if with_resize:
+        shape = f"{model.preprocessing.shape[0]}, height, width"
     print_note(
         f"{onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
         f"differ by {difference:.1g} at most."

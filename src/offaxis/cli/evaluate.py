@@ -3,7 +3,7 @@
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -52,6 +52,10 @@ def evaluate_command(
     ood: Annotated[
         str, typer.Option(help=f"OOD sets with commas: names, folders, or {', '.join(POOL_NAMES)}.")
     ] = "here",
+    near: Annotated[
+        str,
+        typer.Option(help="Folders among the OOD sets that are near-OOD, by name, with commas; others count as far."),
+    ] = "",
     detectors: Annotated[
         str,
         typer.Option(
@@ -95,6 +99,7 @@ def evaluate_command(
         weights=weights,
         id=id,
         ood=_parts(ood),
+        near=_parts(near),
         detectors=_parts(detectors),
         protocol=choice("--protocol", protocol, get_args(ProtocolName)),
         tune=tune,
@@ -148,6 +153,8 @@ def _show(results: "list[Result]", store: Path) -> None:
 
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from offaxis.data import ImageSet
 
 
@@ -193,7 +200,8 @@ def report_command(
         typer.echo(f"A small copy of the results: {out / 'results'}")
 
 
-def _load(root: Path | None, name: str, like: "ImageSet | None") -> "ImageSet":
+def _load(root: Path | None, about: "Mapping[str, Any]", like: "ImageSet | None") -> "ImageSet":
     from offaxis.data import load_images
 
-    return load_images(name, "test", root=root, like=like, force=True)
+    name, options = about.get("path", about["name"]), about.get("options", {})
+    return load_images(name, "test", root=root, like=like, force=True, **options)

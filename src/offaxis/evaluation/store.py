@@ -103,7 +103,7 @@ class Store:
         by_key: dict[str, Result] = {}
         for file in self._whole("results", "*.jsonl*"):
             for result in _results(file, file.stat().st_mtime_ns, self._checked):
-                by_key.setdefault(result.key, result)
+                by_key[result.key] = result  # the same numbers; a set may have been called near since
         return list(by_key.values())
 
     def add_network(self, record: NetworkRecord) -> None:

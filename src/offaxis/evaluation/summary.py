@@ -171,7 +171,7 @@ def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Sum
         values.setdefault(row, {}).setdefault(result.seed, []).append(result.metrics[metric])
         if row == result.ood:
             groups[row] = result.group
-    order = sorted(values, key=lambda row: _place(first.id, row))
+    order = sorted(values, key=lambda row: _place(first.id, row, groups.get(row)))
     values = {row: values[row] for row in order}
     cells = {(seed, row): float(np.mean(v)) for row, by_seed in values.items() for seed, v in by_seed.items()}
     return Summary(
@@ -189,11 +189,11 @@ def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Sum
     )
 
 
-def _place(id_name: str, row: str) -> tuple[int, int, str]:
+def _place(id_name: str, row: str, group: Group | None) -> tuple[int, int, str]:
     """Return the place of a set in every table: near before far before noise, then as in the catalogue."""
     catalogue = list(CATALOGUE)
     place = catalogue.index(row) if row in catalogue else len(catalogue)
-    return GROUPS.index(relation(id_name, row).group), place, row
+    return GROUPS.index(group or relation(id_name, row).group), place, row
 
 
 def _mean_std(values: list[float]) -> MeanStd:

@@ -31,6 +31,7 @@ class EvaluationRun:
         weights: a file of weights for the network, where it is one by name; None for its own.
         id: the ID set; None for the one that the network was trained on.
         ood: names of sets, folders, or pools out of ``offaxis.evaluation.POOLS``.
+        near: those of the folders, by name or path, that are near-OOD; others count as far.
         detectors: names, perhaps with arguments as in ``knn:k=10``, or families such as ``native``.
         protocol: how detectors are tuned on OOD images.
         tune: report detectors that have a grid tuned too, beside their published values.
@@ -47,6 +48,7 @@ class EvaluationRun:
     weights: str | None = None
     id: str | None = None
     ood: tuple[str, ...] = ("here",)
+    near: tuple[str, ...] = ()
     detectors: tuple[str, ...] = ("native",)
     protocol: ProtocolName = "one-vs-one"
     tune: bool = True
@@ -119,6 +121,7 @@ def evaluate_run(
             fitted_on=f"{run.fit_images or 'all'} training images of {id_name}",
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
             tune=run.tune,
+            near=[Path(name).expanduser().resolve().name if name in names else name for name in run.near],
             store=store,
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
             batch_size=run.batch_size or 256,
@@ -189,6 +192,8 @@ def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
     if evaluation.id is not None:
         yield from ("--id", evaluation.id)
     yield from ("--ood", ood, "--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
+    if evaluation.near:
+        yield from ("--near", ",".join(evaluation.near))
     if not evaluation.tune:
         yield "--no-tune"
     if evaluation.kind != "single":

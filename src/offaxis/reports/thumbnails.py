@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import RowKey, method_names, row_key
 from offaxis.reports.result_tables import set_title
 
-Loader = Callable[[str, ImageSet | None], ImageSet]
-"""(name of a set, the ID set to be matched or None) -> its test images."""
+Loader = Callable[[Mapping[str, Any], ImageSet | None], ImageSet]
+"""(what the store knows of a set: name, path and options; the ID set to be matched or None) -> its test images."""
+SIDE = 96
+"""Photographs are shrunk to so many pixels; smaller images stay as they are."""
 
 
 class Thumbnails:
@@ -56,7 +58,7 @@ class Thumbnails:
     def _load(self, about: dict[str, Any], like: ImageSet | None) -> ImageSet | None:
         name = about["name"]
         try:
-            images = limit_images(self.load(name, like), about["images"])
+            images = limit_images(self.load(about, like), about["images"])
         except (OffaxisError, OSError):
             self.notes[set_title(name)] = "not on this machine"
             return None
@@ -111,6 +113,10 @@ def _strips(
 def _encoded(image: torch.Tensor) -> str:
     pixels = image if image.dtype == torch.uint8 else (image * 255).round().to(torch.uint8)
     array = pixels.permute(1, 2, 0).numpy()
-    out = io.BytesIO()
-    Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(out, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+    picture = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+    out, kind = io.BytesIO(), "PNG"
+    if max(picture.size) > SIDE:
+        picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)  # keeps its shape
+        kind = "JPEG"
+    picture.save(out, kind, optimize=True, quality=85)
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(out.getvalue()).decode()
