@@ -229,3 +229,17 @@ def test_predictions_on_a_gpu_agree(world: World, bundle: Path, tmp_path: Path) 
 def test_overlap_is_found_in_any_data(world: World) -> None:
     with pytest.raises(OverlapError, match="240 of the 240"):
         Model.calibrated(world.trained, world.calibration, used=[Pictures(pixels_of(world))])
+
+
+@pytest.mark.parametrize("images", [None, 3, [None], [3], [[1, 2]], {}, {"a": 1}, object(), [b"", None]])
+def test_what_is_no_image_is_told(model: Model, images: Any) -> None:
+    with pytest.raises(DataError, match="Expected|none"):
+        model.predict(images)
+
+
+@pytest.mark.parametrize("mean", [float("nan"), float("inf")])
+def test_a_mean_or_a_deviation_that_is_no_number_is_told(mean: float) -> None:
+    with pytest.raises(ArgumentError, match="finite mean"):
+        Normalise((mean,), (0.5,))
+    with pytest.raises(ArgumentError, match="positive std"):
+        Normalise((0.5,), (mean,))

@@ -23,11 +23,21 @@ from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import input_from_json
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
-from offaxis.errors import BundleError, CheckpointError, DetectorError, DetectorFileError, OffaxisError
+from offaxis.errors import (
+    ArgumentError,
+    BundleError,
+    CalibrationError,
+    CheckpointError,
+    DetectorError,
+    DetectorFileError,
+    OffaxisError,
+)
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_network
+from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_checked
 from offaxis.networks.third_party import Builder
 from offaxis.training.checkpoint import restore
+
+PRECISIONS = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
 
 
 def save_bundle(model: Model, path: str | Path, *, folder: bool = False, builder: Builder | None = None) -> None:
@@ -68,13 +78,21 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
     given = network if network is None or isinstance(network, nn.Module) else _open_given(network, meta)
     try:
         return _unpack(meta, files, given)
-    except (BundleError, DetectorFileError) as error:
+    except (BundleError, DetectorFileError, ArgumentError, CalibrationError) as error:
         raise BundleError(f"{where}: {error}") from error
     except CheckpointError as error:
         raise BundleError(f"{where}: the weights do not fit the network that it names ({error}).") from error
     except OffaxisError:
         raise
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+    except (
+        SafetensorError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
         raise BundleError(
             f"{where} does not hold a whole bundle ({type(error).__name__}: {str(error)[:200]})."
         ) from error
@@ -120,12 +138,19 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
 
 
 def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Module | None) -> Model:
-    network = rebuild_network(meta["network"], given)
     if given is not None and not must_be_given(meta["network"]):
         raise BundleError("it holds a network that it can build itself: leave out the network that was given.")
-    _restore(network, load_tensors(files["network.safetensors"]))
-    classes = tuple(map(str, meta["classes"]))
+    weights = load_tensors(files["network.safetensors"])
+    network = rebuild_checked(meta["network"], {name: tensor.shape for name, tensor in weights.items()}, given)
+    _restore(network, weights)
+    if not isinstance(meta["classes"], list) or not all(isinstance(name, str) for name in meta["classes"]):
+        raise BundleError("it does not hold a list of class names.")
+    if not isinstance(meta["calibration"]["per_class"], bool) or not isinstance(meta["provenance"], dict):
+        raise BundleError("it does not say whether verdicts are per class, or how it was made.")
+    classes = tuple(meta["classes"])
     tensors = load_tensors(files["calibration.safetensors"])
+    used = load_tensors(files["used.safetensors"])["hashes"]
+    _check_kinds({**tensors, "hashes": used})
     scores: np.ndarray[Any, np.dtype[np.float64]] = tensors["scores"].numpy()
     calibration = Calibration.from_scores(
         scores,
@@ -143,7 +168,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         detector=_detector(meta, files),
         calibration=calibration,
         provenance=dict(meta["provenance"]),
-        used=load_tensors(files["used.safetensors"])["hashes"],
+        used=used,
     )
 
 
@@ -151,11 +176,34 @@ def _detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:
     return rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"])).eval()
 
 
+_KINDS = {"scores": torch.float64, "predicted": torch.int64, "cosine": torch.float64, "hashes": torch.uint8}
+
+
+def _check_kinds(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype != _KINDS.get(name) or tensor.dim() != (2 if name == "hashes" else 1):
+            raise BundleError(
+                f"its tensor {name} is of another kind than it must be ({tensor.dtype}, {tensor.dim()}-d)."
+            )
+    if tensors["hashes"].shape[1] != 16:
+        raise BundleError("its hashes of used images are not of 16 bytes.")
+
+
 def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:
-    """Load the weights; the network takes their precision."""
+    """Load the weights; the network takes their precision.
+
+    Raises:
+        BundleError: tensors are of other types than those of the network.
+    """
     kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
-    if len(kinds) == 1:
+    if len(kinds) == 1 and kinds <= PRECISIONS:
         network.to(kinds.pop())
+    own = network.state_dict()
+    wrong = [name for name, tensor in weights.items() if name in own and own[name].dtype != tensor.dtype]
+    if wrong:
+        raise BundleError(
+            f"its weights {wrong[0]} are {weights[wrong[0]].dtype} where {own[wrong[0]].dtype} was expected."
+        )
     restore(network, weights, Path("network.safetensors"))
     network.eval()
 

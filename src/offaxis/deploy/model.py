@@ -23,7 +23,7 @@ from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, 
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
-from offaxis.errors import ArgumentError, DataError
+from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import resolve_device, run_batch, to_network
@@ -31,6 +31,7 @@ from offaxis.networks.inference import resolve_device, run_batch, to_network
 __all__ = ["Model", "Prediction", "Verdict"]
 
 NEAREST = 5  # classes that a prediction lists
+NOT_FINITE = "Expected finite outputs of the network but for this image it gives no finite numbers."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -226,6 +227,18 @@ class Model:
             BadOutputsError: the network gives NaN or infinity for an image.
         """
         return self._predict(self.preprocessing.normalise(pixels)) if len(pixels) else []
+
+    def predict_each(self, pixels: Tensor) -> list[Prediction | str]:
+        """Predict as ``predict_batch`` does; an image with outputs that are not finite has a message in its place.
+
+        Such a batch is halved until the image is alone, so that it costs no other one its prediction.
+        """
+        try:
+            return list(self.predict_batch(pixels))
+        except (BadOutputsError, CalibrationError):
+            if len(pixels) == 1:
+                return [NOT_FINITE]
+            return [prediction for half in pixels.chunk(2) for prediction in self.predict_each(half)]
 
     def _predict(self, images: Tensor) -> list[Prediction]:
         """Predict normalised images (N, c, h, w): the only place where a model runs its network."""
