@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
+from offaxis.deploy.hub import PREFIX, fetch
 from offaxis.deploy.model import Model, Prediction
 from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import input_from_json
@@ -64,7 +65,8 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
     """Load a model from a bundle: it gives the same predictions as the saved one, to the bit.
 
     Args:
-        path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote.
+        path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote; or ``hf:name/repo``, perhaps with
+            ``@revision``, that ``Model.push_to_hub`` wrote to the Hugging Face Hub.
         network: the network to put the weights into, for one that is not of offaxis, timm, torchvision or transformers: a
             Classifier, a Paired or an Ensemble; a bare module, which then gets the bundle's head (``attach``); or whatever
             else ``open_network`` takes, such as ``file.py:function``.
@@ -73,7 +75,7 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
         BundleError: it is absent, damaged, foreign or of another version; its network must be given, or its detector
             registered.
     """
-    where = Path(path)
+    where = local_bundle(path)
     meta, files = container.read_container(where)
     given = network if network is None or isinstance(network, nn.Module) else _open_given(network, meta)
     try:
@@ -103,6 +105,11 @@ def _open_given(network: NetworkSource, meta: Mapping[str, Any]) -> AnyNetwork:
     head = provenance.get("head") if isinstance(provenance, Mapping) else None
     count = len(classes) if isinstance(classes, list) else 0
     return open_for_weights(network, count, head if isinstance(head, dict) else None).network
+
+
+def local_bundle(path: str | Path) -> Path:
+    """Return the file or folder of a bundle; one of the Hugging Face Hub (``hf:name/repo``) is downloaded first."""
+    return fetch(str(path)) if str(path).startswith(PREFIX) else Path(path)
 
 
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:

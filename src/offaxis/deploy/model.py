@@ -18,6 +18,7 @@ from offaxis.data import ImageSet, image_hashes, match
 from offaxis.data.image_set import hash_batch
 from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.transforms import Shape
+from offaxis.deploy.hub import EvaluationTable, push
 from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
 from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
@@ -293,6 +294,35 @@ class Model:
         from offaxis.deploy.bundle import save_bundle  # which imports this module
 
         save_bundle(self, path, folder=folder, builder=builder)
+
+    def push_to_hub(
+        self,
+        repo: str,
+        *,
+        results: EvaluationTable | None = None,
+        accuracy: float | None = None,
+        private: bool = False,
+        token: str | None = None,
+    ) -> str:
+        """Upload the bundle and a model card to the Hugging Face Hub; ``offaxis.load("hf:name/repo")`` reads it.
+
+        The card tells classes, accuracy, calibration, thresholds, AUROC on OOD sets, how the model was made and how to use it.
+
+        Args:
+            repo: ``"name/repo"``; it is created where it does not exist.
+            results: of ``offaxis.evaluate``, for the accuracy and the table of OOD sets.
+            accuracy: on ID test images, in [0, 1], where there are no results.
+            private: whether a new repository is private.
+            token: of the hub; None takes that of ``hf auth login`` or HF_TOKEN.
+
+        Returns:
+            The address of the repository.
+
+        Raises:
+            StorageError: the hub cannot be reached, or refuses the upload.
+            MissingPackageError: huggingface_hub is not installed.
+        """
+        return push(self, repo, results=results, accuracy=accuracy, private=private, token=token)
 
 
 def pack_hashes(hashes: Sequence[bytes], *, distinct: bool = True) -> Tensor:

@@ -187,7 +187,7 @@ def _open_path(text: str, options: BuildOptions) -> EvaluatedNetwork:
         return EvaluatedNetwork(
             network=classifier, normalise=config.normalise, size=config.size, classes=classes, origin=text
         )
-    if (path / "bundle.json").exists() or (path.is_file() and path.suffix == ".oax"):
+    if text.startswith("hf:") or (path / "bundle.json").exists() or (path.is_file() and path.suffix == ".oax"):
         from offaxis.deploy.bundle import load  # only where a bundle is given
 
         options.refuse(f"the bundle {text}")
