@@ -22,7 +22,7 @@ from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, 
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
-from offaxis.errors import ArgumentError, DataError
+from offaxis.errors import ArgumentError, DataError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import resolve_device, run_batch, to_network
@@ -44,7 +44,8 @@ class Model:
         detector: fitted where it must be.
         calibration: scores of ID images that the network has not seen, and the level alpha.
         provenance: how the model was made, in types that JSON has: ``versions``, ``command``, ``architecture``, ``head``,
-            ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``.
+            ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``,
+            ``overlap_checked``.
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
     """
 
@@ -69,6 +70,7 @@ class Model:
         network: "NetworkSource | Model | Sequence[NetworkSource | Model]",
         images: Any,
         *,
+        fit: Any = None,
         used: Sequence[Any] = (),
         detector: Detector | str | None = None,
         alpha: float = 0.05,
@@ -85,14 +87,18 @@ class Model:
                 these becomes an ensemble.
             images: ID images to calibrate on: an ImageSet, a Dataset of torch or Hugging Face, or a DataLoader, whose
                 batches are used unchanged. They have the size that the network takes unless ``preprocessing`` says it.
-            used: the sets that training, fitting and selection saw; calibration images must not be among them.
-            detector: fitted where it must be, or a name such as ``"energy"``; if None the cosine, of an ensemble
-                cosine-ensemble or leave-out.
+            fit: labelled training images for a detector that must be fitted and is not yet: as ``images``. None for the
+                set of ``used``, where that is one.
+            used: the sets that training, fitting and selection saw, ``fit`` aside; calibration images must not be among
+                them. A DataLoader can be compared with a DataLoader alone, image by image as they leave it. Where there are
+                none, the model says that this was not checked (``overlap_checked``).
+            detector: a name such as ``"energy"``, or a detector, fitted or not; if None the default of such a network, see
+                :func:`offaxis.detectors.default_detector`.
             alpha: the share of new ID images that may be flagged.
             per_class: whether verdicts are to hold for each predicted class.
             confidence: see :func:`offaxis.calibrate`.
             preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
-            classes: names; else those of the training, else numbers.
+            classes: names; else those of the training, else those of the labelled images, else numbers.
             command: the command that makes the model, for the record.
 
         Raises:
@@ -114,36 +120,48 @@ class Model:
         std = preprocessing.normalise.std
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
-        detector = _with_contiguous_buffers(detector or default_detector(opened.network, std))
+        detector = detector or default_detector(opened.network, std)
+        if detector.needs_fit and not detector.fitted:
+            _fit(detector, opened.network, _fitting_images(detector, fit, used), preprocessing)
+        detector = _with_contiguous_buffers(detector)
         _move(detector, _device_of(opened.network))
-        used_sets = [as_image_set(other) for other in used]
-        hashes = [
-            h for other in used_sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))
+        fit_alone = [] if fit is None or any(fit is other for other in used) else [fit]
+        sets = [
+            as_image_set(s) for s in (*used, *fit_alone) if not is_loader(s) or (s in used and not is_loader(images))
         ]
+        compared = [*used, *filter(is_loader, fit_alone)] if is_loader(images) else []
+        hashes = [h for other in sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))]
         calibration, calibration_set = _calibrate(
             opened.network,
             images,
             preprocessing,
             detector,
-            hashes,
+            compared if is_loader(images) else [hashes] if hashes else [],
             alpha=alpha,
             per_class=per_class,
             confidence=confidence,
         )
-        names = tuple(classes) or opened.classes or tuple(str(number) for number in range(opened.network.num_classes))
+        shown = [each for each in (*sets, images) if isinstance(each, ImageSet)]
+        names = tuple(classes) or opened.classes or _class_names(shown, opened.network.num_classes)
         return cls(
             network=opened.network,
             preprocessing=preprocessing,
             classes=names,
             detector=detector,
-            calibration=calibration,
+            calibration=_without_other_labels(calibration, images, names),
             provenance={
                 **_provenance(opened, command),
-                "id_sets": [other.describe() for other in used_sets],
+                "id_sets": [other.describe() for other in sets],
                 "calibration_set": calibration_set,
+                "overlap_checked": bool(compared if is_loader(images) else hashes),
             },
             used=pack_hashes(hashes),
         )
+
+    @property
+    def overlap_checked(self) -> bool:
+        """Whether the calibration images were compared with those of training: none of them is among those then."""
+        return bool(self.provenance.get("overlap_checked", len(self.used) > 0))
 
     def recalibrated(
         self,
@@ -169,12 +187,14 @@ class Model:
             images,
             self.preprocessing,
             self.detector,
-            unpack_hashes(self.used),
+            [unpack_hashes(self.used)] if len(self.used) and not is_loader(images) else [],
             alpha=self.calibration.alpha if alpha is None else alpha,
             per_class=self.calibration.per_class if per_class is None else per_class,
             confidence=self.calibration.confidence if confidence is None else confidence,
         )
-        provenance = {**self.provenance, "calibration_set": calibration_set}
+        checked = len(self.used) > 0 and not is_loader(images)
+        calibration = _without_other_labels(calibration, images, self.classes)
+        provenance = {**self.provenance, "calibration_set": calibration_set, "overlap_checked": checked}
         return replace(self, calibration=calibration, provenance=provenance)
 
     @property
@@ -290,15 +310,14 @@ def _calibrate(
     images: Any,
     preprocessing: Preprocessing,
     detector: Detector,
-    hashes: Sequence[bytes],
+    used: Sequence[Any],
     *,
     alpha: float,
     per_class: bool,
     confidence: float | None,
 ) -> tuple[Calibration, dict[str, Any]]:
-    """Return the calibration and what it was made on; images that were used before (``hashes``) are refused."""
+    """Return the calibration and what it was made on; images that were ``used`` before are refused."""
     promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
-    used = [hashes] if hashes else []
     if is_loader(images):
         calibration = calibrate(network, images, None, detector, used=used, **promise)
         name = LoaderBatches(images).name
@@ -306,6 +325,39 @@ def _calibrate(
     fitted = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
     calibration = calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise)
     return calibration, fitted.describe()
+
+
+def _fitting_images(detector: Detector, fit: Any, used: Sequence[Any]) -> Any:
+    """Return the images to fit a detector on: those that were given for it, or the only set of training images."""
+    if fit is not None:
+        return fit
+    if len(used) == 1:
+        return used[0]
+    raise NotFittedError(
+        f"Expected training images for {detector.name}, which must be fitted, but got "
+        f"{f'{len(used)} sets in `used`' if used else 'none'}: Model.calibrated(..., fit=training_images) in Python, --fit "
+        "FOLDER in the shell; labelled, and not those to calibrate on. The detector energy needs none."
+    )
+
+
+def _fit(detector: Detector, network: AnyNetwork, images: Any, preprocessing: Preprocessing) -> None:
+    if is_loader(images):
+        detector.fit(network, images)
+        return
+    matched = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
+    detector.fit(network, matched, preprocessing.normalise)
+
+
+def _class_names(sets: Sequence[ImageSet], count: int) -> tuple[str, ...]:
+    """Return the names of the classes that the first set with as many classes has, else their numbers."""
+    named = [each.classes for each in sets if len(each.classes) == count]
+    return tuple(named[0]) if named else tuple(str(number) for number in range(count))
+
+
+def _without_other_labels(calibration: Calibration, images: Any, names: Sequence[str]) -> Calibration:
+    """Leave out the accuracy where the labels of the calibration images are numbers of other classes."""
+    own = tuple(getattr(images, "classes", None) or ()) if not is_loader(images) else ()
+    return replace(calibration, accuracy=None) if own and own != tuple(names) else calibration
 
 
 def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict[str, Any]:
