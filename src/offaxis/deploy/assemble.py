@@ -82,7 +82,7 @@ def make_model(
         network = replace(network, normalise=normalise)
     if size is not None:
         network = replace(network, size=(size, size))
-    known = trained_on or fit
+    known = trained_on or (fit if network.data is None and network.id is None else None)
     images = None if unchecked and known is None else training_images(network, known, data)
     if images is not None:
         network = normalised(network, known or network.id or "", lambda: images)
@@ -93,11 +93,10 @@ def make_model(
         )
     shape = (len(network.normalise.std), *(network.size or ())) if images is None else images.shape
     options = dict(images.options) if images is not None else {"resize": network.resize}
-    separate = fit is not None and fit != known
     return Model.calibrated(
         network,
         images_like(calibrate, shape, data, **_rules(options, network, calibrate)),
-        fit=training_images(network, fit, data) if separate else None,
+        fit=_load_named(fit, network, data) if fit is not None and fit != known else None,
         used=[] if images is None else [images],
         detector=_chosen(detector, network),
         alpha=alpha,
@@ -166,18 +165,28 @@ def training_images(network: EvaluatedNetwork, trained_on: str | None = None, da
             f"{'are' if name is None else 'is'} neither in the catalogue nor a folder here. Name the training images "
             "(--trained-on), so that none of them is used for calibration; or vouch for it yourself (--unchecked)."
         )
-    options = known.get("options", {})
-    split: Split = "train"
-    if name not in CATALOGUE and not options:
-        options = {"size": network.size, "resize": network.resize}
-        split = "train" if "train" in own_splits(Path(name).expanduser()) else "test"  # else the whole folder
-    images = load_images(name, split, root=data, **options)
+    images = (
+        load_images(name, "train", root=data, **known.get("options", {})) if known else _load_named(name, network, data)
+    )
     if known.get("fingerprint") not in (None, images.fingerprint):
         raise DataError(
             f"The images of {name} are not those that the network was trained on (their checksums differ): name the right "
             "ones with --trained-on."
         )
     return images
+
+
+def _load_named(name: str, network: EvaluatedNetwork, data: Path | None) -> ImageSet:
+    """Load training images that the user names: as many channels as the network takes and, of a folder, its size."""
+    channels = 3 if network.normalise is None else len(network.normalise.mean)
+    if name in CATALOGUE:
+        return load_images(name, "train", root=data)
+    split: Split = "train" if "train" in own_splits(Path(name).expanduser()) else "test"  # the whole folder
+    like = None
+    if network.size is not None:
+        like = TensorSet("like", torch.zeros(1, channels, *network.size, dtype=torch.uint8))
+    images = load_images(name, split, root=data, like=like, resize=network.resize)
+    return match(images, (channels, *images.shape[1:]), network.resize)
 
 
 def _check_same_images(members: Sequence[EvaluatedNetwork]) -> None:

@@ -13,16 +13,26 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from offaxis import __version__
-from offaxis.calibration.calibrate import Calibration, calibrate
+from offaxis.calibration.calibrate import Calibration
 from offaxis.data import ImageSet, image_hashes, match
-from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
-from offaxis.data.transforms import Shape
+from offaxis.data.sources import as_batches, as_image_set, is_loader
+from offaxis.deploy.calibrating import (
+    calibrate_on,
+    class_names,
+    fit_detector,
+    fitting_images,
+    pack_hashes,
+    shape_of,
+    unpack_hashes,
+    with_contiguous_buffers,
+    without_other_labels,
+)
 from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
 from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
-from offaxis.errors import ArgumentError, DataError, NotFittedError
+from offaxis.errors import ArgumentError, DataError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import resolve_device, run_batch, to_network
@@ -116,14 +126,14 @@ class Model:
                     "Expected `preprocessing` beside a network: its image size, mean and std, as in "
                     "offaxis.deploy.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
                 )
-            preprocessing = Preprocessing(_shape(images), opened.normalise, opened.resize)
+            preprocessing = Preprocessing(shape_of(images), opened.normalise, opened.resize)
         std = preprocessing.normalise.std
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
         detector = detector or default_detector(opened.network, std)
         if detector.needs_fit and not detector.fitted:
-            _fit(detector, opened.network, _fitting_images(detector, fit, used), preprocessing)
-        detector = _with_contiguous_buffers(detector)
+            fit_detector(detector, opened.network, fitting_images(detector, fit, used), preprocessing)
+        detector = with_contiguous_buffers(detector)
         _move(detector, _device_of(opened.network))
         fit_alone = [] if fit is None or any(fit is other for other in used) else [fit]
         sets = [
@@ -131,7 +141,7 @@ class Model:
         ]
         compared = [*used, *filter(is_loader, fit_alone)] if is_loader(images) else []
         hashes = [h for other in sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))]
-        calibration, calibration_set = _calibrate(
+        calibration, calibration_set = calibrate_on(
             opened.network,
             images,
             preprocessing,
@@ -142,13 +152,13 @@ class Model:
             confidence=confidence,
         )
         shown = [each for each in (*sets, images) if isinstance(each, ImageSet)]
-        names = tuple(classes) or opened.classes or _class_names(shown, opened.network.num_classes)
+        names = tuple(classes) or opened.classes or class_names(shown, opened.network.num_classes)
         return cls(
             network=opened.network,
             preprocessing=preprocessing,
             classes=names,
             detector=detector,
-            calibration=_without_other_labels(calibration, images, names),
+            calibration=without_other_labels(calibration, images, names),
             provenance={
                 **_provenance(opened, command),
                 "id_sets": [other.describe() for other in sets],
@@ -182,7 +192,7 @@ class Model:
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
         """
-        calibration, calibration_set = _calibrate(
+        calibration, calibration_set = calibrate_on(
             self.network,
             images,
             self.preprocessing,
@@ -193,7 +203,7 @@ class Model:
             confidence=self.calibration.confidence if confidence is None else confidence,
         )
         checked = len(self.used) > 0 and not is_loader(images)
-        calibration = _without_other_labels(calibration, images, self.classes)
+        calibration = without_other_labels(calibration, images, self.classes)
         provenance = {**self.provenance, "calibration_set": calibration_set, "overlap_checked": checked}
         return replace(self, calibration=calibration, provenance=provenance)
 
@@ -294,72 +304,6 @@ class Model:
         save_bundle(self, path, folder=folder, builder=builder)
 
 
-def pack_hashes(hashes: Sequence[bytes]) -> Tensor:
-    """Pack hashes of 16 bytes into uint8 (N, 16), each once, sorted."""
-    distinct = b"".join(sorted(set(hashes)))
-    return torch.from_numpy(np.frombuffer(distinct, np.uint8).reshape(-1, 16).copy())
-
-
-def unpack_hashes(packed: Tensor) -> list[bytes]:
-    """Return the hashes that ``pack_hashes`` packed."""
-    return [row.tobytes() for row in packed.numpy()]
-
-
-def _calibrate(
-    network: AnyNetwork,
-    images: Any,
-    preprocessing: Preprocessing,
-    detector: Detector,
-    used: Sequence[Any],
-    *,
-    alpha: float,
-    per_class: bool,
-    confidence: float | None,
-) -> tuple[Calibration, dict[str, Any]]:
-    """Return the calibration and what it was made on; images that were ``used`` before are refused."""
-    promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
-    if is_loader(images):
-        calibration = calibrate(network, images, None, detector, used=used, **promise)
-        name = LoaderBatches(images).name
-        return calibration, {"name": name, "images": len(calibration.scores), "fingerprint": None}
-    fitted = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
-    calibration = calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise)
-    return calibration, fitted.describe()
-
-
-def _fitting_images(detector: Detector, fit: Any, used: Sequence[Any]) -> Any:
-    """Return the images to fit a detector on: those that were given for it, or the only set of training images."""
-    if fit is not None:
-        return fit
-    if len(used) == 1:
-        return used[0]
-    raise NotFittedError(
-        f"Expected training images for {detector.name}, which must be fitted, but got "
-        f"{f'{len(used)} sets in `used`' if used else 'none'}: Model.calibrated(..., fit=training_images) in Python, --fit "
-        "FOLDER in the shell; labelled, and not those to calibrate on. The detector energy needs none."
-    )
-
-
-def _fit(detector: Detector, network: AnyNetwork, images: Any, preprocessing: Preprocessing) -> None:
-    if is_loader(images):
-        detector.fit(network, images)
-        return
-    matched = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
-    detector.fit(network, matched, preprocessing.normalise)
-
-
-def _class_names(sets: Sequence[ImageSet], count: int) -> tuple[str, ...]:
-    """Return the names of the classes that the first set with as many classes has, else their numbers."""
-    named = [each.classes for each in sets if len(each.classes) == count]
-    return tuple(named[0]) if named else tuple(str(number) for number in range(count))
-
-
-def _without_other_labels(calibration: Calibration, images: Any, names: Sequence[str]) -> Calibration:
-    """Leave out the accuracy where the labels of the calibration images are numbers of other classes."""
-    own = tuple(getattr(images, "classes", None) or ()) if not is_loader(images) else ()
-    return replace(calibration, accuracy=None) if own and own != tuple(names) else calibration
-
-
 def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict[str, Any]:
     return {
         "versions": {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -388,22 +332,3 @@ def _is_dataset(images: Any) -> bool:
     """Return whether these are images of a data set, of torch or of Hugging Face, that is not an ImageSet."""
     hugging_face = hasattr(images, "features") and hasattr(images, "column_names")
     return hugging_face or (isinstance(images, Dataset) and not isinstance(images, ImageSet))
-
-
-def _shape(images: Any) -> Shape:
-    """Return (channels, height, width) of images."""
-    if not is_loader(images):
-        return as_image_set(images).shape
-    for batch, _ in as_batches(images, None, 256):
-        channels, height, width = batch.shape[1:]
-        return channels, height, width
-    raise DataError("Expected calibration images but the DataLoader gives no batch.")
-
-
-def _with_contiguous_buffers(detector: Detector) -> Detector:
-    """Lay the detector's buffers out as a file gives them back: the layout decides how sums are rounded."""
-    for part in detector.modules():
-        for name, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[name] = buffer.contiguous()
-    return detector
