@@ -8,20 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offaxis.calibration.calibrate import Calibration, calibrate
+from offaxis.calibration.calibrate import Calibration, calibrate, check_copies, score_batches
 from offaxis.data import ImageSet, match
+from offaxis.data.image_set import hash_batch
 from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.transforms import Shape
-from offaxis.deploy.preprocessing import Preprocessing
+from offaxis.deploy.preprocessing import Preprocessing, VectorInput
 from offaxis.detectors import Detector
 from offaxis.errors import DataError, NotFittedError
 from offaxis.networks.ensemble import AnyNetwork
 
 
-def pack_hashes(hashes: Sequence[bytes]) -> Tensor:
-    """Pack hashes of 16 bytes into uint8 (N, 16), each once, sorted."""
-    distinct = b"".join(sorted(set(hashes)))
-    return torch.from_numpy(np.frombuffer(distinct, np.uint8).reshape(-1, 16).copy())
+def pack_hashes(hashes: Sequence[bytes], *, distinct: bool = True) -> Tensor:
+    """Pack hashes of 16 bytes into uint8 (N, 16), sorted, each once unless copies are to be counted."""
+    packed = b"".join(sorted(set(hashes) if distinct else hashes))
+    return torch.from_numpy(np.frombuffer(packed, np.uint8).reshape(-1, 16).copy())
 
 
 def unpack_hashes(packed: Tensor) -> list[bytes]:
@@ -32,7 +33,7 @@ def unpack_hashes(packed: Tensor) -> list[bytes]:
 def calibrate_on(
     network: AnyNetwork,
     images: Any,
-    preprocessing: Preprocessing,
+    preprocessing: Preprocessing | VectorInput,
     detector: Detector,
     used: Sequence[Any],
     *,
@@ -42,6 +43,14 @@ def calibrate_on(
 ) -> tuple[Calibration, dict[str, Any]]:
     """Return the calibration and what it was made on; images that were ``used`` before are refused."""
     promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
+    if isinstance(preprocessing, VectorInput):
+        rows = torch.cat(list(preprocessing.batch(images)))
+        check_copies(hash_batch(rows), [value for hashes in used for value in hashes])
+        scored = score_batches(network, rows.split(4096), detector)
+        calibration = Calibration.from_scores(
+            scored.scores, scored.predicted, network.num_classes, cosine=scored.cosine, **promise
+        )
+        return calibration, {"name": "feature vectors", "images": len(rows), "fingerprint": None}
     if is_loader(images):
         calibration = calibrate(network, images, None, detector, used=used, **promise)
         name = LoaderBatches(images).name

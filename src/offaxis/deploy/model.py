@@ -29,7 +29,7 @@ from offaxis.deploy.calibrating import (
 )
 from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
 from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
-from offaxis.deploy.preprocessing import ImageLike, Preprocessing
+from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, DataError
@@ -49,7 +49,7 @@ class Model:
     Attributes:
         network: a Classifier, a Paired or an Ensemble; the class that an ensemble predicts is the one with the largest mean
             probability over its members.
-        preprocessing: size, colour, mean and standard deviation.
+        preprocessing: size, colour, mean and standard deviation; a VectorInput where the model scores feature vectors.
         classes: the classes' names, in the order of the logits.
         detector: fitted where it must be.
         calibration: scores of ID images that the network has not seen, and the level alpha.
@@ -60,7 +60,7 @@ class Model:
     """
 
     network: AnyNetwork
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | VectorInput
     classes: tuple[str, ...]
     detector: Detector
     calibration: Calibration
@@ -86,7 +86,7 @@ class Model:
         alpha: float = 0.05,
         per_class: bool = False,
         confidence: float | None = None,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: Preprocessing | VectorInput | None = None,
         classes: Sequence[str] = (),
         command: Sequence[str] | None = None,
     ) -> Self:
@@ -117,6 +117,11 @@ class Model:
             DataError: the images cannot be used.
             DetectorError: the detector cannot score such a network.
         """
+        if isinstance(preprocessing, VectorInput):
+            raise ArgumentError(
+                "Expected the preprocessing of images but got that of feature vectors: offaxis.EmbeddingDetector calibrates "
+                "these, and Model.recalibrated."
+            )
         several = isinstance(network, Sequence) and not isinstance(network, str)
         opened = combine(network) if several else open_network(network)  # type: ignore[arg-type]
         images = images if is_loader(images) else as_image_set(images)
@@ -136,9 +141,8 @@ class Model:
         detector = with_contiguous_buffers(detector)
         _move(detector, _device_of(opened.network))
         fit_alone = [] if fit is None or any(fit is other for other in used) else [fit]
-        sets = [
-            as_image_set(s) for s in (*used, *fit_alone) if not is_loader(s) or (s in used and not is_loader(images))
-        ]
+        sets = [as_image_set(each) for each in used if not (is_loader(each) and is_loader(images))]
+        sets += [as_image_set(each) for each in fit_alone if not is_loader(each)]
         compared = [*used, *filter(is_loader, fit_alone)] if is_loader(images) else []
         hashes = [h for other in sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))]
         calibration, calibration_set = calibrate_on(
@@ -229,12 +233,14 @@ class Model:
         Args:
             images: files, bytes, Pillow images or pixels, one or a list; a uint8 tensor (N, c, h, w); an ImageSet, a
                 Dataset of torch or Hugging Face: resized and normalised here. Or a DataLoader, whose batches are
-                normalised already and used unchanged.
+                normalised already and used unchanged. For a model of feature vectors: rows of numbers (N, d).
 
         Raises:
             DataError: an image cannot be read.
             BadOutputsError: the network gives NaN or infinity for an image.
         """
+        if isinstance(self.preprocessing, VectorInput):
+            return [p for rows in self.preprocessing.batch(images) for p in self.predict_batch(rows)]
         if is_loader(images):
             batches = (self._checked(batch) for batch, _ in as_batches(images, None, 256))
             return [p for batch in batches for p in self._predict(batch)]
@@ -242,7 +248,7 @@ class Model:
         return [p for batch in pixels for p in self.predict_batch(batch)]
 
     def predict_batch(self, pixels: Tensor) -> list[Prediction]:
-        """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, in one pass through the network.
+        """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, or of rows (N, d), in one pass.
 
         Raises:
             BadOutputsError: the network gives NaN or infinity for an image.
