@@ -27,7 +27,7 @@ from offaxis.deploy.calibrating import (
     with_contiguous_buffers,
     without_other_labels,
 )
-from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
+from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_trained
 from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
@@ -93,8 +93,8 @@ class Model:
         """Calibrate a trained network on ID images that it has not seen.
 
         Args:
-            network: whatever ``open_network`` takes, such as the result of ``train`` or the folder of a run; a list of
-                these becomes an ensemble.
+            network: whatever ``open_network`` takes, such as the result of ``train`` or the folder of a run; any other
+                trained module, whose output layer is kept (``attach(module, head="keep")``); a list becomes an ensemble.
             images: ID images to calibrate on: an ImageSet, a Dataset of torch or Hugging Face, or a DataLoader, whose
                 batches are used unchanged. They have the size that the network takes unless ``preprocessing`` says it.
             fit: labelled training images for a detector that must be fitted and is not yet: as ``images``. None for the
@@ -123,7 +123,7 @@ class Model:
                 "these, and Model.recalibrated."
             )
         several = isinstance(network, Sequence) and not isinstance(network, str)
-        opened = combine(network) if several else open_network(network)  # type: ignore[arg-type]
+        opened = combine(network) if several else open_trained(network)  # type: ignore[arg-type]
         images = images if is_loader(images) else as_image_set(images)
         if preprocessing is None:
             if opened.normalise is None:
