@@ -115,11 +115,11 @@ class Store:
         return (self.path / "networks" / f"{key}-{id_data}.json").exists()
 
     def networks(self) -> list[NetworkRecord]:
-        """Return all networks, by label and seed; each once, as it was evaluated on the most ID images."""
+        """Return all networks, by label and seed; each once for an ID set, as it was evaluated on the most images."""
         found = [_parsed(NetworkRecord.from_json, self._json(file), file) for file in self._whole("networks", "*.json")]
         sizes = {key: about.get("images", 0) for key, about in self.sets().items()}
         found.sort(key=lambda record: sizes.get(record.id_data, 0))
-        latest = {record.weights: record for record in found}
+        latest = {(record.weights, record.id): record for record in found}
         return sorted(latest.values(), key=lambda record: (record.id, record.label, record.seed))
 
     # sets ----------------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Store:
     def _keep_arrays(self, name: str, arrays: Mapping[str, Array]) -> None:
         self._begin()
         if not (self.path / name).exists():
-            write_arrays(self.path / name, arrays)
+            write_arrays(self.path / name, arrays, durable=False)  # hundreds of them, each with a checksum
 
     def _json(self, file: Path) -> dict[str, Any]:
         return read_json(file, StoreError, _AGAIN, required=self._checked)

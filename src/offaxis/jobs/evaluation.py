@@ -10,13 +10,15 @@ from offaxis.errors import ArgumentError
 from offaxis.jobs.training import Note, single
 
 if TYPE_CHECKING:
-    from offaxis.data import ImageSet
+    from offaxis.data import ImageSet, OpenOOD
     from offaxis.deploy.evaluated_network import EvaluatedNetwork
     from offaxis.deploy.model import Model
     from offaxis.deploy.open import NetworkSource
     from offaxis.evaluation import Result
     from offaxis.training import Trained
 
+BENCHMARKS = ("openood-cifar10", "openood-cifar100", "openood-imagenet200", "openood-imagenet")
+"""Values of ``--benchmark``."""
 ProtocolName = Literal["one-vs-one", "less-biased", "both"]
 Kind = Literal["single", "ensemble", "paired", "leave-out"]
 
@@ -30,6 +32,8 @@ class EvaluationRun:
         network: ``file.py:function`` that makes the network of training runs, where they cannot be opened without.
         weights: a file of weights for the network, where it is one by name; None for its own.
         id: the ID set; None for the one that the network was trained on.
+        benchmark: ``openood-cifar10`` and so on: OpenOOD's lists in place of ``id`` and ``ood``; None for none.
+        partial: evaluate a benchmark on the part of its images that is there.
         ood: names of sets, folders, or pools out of ``offaxis.evaluation.POOLS``.
         near: those of the folders, by name or path, that are near-OOD; others count as far.
         detectors: names, perhaps with arguments as in ``knn:k=10``, or families such as ``native``.
@@ -47,6 +51,8 @@ class EvaluationRun:
     network: str | None = None
     weights: str | None = None
     id: str | None = None
+    benchmark: str | None = None
+    partial: bool = False
     ood: tuple[str, ...] = ("here",)
     near: tuple[str, ...] = ()
     detectors: tuple[str, ...] = ("native",)
@@ -100,10 +106,27 @@ def evaluate_run(
     def ood_images(name: str, like: "ImageSet", resize: str | None) -> "ImageSet":
         return limit_images(load_images(name, "test", root=data, like=like, resize=resize), run.images)
 
+    benchmark = _open_benchmark(run, data)
     networks = _open_networks(run)
     store = Store(out)
     results: list[Result] = []
+    arguments: dict[str, Any] = {
+        "store": store,
+        "tune": run.tune,
+        "batch_size": run.batch_size or 256,
+        "device": device,
+        "command": command or (),
+        "quiet": quiet,
+        "note": note,
+    }
     for opened in networks:
+        if benchmark is not None:
+            fitting: dict[str, Any] = {}
+            if run.fit_images is not None:
+                fitting["train"] = partial(limit_images, benchmark.train, run.fit_images)
+                fitting["fitted_on"] = f"{run.fit_images} training images of {benchmark.name}"
+            results += evaluate(opened, benchmark, detectors=run.detectors, **fitting, **arguments)
+            continue
         id_name = run.id or (opened.data or {}).get("path") or opened.id
         if id_name is None:
             raise ArgumentError(f"Name the ID set of {opened.origin}: --id NAME.")
@@ -120,17 +143,32 @@ def evaluate_run(
             train=partial(id_images, id_name, "train", options),
             fitted_on=f"{run.fit_images or 'all'} training images of {id_name}",
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
-            tune=run.tune,
             near=[Path(name).expanduser().resolve().name if name in names else name for name in run.near],
-            store=store,
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
-            batch_size=run.batch_size or 256,
-            device=device,
-            command=command or (),
-            quiet=quiet,
-            note=note,
+            **arguments,
         )
     return results
+
+
+def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":
+    """Open the benchmark of a run, where it has one."""
+    if run.benchmark is None:
+        if run.partial:
+            raise ArgumentError("Expected --partial beside --benchmark alone.")
+        return None
+    from offaxis.data import openood
+
+    family, _, name = run.benchmark.partition("-")
+    if family != "openood":
+        raise ArgumentError(f"Expected --benchmark to be one of {', '.join(BENCHMARKS)} but got {run.benchmark!r}.")
+    if run.id is not None or run.images is not None:
+        raise ArgumentError(
+            "Expected no --id and no --images beside --benchmark, which has its own lists; a part of its images is "
+            "evaluated with --partial, where that part is all that is there."
+        )
+    if data is None:
+        raise ArgumentError(f"Expected --data ROOT, the folder with OpenOOD's benchmark_imglist, for {run.benchmark}.")
+    return openood(data, name, partial=run.partial)
 
 
 Options = tuple[tuple[str, Any], ...]
@@ -186,12 +224,38 @@ def _load_run(path: str, network: str) -> "Trained":
     return load_run(path, into=single(opened))
 
 
+def export_published(source: Path, network: str | None, out: Path) -> None:
+    """Write the weights of a run or a bundle by their published names, as a state dictionary of PyTorch.
+
+    Args:
+        source: the folder of a training run, or a bundle.
+        network: ``file.py:function`` that makes the network, where it cannot be opened without.
+        out: the file to write.
+
+    Raises:
+        ArgumentError: it is not a single network with published names, or its head is not linear at test.
+    """
+    import torch
+
+    from offaxis.deploy.open import open_network
+    from offaxis.files import replacing
+    from offaxis.networks.resnet import to_published
+
+    weights = to_published(single(open_network(open_runs([str(source)], network)[0])))
+    with replacing(out) as temporary:
+        torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, temporary)
+
+
 def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
     """Yield the arguments and options of ``offaxis evaluate`` that describe an evaluation on some OOD sets."""
     yield from evaluation.networks
     if evaluation.id is not None:
         yield from ("--id", evaluation.id)
-    yield from ("--ood", ood, "--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
+    if evaluation.benchmark is not None:
+        yield from ("--benchmark", evaluation.benchmark, *(["--partial"] if evaluation.partial else []))
+    else:
+        yield from ("--ood", ood)
+    yield from ("--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
     if evaluation.near:
         yield from ("--near", ",".join(evaluation.near))
     if not evaluation.tune:
