@@ -18,7 +18,7 @@ from PIL import Image
 
 SIZE = 224
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-FOLDERS = ("fruit/train", "fruit/test", "clothing/train", "clothing/test", "packages")
+FOLDERS = ("fruit/train", "fruit/test", "clothing/train", "clothing/test", "packages", "vegetables")
 
 
 def load_image(path: Path) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ from offaxis import __version__
 from offaxis.errors import ArgumentError, OffaxisError, TrainingStopped
 
 HEAD_NAMES = ("cosine", "linear", "deconf-c", "deconf-i", "deconf-e", "isomax", "logitnorm", "t2fnorm", "elogitnorm")
-RECIPE_NAMES = ("laptop", "short", "paper-wide-resnet", "paper-densenet")
+RECIPE_NAMES = ("laptop", "short", "finetune", "frozen", "paper-wide-resnet", "paper-densenet")
 POOL_NAMES = ("paper-one-vs-one", "paper-frame-free", "paper-framed", "embedded", "here")
 METRIC_NAMES = (
     "auroc",

@@ -14,6 +14,8 @@ from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector, default_detector, make_detector
 from offaxis.detectors.registry import find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
+from offaxis.heads import CosineHead
+from offaxis.networks.classifier import Classifier
 
 if TYPE_CHECKING:
     from offaxis.deploy.open import NetworkSource
@@ -70,7 +72,7 @@ def make_model(
             "Expected --size, height and width of the training images, beside --unchecked, and a network that knows its mean "
             "and std."
         )
-    chosen = _chosen(detector, network)
+    chosen = _chosen(detector or (FROZEN if images is not None and _is_frozen(network) else None), network)
     side = size or 0
     shape = (len(network.normalise.std), *(network.size or (side, side))) if images is None else images.shape
     options = dict(images.options) if images is not None else {"resize": network.resize}
@@ -88,6 +90,16 @@ def make_model(
         preprocessing=Preprocessing(shape, network.normalise, options.get("resize")),
         command=command,
     )
+
+
+FROZEN = "two-cosines"
+"""The default detector of a network whose backbone was frozen: of all, it sees most (docs/photographs.md)."""
+
+
+def _is_frozen(network: EvaluatedNetwork) -> bool:
+    """Return whether a network has a cosine head on a backbone that was not trained with it."""
+    net = network.network
+    return isinstance(net, Classifier) and net.frozen and net.unfrozen_from is None and isinstance(net.head, CosineHead)
 
 
 def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:
