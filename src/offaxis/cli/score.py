@@ -12,12 +12,20 @@ from offaxis.cli.app import Device, Network, Quiet, app, example, print_note
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
 
 
-@app.command("score", epilog=example("offaxis score digits.oax photos/ more.zip --out scores.csv"))
+@app.command(
+    "score",
+    epilog=example(
+        "offaxis score digits.oax photos/ more.zip --out scores.csv",
+        "offaxis score digits.oax photos/ --fdr 0.1 --out scores.csv",
+    ),
+)
 def score_command(
     bundle: Annotated[Path, typer.Argument(help="A bundle.")],
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Images, folders, archives; - (or nothing) reads a list from standard input."),
+        typer.Argument(
+            help="Images, folders, archives, .npy files of feature vectors; - (or nothing) reads a list from standard input."
+        ),
     ] = None,
     out: Annotated[str, typer.Option(help="A file that ends in .csv, .jsonl or .parquet; - is standard output.")] = "-",
     format: Annotated[
@@ -32,6 +40,13 @@ def score_command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    fdr: Annotated[
+        float | None,
+        typer.Option(
+            help="Flag images together (column flagged) so that at most this share of the flagged ones, such as 0.1, is false "
+            "alarms in expectation."
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(min=0, help="Images on the page of those with the highest scores.")] = 100,
     network: Network = None,
     device: Device = "auto",
@@ -56,6 +71,7 @@ def score_command(
         resume=resume,
         overwrite=overwrite,
         top=top,
+        fdr=fdr,
         quiet=quiet,
     )
     summary = score_images(bundle, model, _paths(paths or ["-"]), options)

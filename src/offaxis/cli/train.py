@@ -17,7 +17,7 @@ from offaxis.cli.app import (
     print_note,
 )
 from offaxis.errors import ArgumentError
-from offaxis.jobs import Precision, RecipeOverrides, TrainingRun, train_run
+from offaxis.jobs import Precision, RecipeOverrides, Start, TrainingRun, train_run
 
 IMAGES, NETWORK, RECIPE, RUNNING = "Images", "Network and head", "Recipe", "Running"
 
@@ -156,6 +156,14 @@ def train_command(
     batch_size: Annotated[
         int | None, typer.Option(help="Images a step.", show_default="the recipe's", rich_help_panel=RECIPE)
     ] = None,
+    start: Annotated[
+        Start | None,
+        typer.Option(
+            help="Where a predicted scale starts: by the sizes of the head, or as in the paper.",
+            show_default="sizes; in the paper's recipes, paper",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
     learning_rate: Annotated[
         float | None, typer.Option("--lr", help="Learning rate.", show_default="the recipe's", rich_help_panel=RECIPE)
     ] = None,
@@ -239,6 +247,7 @@ def train_command(
         head=head,
         scale=_scale(scale),
         hidden=hidden,
+        start=start,
         decay_head=decay_head,
         dropout=dropout,
         leave_out=_fold(leave_out),

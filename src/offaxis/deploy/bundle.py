@@ -20,7 +20,7 @@ from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
 from offaxis.deploy.model import Model, Prediction
 from offaxis.deploy.open import NetworkSource, open_for_weights
-from offaxis.deploy.preprocessing import Preprocessing
+from offaxis.deploy.preprocessing import input_from_json
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
 from offaxis.errors import BundleError, CheckpointError, DetectorError, DetectorFileError, OffaxisError
@@ -56,7 +56,8 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
     Args:
         path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote.
         network: the network to put the weights into, for one that is not of offaxis, timm, torchvision or transformers: a
-            Classifier, a Paired or an Ensemble, or whatever else ``open_network`` takes, such as ``file.py:function``.
+            Classifier, a Paired or an Ensemble; a bare module, which then gets the bundle's head (``attach``); or whatever
+            else ``open_network`` takes, such as ``file.py:function``.
 
     Raises:
         BundleError: it is absent, damaged, foreign or of another version; its network must be given, or its detector
@@ -112,7 +113,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "preprocessing": model.preprocessing.to_json(),
         "classes": list(model.classes),
         "detector": description,
-        "calibration": {"alpha": calibration.alpha, "per_class": calibration.per_class},
+        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence")},
         "provenance": model.provenance,
     }
     return meta, files
@@ -132,11 +133,12 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         len(classes),
         meta["calibration"]["alpha"],
         per_class=meta["calibration"]["per_class"],
+        confidence=meta["calibration"].get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
     return Model(
         network=network,
-        preprocessing=Preprocessing.from_json(meta["preprocessing"]),
+        preprocessing=input_from_json(meta["preprocessing"]),
         classes=classes,
         detector=_detector(meta, files),
         calibration=calibration,
@@ -171,8 +173,7 @@ def _check_rebuilt(model: Model, meta: dict[str, Any], files: dict[str, bytes]) 
     if must_be_given(meta["network"]):
         return  # there is nothing to rebuild it from
     again = _unpack(meta, files, None)
-    generator = torch.Generator().manual_seed(0)
-    probe = torch.randint(0, 256, (2, *model.preprocessing.shape), dtype=torch.uint8, generator=generator)
+    probe = model.preprocessing.example(2, torch.Generator().manual_seed(0))
     same = [_close(b, a) for b, a in zip(model.predict_batch(probe), again.predict_batch(probe), strict=True)]
     if not all(same):
         raise BundleError(

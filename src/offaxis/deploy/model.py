@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from offaxis import __version__
-from offaxis.calibration.calibrate import Calibration, calibrate
+from offaxis.calibration.calibrate import Calibration, calibrate, check_copies, score_batches
 from offaxis.data import ImageSet, image_hashes, match
+from offaxis.data.image_set import hash_batch
 from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.transforms import Shape
 from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
 from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
-from offaxis.deploy.preprocessing import ImageLike, Preprocessing
+from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, DataError
@@ -39,7 +40,7 @@ class Model:
     Attributes:
         network: a Classifier, a Paired or an Ensemble; the class that an ensemble predicts is the one with the largest mean
             probability over its members.
-        preprocessing: size, colour, mean and standard deviation.
+        preprocessing: size, colour, mean and standard deviation; a VectorInput where the model scores feature vectors.
         classes: the classes' names, in the order of the logits.
         detector: fitted where it must be.
         calibration: scores of ID images that the network has not seen, and the level alpha.
@@ -49,7 +50,7 @@ class Model:
     """
 
     network: AnyNetwork
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | VectorInput
     classes: tuple[str, ...]
     detector: Detector
     calibration: Calibration
@@ -73,7 +74,8 @@ class Model:
         detector: Detector | str | None = None,
         alpha: float = 0.05,
         per_class: bool = False,
-        preprocessing: Preprocessing | None = None,
+        confidence: float | None = None,
+        preprocessing: Preprocessing | VectorInput | None = None,
         classes: Sequence[str] = (),
         command: Sequence[str] | None = None,
     ) -> Self:
@@ -89,6 +91,7 @@ class Model:
                 cosine-ensemble or leave-out.
             alpha: the share of new ID images that may be flagged.
             per_class: whether verdicts are to hold for each predicted class.
+            confidence: see :func:`offaxis.calibrate`.
             preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
             classes: names; else those of the training, else numbers.
             command: the command that makes the model, for the record.
@@ -99,6 +102,11 @@ class Model:
             DataError: the images cannot be used.
             DetectorError: the detector cannot score such a network.
         """
+        if isinstance(preprocessing, VectorInput):
+            raise ArgumentError(
+                "Expected the preprocessing of images but got that of feature vectors: offaxis.EmbeddingDetector calibrates "
+                "these, and Model.recalibrated."
+            )
         several = isinstance(network, Sequence) and not isinstance(network, str)
         opened = combine(network) if several else open_network(network)  # type: ignore[arg-type]
         images = images if is_loader(images) else as_image_set(images)
@@ -119,7 +127,14 @@ class Model:
             h for other in used_sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))
         ]
         calibration, calibration_set = _calibrate(
-            opened.network, images, preprocessing, detector, hashes, alpha=alpha, per_class=per_class
+            opened.network,
+            images,
+            preprocessing,
+            detector,
+            hashes,
+            alpha=alpha,
+            per_class=per_class,
+            confidence=confidence,
         )
         names = tuple(classes) or opened.classes or tuple(str(number) for number in range(opened.network.num_classes))
         return cls(
@@ -136,13 +151,21 @@ class Model:
             used=pack_hashes(hashes),
         )
 
-    def recalibrated(self, images: Any, alpha: float | None = None, per_class: bool | None = None) -> Self:
+    def recalibrated(
+        self,
+        images: Any,
+        alpha: float | None = None,
+        per_class: bool | None = None,
+        *,
+        confidence: float | None = None,
+    ) -> Self:
         """Return the same model calibrated on other images; nothing is trained.
 
         Args:
             images: ID images, as in ``calibrated``.
             alpha: another level; None keeps it.
             per_class: whether verdicts hold for each predicted class; None keeps it.
+            confidence: another one; 0 for none, None keeps it.
 
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
@@ -155,6 +178,7 @@ class Model:
             unpack_hashes(self.used),
             alpha=self.calibration.alpha if alpha is None else alpha,
             per_class=self.calibration.per_class if per_class is None else per_class,
+            confidence=self.calibration.confidence if confidence is None else confidence,
         )
         provenance = {**self.provenance, "calibration_set": calibration_set}
         return replace(self, calibration=calibration, provenance=provenance)
@@ -181,12 +205,14 @@ class Model:
         Args:
             images: files, bytes, Pillow images or pixels, one or a list; a uint8 tensor (N, c, h, w); an ImageSet, a
                 Dataset of torch or Hugging Face: resized and normalised here. Or a DataLoader, whose batches are
-                normalised already and used unchanged.
+                normalised already and used unchanged. For a model of feature vectors: rows of numbers (N, d).
 
         Raises:
             DataError: an image cannot be read.
             BadOutputsError: the network gives NaN or infinity for an image.
         """
+        if isinstance(self.preprocessing, VectorInput):
+            return [p for rows in self.preprocessing.batch(images) for p in self.predict_batch(rows)]
         if is_loader(images):
             batches = (self._checked(batch) for batch, _ in as_batches(images, None, 256))
             return [p for batch in batches for p in self._predict(batch)]
@@ -194,7 +220,7 @@ class Model:
         return [p for batch in pixels for p in self.predict_batch(batch)]
 
     def predict_batch(self, pixels: Tensor) -> list[Prediction]:
-        """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, in one pass through the network.
+        """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, or of rows (N, d), in one pass.
 
         Raises:
             BadOutputsError: the network gives NaN or infinity for an image.
@@ -233,7 +259,7 @@ class Model:
         class_p_values = [
             None if math.isnan(p) else p for p in self.calibration.class_p_values(scores, classes).tolist()
         ]
-        alpha, per_class = self.calibration.alpha, self.calibration.per_class
+        levels, per_class = self.calibration.levels, self.calibration.per_class
         return [
             Prediction(
                 class_name=self.classes[index],
@@ -243,7 +269,7 @@ class Model:
                 score=float(scores[i]),
                 p_value=p_values[i],
                 class_p_value=class_p_values[i],
-                verdict=verdict(p_values[i], class_p_values[i], alpha, per_class),
+                verdict=verdict(p_values[i], class_p_values[i], levels[index], per_class),
                 nearest=tuple((self.classes[c], value) for c, value in zip(indices[i], values[i], strict=True)),
             )
             for i, index in enumerate(classes.tolist())
@@ -256,10 +282,10 @@ class Model:
         save_bundle(self, path, folder=folder, builder=builder)
 
 
-def pack_hashes(hashes: Sequence[bytes]) -> Tensor:
-    """Pack hashes of 16 bytes into uint8 (N, 16), each once, sorted."""
-    distinct = b"".join(sorted(set(hashes)))
-    return torch.from_numpy(np.frombuffer(distinct, np.uint8).reshape(-1, 16).copy())
+def pack_hashes(hashes: Sequence[bytes], *, distinct: bool = True) -> Tensor:
+    """Pack hashes of 16 bytes into uint8 (N, 16), sorted, each once unless copies are to be counted."""
+    packed = b"".join(sorted(set(hashes) if distinct else hashes))
+    return torch.from_numpy(np.frombuffer(packed, np.uint8).reshape(-1, 16).copy())
 
 
 def unpack_hashes(packed: Tensor) -> list[bytes]:
@@ -270,23 +296,31 @@ def unpack_hashes(packed: Tensor) -> list[bytes]:
 def _calibrate(
     network: AnyNetwork,
     images: Any,
-    preprocessing: Preprocessing,
+    preprocessing: Preprocessing | VectorInput,
     detector: Detector,
     hashes: Sequence[bytes],
     *,
     alpha: float,
     per_class: bool,
+    confidence: float | None,
 ) -> tuple[Calibration, dict[str, Any]]:
     """Return the calibration and what it was made on; images that were used before (``hashes``) are refused."""
+    promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
+    if isinstance(preprocessing, VectorInput):
+        rows = torch.cat(list(preprocessing.batch(images)))
+        check_copies(hash_batch(rows), hashes)
+        scored = score_batches(network, rows.split(4096), detector)
+        calibration = Calibration.from_scores(
+            scored.scores, scored.predicted, network.num_classes, cosine=scored.cosine, **promise
+        )
+        return calibration, {"name": "feature vectors", "images": len(rows), "fingerprint": None}
     used = [hashes] if hashes else []
     if is_loader(images):
-        calibration = calibrate(network, images, None, detector, alpha=alpha, per_class=per_class, used=used)
+        calibration = calibrate(network, images, None, detector, used=used, **promise)
         name = LoaderBatches(images).name
         return calibration, {"name": name, "images": len(calibration.scores), "fingerprint": None}
     fitted = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
-    calibration = calibrate(
-        network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=used
-    )
+    calibration = calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise)
     return calibration, fitted.describe()
 
 

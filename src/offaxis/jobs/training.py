@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from offaxis.training import Loss, Recipe, Trained
 
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "64-true"]
+Start = Literal["sizes", "paper"]
+"""Where a predicted scale starts, as in offaxis.heads.scale, whose import takes torch's time."""
 Note = Callable[[str], None]
 """Called with a sentence for the user."""
 
@@ -79,6 +81,8 @@ class TrainingRun:
         head: a name out of ``offaxis.heads.HEADS``.
         scale: of the head: ``"predicted"``, ``"learned"`` or a number; None for the head's default.
         hidden: size of an extra layer inside the cosine head.
+        start: of a predicted scale: ``"sizes"`` or ``"paper"``; None for the head's default, and in the paper's recipes for
+            the paper's.
         decay_head: apply weight decay to the cosine weight too.
         dropout: inside the network.
         leave_out: (k, n) for the k-th of n leave-out networks, which does not learn its share of the classes.
@@ -106,6 +110,7 @@ class TrainingRun:
     head: str = "cosine"
     scale: str | float | None = None
     hidden: int | None = None
+    start: Start | None = None
     decay_head: bool = False
     dropout: float = 0.0
     leave_out: tuple[int, int] | None = None
@@ -121,6 +126,9 @@ class TrainingRun:
         parts = [
             "" if self.scale is None else f"scale {_scale_text(self.scale)}",
             "" if self.hidden is None else f"hidden {self.hidden}",
+            "start sizes"
+            if self.start == "sizes"
+            else "",  # names without a start were given when there was the paper's alone
             "decay-head" if self.decay_head else "",
             "frozen" if self.freeze else "",
             "" if self.leave_out is None else "leave-out {}/{}".format(*self.leave_out),
@@ -133,6 +141,13 @@ class TrainingRun:
         """The name of its folder, such as ``wrn-28-10-cosine-scale-16-cifar10-seed0``."""
         variant = self.variant.replace(" ", "-").replace("/", "of")
         return "-".join(filter(None, (self.architecture, self.head, variant, self.id, f"seed{self.seed}")))
+
+    @property
+    def head_arguments(self) -> dict[str, str | float]:
+        """The head's arguments that are not its defaults; the paper's recipes start a cosine head as the paper does."""
+        start = "paper" if self.head == "cosine" and self.recipe.startswith("paper-") else None
+        given = {"scale": self.scale, "hidden": self.hidden, "start": self.start or start}
+        return {name: value for name, value in given.items() if value is not None}
 
     def numbers(self, shape: tuple[int, int, int] | None = None) -> "Recipe":
         """Return the recipe with the overrides.
@@ -178,6 +193,8 @@ def training_words(run: TrainingRun) -> Iterator[str]:
         yield from ("--scale", _scale_text(run.scale))
     if run.hidden is not None:
         yield from ("--hidden", str(run.hidden))
+    if run.start is not None:
+        yield from ("--start", run.start)
     if run.decay_head:
         yield "--decay-head"
     if run.leave_out is not None:
@@ -422,7 +439,7 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
     from offaxis.deploy.open import EvaluatedNetwork, open_network
     from offaxis.networks import by_name
 
-    head = _head(run.head, run.scale, run.hidden)
+    head = _head(run)
     if run.source is not None:
         return _start_from(run, head, num_classes)
     if not _is_elsewhere(run.architecture):
@@ -441,7 +458,8 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
         )
         raise ArgumentError(f"Expected no --dropout beside {what} has its own.")
     options: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels, "weights": run.weights}
-    if not (_is_python(run.architecture) and head == "cosine"):  # a function may have a head of its own
+    unspecified = run.head == "cosine" and run.scale is None and run.hidden is None and run.start is None
+    if not (_is_python(run.architecture) and unspecified):  # a function may have a head of its own
         options["head"] = head
     return open_network(run.architecture, pretrained=run.pretrained, **options)
 
@@ -483,15 +501,11 @@ def single(opened: "EvaluatedNetwork") -> "Classifier":
     return opened.network
 
 
-def _head(name: str, scale: str | float | None, hidden: int | None) -> "HeadLike":
-    """Return the head that a name, a scale and a hidden layer describe."""
+def _head(run: TrainingRun) -> "HeadLike":
+    """Return the head that a run describes."""
     from offaxis.heads import HEADS, Head
 
-    options: dict[str, object] = {}
-    if scale is not None:
-        options["scale"] = scale
-    if hidden is not None:
-        options["hidden"] = hidden
+    name, options = run.head, run.head_arguments
     if not options or name not in HEADS:
         return name  # an unknown name is refused where the head is made
     make = partial(HEADS[name], **options)

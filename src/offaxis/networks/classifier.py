@@ -1,13 +1,20 @@
 """Classifier = backbone + head, and Paired: a classifier with a second network that detects."""
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from offaxis.errors import ArgumentError
+from offaxis.data import Normalise
+from offaxis.data.sources import LoaderBatches, as_batches
+from offaxis.errors import ArgumentError, HeadError
 from offaxis.heads import Head, Outputs
+from offaxis.heads.batch_norm import ONE_IMAGE
+
+if TYPE_CHECKING:
+    from offaxis.networks.learned import TrainingCheck
 
 
 class Classifier(nn.Module):
@@ -95,13 +102,45 @@ class Classifier(nn.Module):
         return [module for _, module in named[first:]]
 
     def features(self, images: Tensor) -> Tensor:
-        """Compute the features (N, d), the input of the head, of images (N, c, h, w)."""
-        return feature_tensor(self.backbone(images))
+        """Compute the features (N, d), the input of the head, of images (N, c, h, w).
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute logits (N, C) of images (N, c, h, w)."""
-        logits: Tensor = self.head(self.features(images))
-        return logits
+        Raises:
+            ArgumentError: the images have another number of channels than the network takes.
+            HeadError: a batch of one image in train mode, which cannot be normalised.
+        """
+        try:
+            return feature_tensor(self.backbone(images))
+        except ValueError as error:
+            if self.training and len(images) == 1 and "more than 1 value per channel" in str(error):
+                raise HeadError(ONE_IMAGE) from error
+            raise
+        except RuntimeError as error:
+            channels = re.search(r"to have (\d+) channels, but got (\d+) channels", str(error))
+            if channels is None or images.dim() != 4 or images.shape[1] != int(channels[2]):
+                raise
+            raise ArgumentError(
+                f"Expected images (N, {channels[1]}, h, w), as the network takes {_colour(int(channels[1]))}, but got "
+                f"{tuple(images.shape)}: {_remedy(int(channels[1]), int(channels[2]))}."
+            ) from error
+
+    def forward(
+        self, images: Tensor | None = None, *, pixel_values: Tensor | None = None, labels: Tensor | None = None
+    ) -> Any:
+        """Compute logits (N, C) of images (N, c, h, w).
+
+        Args:
+            images: normalised as in training.
+            pixel_values: the same, as transformers calls them.
+            labels: (N,); with them the result is a dictionary of ``loss``, the cross-entropy, and ``logits``, as the
+                trainers of transformers read it.
+        """
+        given = pixel_values if images is None else images
+        if given is None or (images is not None and pixel_values is not None):
+            raise ArgumentError("Expected images (N, c, h, w), or pixel_values= of that shape, and not both.")
+        logits: Tensor = self.head(self.features(given))
+        if labels is None:
+            return logits
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
         """Compute all outputs for a batch in one forward pass.
@@ -109,7 +148,7 @@ class Classifier(nn.Module):
         Args:
             images: (N, c, h, w), normalised as in training.
             layers: names of submodules of the backbone whose outputs are needed too, each pooled to (N, d_l): the mean
-                over positions of a map (N, c, h, w) or over tokens (N, t, d).
+                over positions of a map (N, c, h, w) or over tokens (N, t, d). ``""`` is the backbone itself: the features.
         """
         names = tuple(layers)
         if not names:
@@ -117,6 +156,32 @@ class Classifier(nn.Module):
         with _Recorder(self.backbone, names) as recorder:
             out = self.head.outputs(self.features(images))
         return out._replace(layers=recorder.pooled)
+
+    def check_training(self, data: Any, *, normalise: Normalise | None = None) -> "TrainingCheck":
+        """Check on labelled images that a training has taught the network something, and warn where it has not.
+
+        For loops of one's own; ``offaxis.train`` checks by itself. A few hundred training images suffice: accuracy and
+        loss are compared with guessing, the accuracy also with what the features allow, and a collapsed scale is named.
+
+        Args:
+            data: a DataLoader or a list of batches (images normalised as in training, labels); or, with ``normalise``,
+                an ImageSet, a dataset or a pair of tensors (images, labels).
+            normalise: mean and std of the training images; None where the images are normalised already.
+
+        Returns:
+            The numbers, and ``problems``: a sentence for each warning.
+
+        Raises:
+            DataError: there are no images or no labels.
+            BadOutputsError: the network gives NaN or infinite numbers.
+        """
+        from offaxis.networks.learned import check_training  # it runs networks, which are defined here
+
+        if normalise is None and isinstance(data, list):
+            batches: Any = LoaderBatches(data, labels=True, num_classes=self.num_classes)
+        else:
+            batches = as_batches(data, normalise, 256, labels=True, num_classes=self.num_classes)
+        return check_training(self, batches)
 
     def parameter_groups(
         self, weight_decay: float, decay_head: bool = False, backbone_rate: float | None = None
@@ -146,6 +211,24 @@ class Classifier(nn.Module):
         undecayed = [p for n, p in trainable if n in spared]
         groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
         return [g for g in groups if g["params"]]
+
+
+class FeatureInput(nn.Module):
+    """The backbone of a classifier of feature vectors: it divides them by one number, so that units do not matter.
+
+    Args:
+        unit: the root mean square of the training features.
+    """
+
+    unit: Tensor
+
+    def __init__(self, unit: float = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("unit", torch.tensor(unit, dtype=torch.float64))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Compute features (N, d) of rows (N, d)."""
+        return rows / self.unit.to(rows.dtype)
 
 
 class Paired(nn.Module):
@@ -194,6 +277,18 @@ class Paired(nn.Module):
         return self.detector_network.outputs(images, layers)._replace(logits=self.classifier(images))
 
 
+def _colour(channels: int) -> str:
+    return {1: "grey images", 3: "colour images"}.get(channels, f"{channels} channels")
+
+
+def _remedy(expected: int, given: int) -> str:
+    if (expected, given) == (3, 1):
+        return "repeat grey images three times, images.expand(-1, 3, -1, -1), or decode them as RGB"
+    if (expected, given) == (1, 3):
+        return "make them grey, as image.convert('L') of Pillow does, or make the network with in_channels=3"
+    return "images are (N, channels, height, width); convert those that are (N, height, width, channels)"
+
+
 def feature_tensor(out: Any) -> Tensor:
     """Return the tensor in a backbone's output: the output itself, or the ``logits`` of a transformers output."""
     features = getattr(out, "logits", out)
@@ -212,7 +307,8 @@ def pooled(out: Any, channels_last: bool = False) -> Tensor:
         out: (N, c, h, w), (N, t, d), (N, d), or a tuple whose first element is one of these.
         channels_last: maps are (N, h, w, c), as in Swin transformers.
     """
-    tensor = out[0] if isinstance(out, (tuple, list)) else getattr(out, "last_hidden_state", out)
+    whole = getattr(out, "logits", out)  # of a whole network of transformers, whose output layer is an identity
+    tensor = out[0] if isinstance(out, (tuple, list)) else getattr(out, "last_hidden_state", whole)
     if not isinstance(tensor, Tensor) or tensor.dim() < 2:
         raise ArgumentError(f"Expected a layer that gives maps, tokens or vectors but got {type(out).__name__}.")
     if tensor.dim() > 3 and not channels_last:

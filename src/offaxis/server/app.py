@@ -1,5 +1,6 @@
 """The routes of the service, and the middleware around them: token, cross-site requests, request metrics."""
 
+import asyncio
 import hmac
 import logging
 import time
@@ -15,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offaxis import __version__
-from offaxis.server.body import Refusal, request_images
+from offaxis.server.body import Refusal, request_images, vector_rows
 from offaxis.server.service import Metrics, Service
 
 PAGE = {
@@ -67,9 +68,15 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
 def _add_api(app: FastAPI, service: Service) -> None:
     @app.post("/v1/predict")
     async def predict(request: Request) -> Response:
-        """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each."""
+        """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each.
+
+        A model of feature vectors takes JSON instead: `{"features": [[0.1, ...], ...]}`.
+        """
         async with service.budget.body(request) as body:
-            images = await request_images(body, request.headers, service.limits)
+            if service.takes_vectors:
+                images = await asyncio.to_thread(vector_rows, body, request.headers, service.limits)
+            else:
+                images = await request_images(body, request.headers, service.limits)
             records = await service.predict(images)
         any_prediction = any("error" not in record for record in records)
         return JSONResponse({"predictions": records}, 200 if any_prediction else 422)

@@ -17,6 +17,7 @@ from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.deploy.model import Model, Prediction
+from offaxis.deploy.preprocessing import VectorInput
 from offaxis.errors import BadOutputsError, CalibrationError, DataError, MissingPackageError
 from offaxis.networks.classifier import Classifier
 from offaxis.server.batcher import Batcher, PredictionOrError
@@ -94,6 +95,7 @@ class Service:
 
     def __init__(self, model: Model, limits: Limits | None = None, level: float = 0.01) -> None:
         self.model, self.limits = model, limits or Limits()
+        self.takes_vectors = isinstance(model.preprocessing, VectorInput)
         self.metrics = Metrics()
         self.budget = Budget(self.limits)
         self.batcher = Batcher(self._predict_batch, self.limits)
@@ -143,7 +145,7 @@ class Service:
         finally:
             self._decoding -= len(images)
 
-    def _pixels(self, data: bytes) -> NDArray[np.uint8] | str:
+    def _pixels(self, data: bytes) -> NDArray[Any] | str:
         try:
             return self.model.preprocessing.pixels(data, "the image", self.limits.pixels)
         except DataError as error:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from offaxis.data import ImageSet, Normalise
 from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.errors import DataError
+from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
 from offaxis.training.recipe import ImagePlan, LoaderPlan, Plan, Recipe
 
@@ -161,12 +162,26 @@ def make_training_batches(
         plan = ImagePlan(images=len(images), recipe=recipe, **share)
         return ImageSetBatches(images, plan, normalise or Normalise.from_images(images))
     loader = data.loader if isinstance(data, LoaderBatches) else data
+    _check_last_batch(classifier, loader)
     own = recipe.replace(batch_size=getattr(loader, "batch_size", None), crop=0, flip=False)
     if fabric.world_size > 1:
         loader = fabric.setup_dataloaders(loader, move_to_device=False)  # each process gets its own share
     batches = as_batches(loader, normalise, own.batch_size, labels=True, num_classes=classifier.num_classes)
     assert isinstance(batches, LoaderBatches)
     return DataLoaderBatches(batches, LoaderPlan(per_epoch=len(batches), recipe=own, **share))
+
+
+def _check_last_batch(classifier: Classifier, loader: Any) -> None:
+    """Raise DataError where the last batch of each epoch would be a single image that the head cannot normalise."""
+    size, dataset = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
+    if not size or getattr(loader, "drop_last", True) or not isinstance(dataset, Sized):
+        return
+    normalised = any(isinstance(part, SyncedBatchNorm) for part in classifier.head.modules())
+    if normalised and len(dataset) % size == 1:
+        raise DataError(
+            f"Expected batches of at least 2 images but the last of {len(dataset)} images in batches of {size} has 1, and "
+            "the head normalises over the batch. Make the DataLoader with drop_last=True, or with another batch size."
+        )
 
 
 def make_validation_batches(
