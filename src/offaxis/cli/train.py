@@ -104,6 +104,14 @@ def train_command(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out files that cannot be read.", rich_help_panel=IMAGES)
     ] = False,
+    cache: Annotated[
+        bool,
+        typer.Option(
+            "--cache",
+            help="Keep decoded pixels on disk, so that later trainings read no image files (offaxis data clean).",
+            rich_help_panel=IMAGES,
+        ),
+    ] = False,
     mean: Annotated[
         str | None,
         typer.Option(
@@ -190,6 +198,20 @@ def train_command(
             help="Padding of random crops.", show_default="4, less for images below 32 pixels", rich_help_panel=RECIPE
         ),
     ] = None,
+    min_area: Annotated[
+        float | None,
+        typer.Option(
+            help="Least share of a photograph that random resized crops keep; 1 for none.",
+            show_default="0.25 above 64 pixels",
+            rich_help_panel=RECIPE,
+        ),
+    ] = None,
+    jitter: Annotated[
+        float | None,
+        typer.Option(
+            help="Random changes of brightness, contrast and saturation, such as 0.4.", rich_help_panel=RECIPE
+        ),
+    ] = None,
     decay_head: Annotated[bool, typer.Option(help="Decay the cosine weight too.", rich_help_panel=RECIPE)] = False,
     dropout: Annotated[float, typer.Option(help="Dropout inside the network.", rich_help_panel=NETWORK)] = 0.0,
     leave_out: Annotated[
@@ -260,6 +282,8 @@ def train_command(
             clip=clip,
             crop=crop,
             flip=flip,
+            min_area=min_area,
+            jitter=jitter,
         ),
         seed=seed,
         precision=precision,
@@ -275,6 +299,7 @@ def train_command(
         sync_bn=sync_bn,
         log_every=log_every,
         data=data,
+        cache=cache,
         command=command_words(context),
         quiet=quiet,
         note=(lambda _: None) if quiet else print_note,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from offaxis.networks.classifier import Classifier
     from offaxis.training import Loss, Recipe, Trained
 
+PHOTOGRAPH_AREA = 0.25
+"""Least share of a photograph that a random resized crop keeps."""
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "64-true"]
 Start = Literal["sizes", "paper"]
 """Where a predicted scale starts, as in offaxis.heads.scale, whose import takes torch's time."""
@@ -38,6 +40,8 @@ class RecipeOverrides:
         clip: largest gradient, as a multiple of the typical one.
         crop: padding of random crops; None takes at most an eighth of the image's side.
         flip: mirror images at random; None goes by the catalogue, where digits and letters are not mirrored.
+        min_area: least share of a photograph that a random resized crop keeps; None takes 0.25 above 64 pixels.
+        jitter: largest random change of brightness, contrast and saturation.
     """
 
     epochs: int | None = None
@@ -47,6 +51,8 @@ class RecipeOverrides:
     clip: float | None = None
     crop: int | None = None
     flip: bool | None = None
+    min_area: float | None = None
+    jitter: float | None = None
 
     def given(self) -> dict[str, Any]:
         """Return the numbers that are not None, by name."""
@@ -153,12 +159,13 @@ class TrainingRun:
         """Return the recipe with the overrides.
 
         Args:
-            shape: (c, h, w) of the images, by which ``crop`` is chosen where it is not given.
+            shape: (c, h, w) of the images, by which ``crop`` and ``min_area`` are chosen where they are not given.
 
         Raises:
             ArgumentError: there is no such recipe, or a number is out of its range.
         """
         from offaxis.data.catalogue import can_be_mirrored
+        from offaxis.data.transforms import CROP_ABOVE
         from offaxis.training import RECIPES
 
         if self.recipe not in RECIPES:
@@ -166,6 +173,8 @@ class TrainingRun:
         recipe = RECIPES[self.recipe]()
         if shape is not None:
             recipe = recipe.replace(crop=min(recipe.crop, min(shape[1:]) // 8))
+            photographs = min(shape[1:]) > CROP_ABOVE and self.overrides.crop is None
+            recipe = recipe.replace(min_area=PHOTOGRAPH_AREA if photographs else None)
         recipe = recipe.replace(flip=can_be_mirrored(self.id), decay_head=self.decay_head)
         return recipe.replace(**self.overrides.given())
 
@@ -229,6 +238,7 @@ def train_run(
     sync_bn: bool = False,
     log_every: int | None = None,
     data: Path | None = None,
+    cache: bool = False,
     command: Sequence[str] | None = None,
     quiet: bool = False,
     note: Note = lambda _: None,
@@ -246,6 +256,7 @@ def train_run(
         sync_bn: batch normalisations take their statistics over all processes.
         log_every: steps between two lines of the log; about ten an epoch if None.
         data: where the catalogue's sets are kept.
+        cache: keep the decoded pixels of a folder on disk, for further trainings.
         command: the words that started it, which are recorded.
         quiet: show no progress.
         note: called at the end, in one of the processes.
@@ -266,7 +277,7 @@ def train_run(
     run.numbers()  # a wrong number is refused before images are read
     _check_normalise(run)
     _check_frozen(run, devices * nodes)
-    read = partial(load_images, run.id, root=data, skip_bad=run.skip_bad, holdout=run.holdout)
+    read = partial(load_images, run.id, root=data, skip_bad=run.skip_bad, holdout=run.holdout, cache=cache)
     classes = own_classes(run.id, skip_bad=run.skip_bad, holdout=run.holdout)
     fabric = _fabric(device, devices, nodes, run.precision)
     if classes is not None:  # a folder: its images take the size of the network
