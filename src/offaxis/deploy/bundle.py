@@ -6,6 +6,7 @@ a detector of one's own is recorded as ``module:Class`` and must be registered w
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "preprocessing": model.preprocessing.to_json(),
         "classes": list(model.classes),
         "detector": description,
-        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence")},
+        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence", "accuracy")},
         "provenance": model.provenance,
     }
     return meta, files
@@ -136,6 +137,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         confidence=meta["calibration"].get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
+    calibration = replace(calibration, accuracy=meta["calibration"].get("accuracy"))
     return Model(
         network=network,
         preprocessing=input_from_json(meta["preprocessing"]),
