@@ -16,7 +16,7 @@ from offaxis import __version__
 from offaxis.errors import ArgumentError, OffaxisError, StorageError, TrainingStopped
 
 HEAD_NAMES = ("cosine", "linear", "deconf-c", "deconf-i", "deconf-e", "isomax", "logitnorm", "t2fnorm", "elogitnorm")
-RECIPE_NAMES = ("laptop", "short", "paper-wide-resnet", "paper-densenet", "openood")
+RECIPE_NAMES = ("laptop", "short", "finetune", "frozen", "paper-wide-resnet", "paper-densenet", "openood")
 POOL_NAMES = ("paper-one-vs-one", "paper-frame-free", "paper-framed", "embedded", "here")
 METRIC_NAMES = (
     "auroc",

@@ -65,6 +65,12 @@ def bundle_command(
             show_default="all training images",
         ),
     ] = None,
+    calibrate_share: Annotated[
+        float,
+        typer.Option(
+            help="Share of these images that calibrates; the rest reports accuracy and false alarms. 1 calibrates on all."
+        ),
+    ] = 0.5,
     alpha: Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")] = 0.05,
     per_class: Annotated[bool, typer.Option(help="Verdicts hold for each predicted class.")] = False,
     confidence: Annotated[
@@ -108,6 +114,7 @@ def bundle_command(
         weights=weights,
         pretrained=pretrained,
         fit=fit,
+        calibrate_share=calibrate_share,
         detector=detector,
         alpha=alpha,
         per_class=per_class,
@@ -213,7 +220,14 @@ def _report(model: "Model", path: Path) -> None:
         lines.append(
             f"Not enough calibration images for a verdict: {', '.join(few[:8])}{', ...' if len(few) > 8 else ''}."
         )
-    if calibration.accuracy is not None:
+    held_out = model.provenance.get("held_out")
+    if held_out is not None:
+        accuracy = "" if held_out["accuracy"] is None else f"the class of {held_out['accuracy']:.2%} is right, and "
+        lines.append(
+            f"On the {held_out['images']:,} other images, which it was not calibrated on: {accuracy}"
+            f"{held_out['flagged']:.2%} are flagged."
+        )
+    elif calibration.accuracy is not None:
         lines.append(f"It predicts the class of {calibration.accuracy:.2%} of the calibration images.")
     if not model.overlap_checked:
         lines.append("It was not checked whether calibration images were used for training.")

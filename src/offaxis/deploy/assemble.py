@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from offaxis.calibration.conformal import smallest_count
 from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
 from offaxis.data.catalogue import Split
 from offaxis.data.load import own_splits
+from offaxis.data.splits import hold_out
 from offaxis.data.transforms import Shape
 from offaxis.deploy.model import Model
 from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_trained
+from offaxis.deploy.prediction import Verdict
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector, default_detector, make_detector
 from offaxis.detectors.registry import find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
+from offaxis.heads import CosineHead
+from offaxis.networks.classifier import Classifier
 
 if TYPE_CHECKING:
     from offaxis.deploy.open import NetworkSource
@@ -34,6 +39,7 @@ def make_model(
     per_class: bool = False,
     confidence: float | None = None,
     fit: str | None = None,
+    calibrate_share: float = 0.5,
     trained_on: str | None = None,
     unchecked: bool = False,
     size: int | None = None,
@@ -59,6 +65,8 @@ def make_model(
         confidence: see :func:`offaxis.calibrate`.
         fit: training images to fit the detector on, where it must be fitted: a name of the catalogue (its training
             images), a folder or an archive; None for all training images.
+        calibrate_share: the share of these images that calibrates; the rest, which it is not calibrated on, gives accuracy
+            and false alarm rate (``provenance["held_out"]``). 1 calibrates on all, as do too few images to divide.
         trained_on: the training images, where the networks do not name a set of the catalogue; None for ``fit``.
         unchecked: do not look for calibration images among the training images.
         size: height and width of the images, where neither the network nor the training images tell.
@@ -93,18 +101,57 @@ def make_model(
         )
     shape = (len(network.normalise.std), *(network.size or ())) if images is None else images.shape
     options = dict(images.options) if images is not None else {"resize": network.resize}
-    return Model.calibrated(
+    id_images = images_like(calibrate, shape, data, **_rules(options, network, calibrate))
+    calibrating, rest = _divide(id_images, calibrate_share, alpha)
+    model = Model.calibrated(
         network,
-        images_like(calibrate, shape, data, **_rules(options, network, calibrate)),
+        calibrating,
         fit=_load_named(fit, network, data) if fit is not None and fit != known else None,
         used=[] if images is None else [images],
-        detector=_chosen(detector, network),
+        detector=_chosen(detector or (FROZEN if images is not None and _is_frozen(network) else None), network),
         alpha=alpha,
         per_class=per_class,
         confidence=confidence,
         preprocessing=Preprocessing(shape, network.normalise, options.get("resize")),
         command=command,
     )
+    return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _report(model, rest)})
+
+
+def _divide(images: ImageSet, share: float, alpha: float) -> tuple[ImageSet, ImageSet | None]:
+    """Divide ID images into those that calibrate and those that tell how well; all calibrate where they are too few."""
+    if not 0 < share <= 1:
+        raise ArgumentError(f"Expected --calibrate-share to be above 0 and at most 1 but got {share:g}.")
+    if share == 1 or share * len(images) < smallest_count(alpha) or (1 - share) * len(images) < 1:
+        return images, None
+    try:
+        return hold_out(images, 1 - share)
+    except DataError:  # a class has a single image
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+        cut = round(share * len(images))
+        return images.subset(order[:cut].sort().values), images.subset(order[cut:].sort().values)
+
+
+def _report(model: Model, images: ImageSet) -> dict[str, Any]:
+    """Measure a model on ID images that it was not calibrated on: accuracy (None without labels) and share flagged."""
+    predictions = model.predict(images)
+    flagged = sum(prediction.verdict is Verdict.OUT for prediction in predictions)
+    hits = None
+    if images.labels is not None and images.classes == model.classes:
+        pairs = zip(predictions, images.labels.tolist(), strict=True)
+        hits = sum(prediction.class_index == label for prediction, label in pairs)
+    count = len(predictions)
+    return {"images": count, "accuracy": None if hits is None else hits / count, "flagged": flagged / count}
+
+
+FROZEN = "two-cosines"
+"""The default detector of a network whose backbone was frozen: of all, it sees most (docs/photographs.md)."""
+
+
+def _is_frozen(network: EvaluatedNetwork) -> bool:
+    """Return whether a network has a cosine head on a backbone that was not trained with it."""
+    net = network.network
+    return isinstance(net, Classifier) and net.frozen and net.unfrozen_from is None and isinstance(net.head, CosineHead)
 
 
 def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:

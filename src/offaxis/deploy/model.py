@@ -210,7 +210,10 @@ class Model:
         )
         checked = len(self.used) > 0 and not is_loader(images)
         calibration = without_other_labels(calibration, images, self.classes)
-        provenance = {**self.provenance, "calibration_set": calibration_set, "overlap_checked": checked}
+        kept = {
+            key: value for key, value in self.provenance.items() if key != "held_out"
+        }  # it may be calibrated on now
+        provenance = {**kept, "calibration_set": calibration_set, "overlap_checked": checked}
         return replace(self, calibration=calibration, provenance=provenance)
 
     @property

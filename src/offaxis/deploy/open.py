@@ -26,7 +26,7 @@ from offaxis.deploy.build import (
     load_weights,
     read_weights,
 )
-from offaxis.deploy.evaluated_network import LEAVE_OUT, EvaluatedNetwork, checksum, normalised, short_name
+from offaxis.deploy.evaluated_network import LEAVE_OUT, EvaluatedNetwork, normalised, short_name
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, HeadLike, describe_head, make_head
@@ -34,7 +34,7 @@ from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble, folds
 from offaxis.networks.inference import resolve_device
-from offaxis.training.checkpoint import restore
+from offaxis.training.checkpoint import checksum, restore
 from offaxis.training.leave_out import check_folds
 from offaxis.training.run import Trained, load_run
 
