@@ -45,7 +45,7 @@ def extract(folder: Path, weights: Path) -> None:
             target = folder / f"resnet20-{name}-{part}.npz"
             if target.exists():
                 continue
-            images, rows = offaxis.load_images(name, part), []  # type: ignore[arg-type]
+            images, rows = offaxis.load_images(name, part), []
             for batch in images.batches(500):
                 with torch.no_grad():
                     backbone(opened.normalise(batch))
