@@ -107,7 +107,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "network.safetensors": _bytes(model.network.state_dict()),
         "detector.safetensors": _bytes(detector.state_dict()),
         "calibration.safetensors": _bytes(tensors),
-        "used.safetensors": _bytes({"hashes": model.used}),
+        "used.safetensors": _bytes({"hashes": model.used, "calibrated_on": model.calibrated_on}),
     }
     meta = {
         "network": blueprint(model.network, builder),
@@ -138,6 +138,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
     calibration = replace(calibration, accuracy=meta["calibration"].get("accuracy"))
+    hashes = load_tensors(files["used.safetensors"])
     return Model(
         network=network,
         preprocessing=input_from_json(meta["preprocessing"]),
@@ -145,7 +146,8 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         detector=_detector(meta, files),
         calibration=calibration,
         provenance=dict(meta["provenance"]),
-        used=load_tensors(files["used.safetensors"])["hashes"],
+        used=hashes["hashes"],
+        calibrated_on=hashes.get("calibrated_on", torch.empty(0, 16, dtype=torch.uint8)),  # older bundles have none
     )
 
 
