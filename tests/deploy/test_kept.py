@@ -213,6 +213,7 @@ def test_a_trained_network_is_bundled_from_the_shell(trained: nn.Module, folders
     torch.save({"state_dict": trained.state_dict()}, folders / "weights.pt")
     words = ["bundle", f"{folders / 'net.py'}:network", "--weights", str(folders / "weights.pt"), "--mean", "0.3"]
     words += ["--std", "0.35", "--calibrate", str(folders / "new"), "--out", str(folders / "x.oax"), "--size", "8"]
+    words += ["--calibrate-share", "1"]
     done = run(app, [*words, "--fit", str(folders / "train")])
     assert done.exit_code == 0, done.output
     assert "mahalanobis++ on 240 calibration images" in done.stderr

@@ -102,7 +102,8 @@ def make_model(
     shape = (len(network.normalise.std), *(network.size or ())) if images is None else images.shape
     options = dict(images.options) if images is not None else {"resize": network.resize}
     id_images = images_like(calibrate, shape, data, **_rules(options, network, calibrate))
-    calibrating, rest = _divide(id_images, calibrate_share, alpha)
+    least = smallest_count(alpha, confidence) * (network.network.num_classes if per_class else 1)
+    calibrating, rest = _divide(id_images, calibrate_share, least)
     model = Model.calibrated(
         network,
         calibrating,
@@ -118,11 +119,11 @@ def make_model(
     return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _report(model, rest)})
 
 
-def _divide(images: ImageSet, share: float, alpha: float) -> tuple[ImageSet, ImageSet | None]:
+def _divide(images: ImageSet, share: float, least: int) -> tuple[ImageSet, ImageSet | None]:
     """Divide ID images into those that calibrate and those that tell how well; all calibrate where they are too few."""
     if not 0 < share <= 1:
         raise ArgumentError(f"Expected --calibrate-share to be above 0 and at most 1 but got {share:g}.")
-    if share == 1 or share * len(images) < smallest_count(alpha) or (1 - share) * len(images) < 1:
+    if share == 1 or share * len(images) < least or (1 - share) * len(images) < 1:
         return images, None
     try:
         return hold_out(images, 1 - share)

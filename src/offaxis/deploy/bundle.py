@@ -132,7 +132,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "network.safetensors": _bytes(model.network.state_dict()),
         "detector.safetensors": _bytes(detector.state_dict()),
         "calibration.safetensors": _bytes(tensors),
-        "used.safetensors": _bytes({"hashes": model.used}),
+        "used.safetensors": _bytes({"hashes": model.used, "calibrated_on": model.calibrated_on}),
     }
     meta = {
         "network": blueprint(model.network, builder),
@@ -157,8 +157,9 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         raise BundleError("it does not say whether verdicts are per class, or how it was made.")
     classes = tuple(meta["classes"])
     tensors = load_tensors(files["calibration.safetensors"])
-    used = load_tensors(files["used.safetensors"])["hashes"]
-    _check_kinds({**tensors, "hashes": used})
+    hashes = load_tensors(files["used.safetensors"])
+    hashes.setdefault("calibrated_on", torch.empty(0, 16, dtype=torch.uint8))  # older bundles have none
+    _check_kinds({**tensors, **hashes})
     scores: np.ndarray[Any, np.dtype[np.float64]] = tensors["scores"].numpy()
     calibration = Calibration.from_scores(
         scores,
@@ -177,7 +178,8 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         detector=_detector(meta, files),
         calibration=calibration,
         provenance=dict(meta["provenance"]),
-        used=used,
+        used=hashes["hashes"],
+        calibrated_on=hashes["calibrated_on"],
     )
 
 
@@ -185,17 +187,19 @@ def _detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:
     return rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"])).eval()
 
 
-_KINDS = {"scores": torch.float64, "predicted": torch.int64, "cosine": torch.float64, "hashes": torch.uint8}
+_KINDS = {"scores": torch.float64, "predicted": torch.int64, "cosine": torch.float64}
+_HASHES = ("hashes", "calibrated_on")
 
 
 def _check_kinds(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
-        if tensor.dtype != _KINDS.get(name) or tensor.dim() != (2 if name == "hashes" else 1):
+        kind, dimensions = (torch.uint8, 2) if name in _HASHES else (_KINDS.get(name), 1)
+        if tensor.dtype != kind or tensor.dim() != dimensions:
             raise BundleError(
                 f"its tensor {name} is of another kind than it must be ({tensor.dtype}, {tensor.dim()}-d)."
             )
-    if tensors["hashes"].shape[1] != 16:
-        raise BundleError("its hashes of used images are not of 16 bytes.")
+    if any(tensors[name].shape[1] != 16 for name in _HASHES):
+        raise BundleError("its hashes of images are not of 16 bytes.")
 
 
 def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:

@@ -59,6 +59,7 @@ class Model:
             ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``,
             ``overlap_checked``.
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
+        calibrated_on: uint8 (n, 16), hashes of the calibration images, as far as they are known.
     """
 
     network: AnyNetwork
@@ -68,6 +69,7 @@ class Model:
     calibration: Calibration
     provenance: dict[str, Any] = field(default_factory=dict)
     used: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
+    calibrated_on: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
 
     def __post_init__(self) -> None:
         if len(self.classes) != self.network.num_classes or self.calibration.num_classes != len(self.classes):
@@ -172,6 +174,7 @@ class Model:
                 "overlap_checked": bool(compared if is_loader(images) else hashes),
             },
             used=pack_hashes(hashes),
+            calibrated_on=_hashes(images, preprocessing),
         )
 
     @property
@@ -214,7 +217,8 @@ class Model:
             key: value for key, value in self.provenance.items() if key != "held_out"
         }  # it may be calibrated on now
         provenance = {**kept, "calibration_set": calibration_set, "overlap_checked": checked}
-        return replace(self, calibration=calibration, provenance=provenance)
+        calibrated_on = _hashes(images, self.preprocessing)
+        return replace(self, calibration=calibration, provenance=provenance, calibrated_on=calibrated_on)
 
     @property
     def device(self) -> torch.device:
@@ -354,6 +358,13 @@ class Model:
             MissingPackageError: huggingface_hub is not installed.
         """
         return push(self, repo, results=results, accuracy=accuracy, private=private, token=token)
+
+
+def _hashes(images: Any, preprocessing: "Preprocessing | VectorInput") -> Tensor:
+    """Return the hashes of images as the network sees them; none of batches, whose pixels are not known, and of vectors."""
+    if is_loader(images) or isinstance(preprocessing, VectorInput):
+        return pack_hashes([])
+    return pack_hashes(image_hashes(match(as_image_set(images), preprocessing.shape, preprocessing.resize)))
 
 
 def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict[str, Any]:

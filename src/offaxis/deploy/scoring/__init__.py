@@ -36,12 +36,14 @@ def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any
     verdicts: Counter[str] = Counter()
     classes: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
+    seen: Counter[str | None] = Counter()
     highest: list[tuple[float, int, Row]] = []
     for number, row in enumerate(rows):
         if row["error"] is not None:
             reasons[row["error"]] += 1
             continue
         verdicts[row["verdict"]] += 1
+        seen[row.get("seen")] += 1
         classes[row["class"]] += 1
         entry = (row["score"], -number, row)
         if len(highest) < top:
@@ -57,6 +59,7 @@ def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any
         "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
         "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
         "reasons": dict(reasons.most_common(20)),
+        "seen": {when: seen[when] for when in ("training", "calibration")},
         "top": [{key: row[key] for key in SHOWN} for _, _, row in sorted(highest, key=lambda e: e[:2], reverse=True)],
     }
 
@@ -80,6 +83,14 @@ def sentences(summary: dict[str, Any]) -> str:
         shown = list(summary["classes"].items())[:6]
         lines.append(
             "Classes: " + ", ".join(f"{name} {count:,}" for name, count in shown) + ("." if len(shown) < 6 else ", ...")
+        )
+    known = [
+        f"{'trained' if when == 'training' else 'calibrated'} on {n:,}" for when, n in summary["seen"].items() if n
+    ]
+    if known:
+        lines.append(
+            f"The bundle was {' and '.join(known)} of these images (column seen): that they are flagged so seldom says nothing "
+            "about new images."
         )
     if "flagged_together" in summary:
         lines.append(summary["flagged_together"]["meaning"])
