@@ -8,6 +8,7 @@
       sets/KEY.json, KEY.npz       a set's name, count and checksum; the indices of its validation and test images
       results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own; .gz is read too
       scores/NETWORK/SET/*.npz     the scores of the test images
+      finished/*.json              commands that were run to their end, with the state of the files that they read
       grid_scores/NETWORK/SET/*.npz   values from which a grid's settings are scored; may be deleted
 
 No file is ever appended to or replaced, and each gets its name only when it is complete. So any number of processes, on

@@ -1,7 +1,7 @@
 """An evaluation by name: what it depends on as typed settings, and the function that runs it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from offaxis.deploy.evaluated_network import EvaluatedNetwork
     from offaxis.deploy.model import Model
     from offaxis.deploy.open import NetworkSource
-    from offaxis.evaluation import Result
+    from offaxis.evaluation import Result, Store
     from offaxis.training import Trained
 
 BENCHMARKS = ("openood-cifar10", "openood-cifar100", "openood-imagenet200", "openood-imagenet")
@@ -93,9 +93,40 @@ def evaluate_run(
     Raises:
         OffaxisError: something does not fit together.
     """
+    from offaxis.evaluation import Store
+
+    store = Store(out)
+    remembered = _remembered(run, store, data)
+    if remembered is not None:
+        results, notes = remembered
+        for text in notes:
+            note(text)
+        return results
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        note(text)
+
+    results, ids = _evaluate(run, store, device=device, data=data, command=command, quiet=quiet, note=tell)
+    _remember(run, store, data, ids, results, told)
+    return results
+
+
+def _evaluate(
+    run: EvaluationRun,
+    store: "Store",
+    *,
+    device: str,
+    data: Path | None,
+    command: Sequence[str] | None,
+    quiet: bool,
+    note: Note,
+) -> "tuple[list[Result], list[str]]":
+    """Return the results of a run and the names of the ID sets."""
     from offaxis.data import limit_images, load_images
     from offaxis.data.splits import VALIDATION_IMAGES
-    from offaxis.evaluation import Store, evaluate, sets_for
+    from offaxis.evaluation import evaluate, sets_for
 
     @cache  # networks share the sets, and their checksums
     def id_images(name: str, split: Literal["train", "test"], options: Options) -> "ImageSet":
@@ -108,8 +139,8 @@ def evaluate_run(
 
     benchmark = _open_benchmark(run, data)
     networks = _open_networks(run)
-    store = Store(out)
     results: list[Result] = []
+    ids: list[str] = []
     arguments: dict[str, Any] = {
         "store": store,
         "tune": run.tune,
@@ -130,6 +161,7 @@ def evaluate_run(
         id_name = run.id or (opened.data or {}).get("path") or opened.id
         if id_name is None:
             raise ArgumentError(f"Name the ID set of {opened.origin}: --id NAME.")
+        ids.append(str(id_name))
         options = _options(opened, id_name)
         id_test = id_images(id_name, "test", options)
         names, left_out = sets_for(id_name, run.ood, data)
@@ -147,7 +179,94 @@ def evaluate_run(
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
             **arguments,
         )
-    return results
+    return results, list(dict.fromkeys(ids))
+
+
+# a run that was finished is recognised by its files, without torch, images and networks ------------------------------
+
+_MOST_FILES = 20_000
+
+
+def _remembered(run: EvaluationRun, store: "Store", data: Path | None) -> "tuple[list[Result], list[str]] | None":
+    """Return the results and notes of the same run where it is finished and none of its files has changed since."""
+    from offaxis.errors import StoreError
+    from offaxis.files import read_json
+
+    path = _memory(run, store, data)
+    if path is None or not path.exists():
+        return None
+    try:
+        known = read_json(path, StoreError, "it is made again")
+    except StoreError:
+        return None
+    if known["inputs"] != _inputs(run, data, known["ids"]):
+        return None
+    by_key = {result.key: result for result in store.results()}
+    if not all(key in by_key for key in known["results"]):
+        return None
+    return [by_key[key] for key in known["results"]], list(known["notes"])
+
+
+def _remember(
+    run: EvaluationRun,
+    store: "Store",
+    data: Path | None,
+    ids: Sequence[str],
+    results: "Sequence[Result]",
+    notes: Sequence[str],
+) -> None:
+    from offaxis.files import write_json
+
+    path, inputs = _memory(run, store, data), _inputs(run, data, ids)
+    if path is not None and inputs is not None:
+        keys = [result.key for result in results]
+        write_json(path, {"inputs": inputs, "ids": list(ids), "results": keys, "notes": list(notes)})
+
+
+def _memory(run: EvaluationRun, store: "Store", data: Path | None) -> Path | None:
+    """Return the file that remembers a run; None for one that depends on more than files and names: Python code."""
+    words = (*run.networks, *run.detectors, run.network or "")
+    code = run.network is not None or any(".py" in word or word.split(":")[0] in _LIBRARIES for word in words)
+    whole = run.weights is not None or all(Path(text).exists() for text in run.networks)
+    if code or not whole or run.benchmark is not None:
+        return None
+    from importlib.metadata import version
+
+    from offaxis import __version__
+    from offaxis.data.catalogue import data_root
+    from offaxis.files import digest
+
+    return (
+        store.path / "finished" / f"{digest([asdict(run), str(data_root(data)), __version__, version('torch')])}.json"
+    )
+
+
+_LIBRARIES = ("timm", "torchvision", "transformers")
+
+
+def _inputs(run: EvaluationRun, data: Path | None, ids: Sequence[str]) -> dict[str, Any] | None:
+    """Return the sizes and times of all files that a run reads, in short; None where they are too many to look at."""
+    from offaxis.data.catalogue import CATALOGUE, data_root
+    from offaxis.evaluation.protocols import sets_for
+    from offaxis.files import digest
+
+    paths = [Path(text) for text in (*run.networks, run.weights or "") if text and Path(text).exists()]
+    names = {id_name: sets_for(id_name, run.ood, data)[0] for id_name in ids}
+    for name in dict.fromkeys([*ids, *(name for chosen in names.values() for name in chosen)]):
+        if name not in CATALOGUE:
+            paths.append(Path(name))
+            continue
+        for split in CATALOGUE[name].available(data_root(data)):
+            found = CATALOGUE[name].find(data_root(data), split)
+            paths += [] if found is None else found[1]
+    files: dict[str, list[int]] = {}
+    for path in dict.fromkeys(paths):
+        for file in [path] if path.is_file() else path.rglob("*"):
+            state = file.stat()
+            files[str(file)] = [state.st_size, state.st_mtime_ns]
+            if len(files) > _MOST_FILES:
+                return None
+    return {"sets": names, "files": digest(files)}
 
 
 def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":
