@@ -20,7 +20,8 @@ from offaxis.calibration.calibrate import Calibration, ScoredBatches, check_copi
 from offaxis.calibration.conformal import Floats, check_alpha
 from offaxis.data.image_set import hash_batch
 from offaxis.deploy.bundle import load as load_bundle
-from offaxis.deploy.model import Model, pack_hashes, unpack_hashes
+from offaxis.deploy.calibrating import pack_hashes, unpack_hashes
+from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.knn import KNN
