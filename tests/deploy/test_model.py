@@ -86,8 +86,8 @@ def test_a_loader_calibrates_unchanged(world: World, model: Model, tmp_path: Pat
     assert len(again.calibration.scores) == len(world.test)
     with pytest.raises(ArgumentError, match="DataLoader"):  # which images it holds cannot be compared
         Model.calibrated(world.trained, loader_of(world), used=[world.train])
-    with pytest.raises(ArgumentError, match="DataLoader"):
-        model.recalibrated(loader_of(world))
+    assert model.overlap_checked
+    assert not model.recalibrated(loader_of(world)).overlap_checked
 
 
 def test_a_network_trained_with_a_loader_needs_its_preprocessing(world: World) -> None:
@@ -176,7 +176,7 @@ def test_provenance_holds_fields(world: World, ensemble: Model, cosine_runs: lis
     kept = json.loads(json.dumps(model.provenance))
     assert kept.keys() == {
         *("versions", "command", "architecture", "head", "recipe", "seed", "kind", "members", "training_command"),
-        *("id_sets", "calibration_set"),
+        *("id_sets", "calibration_set", "overlap_checked"),
     }
     assert kept["versions"] == {"offaxis": offaxis.__version__, "torch": torch.__version__} | {
         "python": kept["versions"]["python"]

@@ -24,7 +24,7 @@ import offaxis
 from offaxis import Model
 from offaxis.cli import app
 from offaxis.deploy import container
-from offaxis.deploy.scoring import ScoringOptions, score_images, write_top_sheet
+from offaxis.deploy.scoring import ScoringOptions, score_images, write_page
 from offaxis.deploy.scoring.rows import Journal
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, StorageError, TooFewImagesError
 from offaxis.files import json_line
@@ -88,7 +88,8 @@ def test_folders_archives_and_bad_files_give_rows_in_order(bundle: Path, mixed: 
     assert summary["bad_files"] == 3
     assert len(summary["top"]) == 14
     assert summary["top"][0]["score"] >= summary["top"][-1]["score"]
-    assert (tmp_path / "out.top.png").stat().st_size > 100
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert page.count("<tr><td><img") + page.count('<tr class="out"><td><img') == 14
     assert not (tmp_path / "out.jsonl.journal").exists()
 
 
@@ -278,8 +279,7 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
     rows = rows_of(tmp_path / "out.jsonl")
     assert [row["path"] for row in rows] == names
     assert rows[0]["score"] == rows[1]["score"]
-    with Image.open(tmp_path / "out.top.png") as page:
-        assert page.width > 1.5 * page.height  # both images are on it
+    assert (tmp_path / "out.html").read_text(encoding="utf-8").count("<img") == 2  # both images are on it
     assert "is a link" in rows[2]["error"]
     # a journal that holds the row already: the file is known again by the same text
     journal = tmp_path / "again.jsonl.journal"
@@ -389,12 +389,11 @@ def test_archives_that_are_refused_late_are_summarised_all_the_same(
     assert not (tmp_path / "out.jsonl.journal").exists()
     summary = json.loads((tmp_path / "out.summary.json").read_text())
     assert len(summary["top"]) == 4
-    model = offaxis.load(bundle)
     for fewer in ([summary["top"][0]], summary["top"]):
-        assert write_top_sheet({"top": fewer}, model, tmp_path / f"{len(fewer)}.png")
-    with Image.open(tmp_path / "1.png") as one, Image.open(tmp_path / "4.png") as four:
-        assert four.width > 1.5 * one.width  # two columns: none of the four is missing
-        assert four.height > 1.5 * one.height
+        assert write_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>")
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert page.count("<img") == len(fewer)
+        assert "a &lt;title&gt;" in page
 
 
 def test_standard_input_and_output(bundle: Path, pictures: list[Path]) -> None:

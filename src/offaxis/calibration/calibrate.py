@@ -44,6 +44,8 @@ class Calibration:
         confidence: None where at most alpha is flagged on average over calibration sets; else the probability, over
             calibration sets, that at most alpha is flagged in the long run (of each class, where verdicts are per class).
         cosine: (n,) float64, the largest cosine of each; None where the network has none.
+        accuracy: the share of them whose class is predicted, where they have labels; a low one tells that the classes are in
+            another order, or the images normalised otherwise, than in training.
     """
 
     scores: Floats
@@ -53,6 +55,7 @@ class Calibration:
     per_class: bool = False
     confidence: float | None = None
     cosine: Floats | None = None
+    accuracy: float | None = None
 
     @classmethod
     def from_scores(
@@ -177,7 +180,7 @@ def calibrate(
     alpha: float = 0.05,
     per_class: bool = False,
     confidence: float | None = None,
-    used: Sequence[ImageSet | Iterable[bytes]] = (),
+    used: Sequence[Any] = (),
     batch: int = 256,
 ) -> Calibration:
     """Calibrate a detector on ID images that nothing was trained, fitted or selected on.
@@ -193,7 +196,8 @@ def calibrate(
         per_class: whether verdicts are to hold for each predicted class.
         confidence: None for at most alpha on average over calibration sets; such as 0.95 for at most alpha with that
             probability over calibration sets, which flags a little less.
-        used: image sets (or their ``image_hashes``) that training, fitting or selection saw.
+        used: image sets (or their ``image_hashes``) that training, fitting or selection saw. Beside a DataLoader,
+            DataLoaders: their images are compared as they leave them, after the same transforms.
         batch: images per step; a DataLoader has its own.
 
     Raises:
@@ -204,23 +208,31 @@ def calibrate(
     """
     detector = detector or default_detector(network, None if normalise is None else normalise.std)
     detector.check_network(network)
-    if is_loader(images):
-        if used:
+    loader = is_loader(images)
+    if loader:
+        others = [other for other in used if not is_loader(other)]
+        if others:
             raise ArgumentError(
-                "Expected no `used` with a DataLoader, whose images are already normalised and cannot be compared with "
-                "others pixel by pixel: give its dataset with `normalise` instead, or leave `used` out."
+                "Expected DataLoaders in `used` beside a DataLoader, whose images are already normalised and cannot be "
+                "compared with others pixel by pixel: give its dataset with `normalise` instead, or leave `used` out."
             )
+        if any(_dataset(other) is _dataset(images) for other in used):
+            raise OverlapError(_overlap("All", "the DataLoader reads the same dataset"))
     else:
         images = as_image_set(images)
         if len(images) == 0:
             raise DataError(f"Expected calibration images but {images.name} has none.")
         conformal.check_count(len(images), alpha, "", conformal.check_confidence(confidence))
         check_overlap(images, used)
-    scored = score_batches(network, as_batches(images, normalise, batch), detector)
+    hashes: list[bytes] = []
+    batches = _hashed(as_batches(images, normalise, batch), hashes if loader and used else None)
+    scored = score_batches(network, batches, detector)
     if not len(scored.scores):
         raise DataError("Expected calibration images but the DataLoader gives no batch.")
     _warn_of_copies(scored.distinct, len(scored.scores))
-    return Calibration.from_scores(
+    for other in used if loader else ():
+        _refuse_shared([h for x, _ in as_batches(other, None, batch) for h in hash_batch(x)], hashes)
+    calibration = Calibration.from_scores(
         scored.scores,
         scored.predicted,
         network.num_classes,
@@ -229,6 +241,7 @@ def calibrate(
         confidence=confidence,
         cosine=scored.cosine,
     )
+    return replace(calibration, accuracy=scored.accuracy)
 
 
 class ScoredBatches(NamedTuple):
@@ -239,12 +252,14 @@ class ScoredBatches(NamedTuple):
         predicted: (N,) int64, the predicted classes.
         cosine: (N,) float64, the largest cosines; None where the network has none.
         distinct: how many there are without copies.
+        accuracy: the share whose class is predicted; None where not all have labels.
     """
 
     scores: Floats
     predicted: Labels
     cosine: Floats | None
     distinct: int
+    accuracy: float | None
 
 
 def score_batches(network: Network, batches: ImageBatches, detector: Detector) -> ScoredBatches:
@@ -253,13 +268,18 @@ def score_batches(network: Network, batches: ImageBatches, detector: Detector) -
     predicted: list[Labels] = []
     cosines: list[Floats] = []
     distinct: set[bytes] = set()
-    for outputs, prepared, _ in run(network, batches, layers=detector.layers):
+    right = labelled = total = 0
+    for outputs, prepared, labels in run(network, batches, layers=detector.layers):
         reads_images = detector.reads is Reads.IMAGES
         values = detector.score_images(network, prepared) if reads_images else detector.score(outputs)
         scores.append(values.double().cpu().numpy())
         predicted.append(outputs.logits.argmax(1).cpu().numpy())
         pixels = prepared.float().cpu().contiguous().numpy()
         distinct.update(hashlib.blake2b(image, digest_size=16).digest() for image in pixels)
+        total += len(values)
+        if labels is not None:
+            right += int((outputs.logits.argmax(1) == labels).sum())
+            labelled += len(labels)
         if outputs.cosine is not None:
             cosines.append(outputs.cosine.amax(1).double().cpu().numpy())
     return ScoredBatches(
@@ -267,7 +287,20 @@ def score_batches(network: Network, batches: ImageBatches, detector: Detector) -
         predicted=np.concatenate(predicted) if predicted else np.empty(0, np.int64),
         cosine=np.concatenate(cosines) if cosines else None,
         distinct=len(distinct),
+        accuracy=right / total if total and labelled == total else None,
     )
+
+
+def _dataset(loader: Any) -> Any:
+    return getattr(loader, "dataset", loader)
+
+
+def _hashed(batches: Any, hashes: list[bytes] | None) -> Any:
+    """Yield the batches; collect the hashes of their images where they are needed."""
+    for images, labels in batches:
+        if hashes is not None:
+            hashes += hash_batch(images)
+        yield images, labels
 
 
 def _warn_of_copies(distinct: int, images: int) -> None:
@@ -279,21 +312,27 @@ def _warn_of_copies(distinct: int, images: int) -> None:
         )
 
 
-def check_overlap(images: ImageSet, used: Sequence[ImageSet | Iterable[bytes]]) -> None:
+def check_overlap(images: ImageSet, used: Sequence[Any]) -> None:
     """Raise OverlapError where a calibration image is, pixel for pixel, one of the ``used`` ones."""
     if not used:
         return
     own = [value for pixels in images.batches(1024) for value in hash_batch(pixels)]
     for other in used:
-        hashes = image_hashes(match(other, images.shape)) if isinstance(other, ImageSet) else other
-        numbers = shared(hashes, own)
-        if numbers:
-            shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-            raise OverlapError(
-                f"{len(numbers)} of the {len(own)} calibration images were used before, for training, fitting or selection "
-                f"(numbers {shown}). Their scores are lower than those of new ID images, and the guarantee would not hold: "
-                "calibrate on other images."
-            )
+        _refuse_shared(image_hashes(match(other, images.shape)) if isinstance(other, ImageSet) else other, own)
+
+
+def _refuse_shared(hashes: Iterable[bytes], own: Sequence[bytes]) -> None:
+    numbers = shared(hashes, own)
+    if numbers:
+        shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+        raise OverlapError(_overlap(f"{len(numbers)} of the {len(own)}", f"numbers {shown}"))
+
+
+def _overlap(count: str, which: str) -> str:
+    return (
+        f"{count} calibration images were used before, for training, fitting or selection ({which}). Their scores are lower "
+        "than those of new ID images, and the guarantee would not hold: calibrate on other images."
+    )
 
 
 def check_copies(hashes: Sequence[bytes], used: Sequence[bytes]) -> None:

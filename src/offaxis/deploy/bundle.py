@@ -6,6 +6,7 @@ a detector of one's own is recorded as ``module:Class`` and must be registered w
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
+from offaxis.deploy.hub import PREFIX, fetch
 from offaxis.deploy.model import Model, Prediction
 from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import input_from_json
@@ -64,7 +66,8 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
     """Load a model from a bundle: it gives the same predictions as the saved one, to the bit.
 
     Args:
-        path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote.
+        path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote; or ``hf:name/repo``, perhaps with
+            ``@revision``, that ``Model.push_to_hub`` wrote to the Hugging Face Hub.
         network: the network to put the weights into, for one that is not of offaxis, timm, torchvision or transformers: a
             Classifier, a Paired or an Ensemble; a bare module, which then gets the bundle's head (``attach``); or whatever
             else ``open_network`` takes, such as ``file.py:function``.
@@ -73,7 +76,7 @@ def load(path: str | Path, network: NetworkSource | None = None) -> Model:
         BundleError: it is absent, damaged, foreign or of another version; its network must be given, or its detector
             registered.
     """
-    where = Path(path)
+    where = local_bundle(path)
     meta, files = container.read_container(where)
     given = network if network is None or isinstance(network, nn.Module) else _open_given(network, meta)
     try:
@@ -105,6 +108,11 @@ def _open_given(network: NetworkSource, meta: Mapping[str, Any]) -> AnyNetwork:
     return open_for_weights(network, count, head if isinstance(head, dict) else None).network
 
 
+def local_bundle(path: str | Path) -> Path:
+    """Return the file or folder of a bundle; one of the Hugging Face Hub (``hf:name/repo``) is downloaded first."""
+    return fetch(str(path)) if str(path).startswith(PREFIX) else Path(path)
+
+
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:
     detector, calibration = model.detector, model.calibration
     detector.check_fitted()
@@ -124,14 +132,14 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "network.safetensors": _bytes(model.network.state_dict()),
         "detector.safetensors": _bytes(detector.state_dict()),
         "calibration.safetensors": _bytes(tensors),
-        "used.safetensors": _bytes({"hashes": model.used}),
+        "used.safetensors": _bytes({"hashes": model.used, "calibrated_on": model.calibrated_on}),
     }
     meta = {
         "network": blueprint(model.network, builder),
         "preprocessing": model.preprocessing.to_json(),
         "classes": list(model.classes),
         "detector": description,
-        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence")},
+        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence", "accuracy")},
         "provenance": model.provenance,
     }
     return meta, files
@@ -149,8 +157,9 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         raise BundleError("it does not say whether verdicts are per class, or how it was made.")
     classes = tuple(meta["classes"])
     tensors = load_tensors(files["calibration.safetensors"])
-    used = load_tensors(files["used.safetensors"])["hashes"]
-    _check_kinds({**tensors, "hashes": used})
+    hashes = load_tensors(files["used.safetensors"])
+    hashes.setdefault("calibrated_on", torch.empty(0, 16, dtype=torch.uint8))  # older bundles have none
+    _check_kinds({**tensors, **hashes})
     scores: np.ndarray[Any, np.dtype[np.float64]] = tensors["scores"].numpy()
     calibration = Calibration.from_scores(
         scores,
@@ -161,6 +170,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         confidence=meta["calibration"].get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
+    calibration = replace(calibration, accuracy=meta["calibration"].get("accuracy"))
     return Model(
         network=network,
         preprocessing=input_from_json(meta["preprocessing"]),
@@ -168,7 +178,8 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         detector=_detector(meta, files),
         calibration=calibration,
         provenance=dict(meta["provenance"]),
-        used=used,
+        used=hashes["hashes"],
+        calibrated_on=hashes["calibrated_on"],
     )
 
 
@@ -176,17 +187,19 @@ def _detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:
     return rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"])).eval()
 
 
-_KINDS = {"scores": torch.float64, "predicted": torch.int64, "cosine": torch.float64, "hashes": torch.uint8}
+_KINDS = {"scores": torch.float64, "predicted": torch.int64, "cosine": torch.float64}
+_HASHES = ("hashes", "calibrated_on")
 
 
 def _check_kinds(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
-        if tensor.dtype != _KINDS.get(name) or tensor.dim() != (2 if name == "hashes" else 1):
+        kind, dimensions = (torch.uint8, 2) if name in _HASHES else (_KINDS.get(name), 1)
+        if tensor.dtype != kind or tensor.dim() != dimensions:
             raise BundleError(
                 f"its tensor {name} is of another kind than it must be ({tensor.dtype}, {tensor.dim()}-d)."
             )
-    if tensors["hashes"].shape[1] != 16:
-        raise BundleError("its hashes of used images are not of 16 bytes.")
+    if any(tensors[name].shape[1] != 16 for name in _HASHES):
+        raise BundleError("its hashes of images are not of 16 bytes.")
 
 
 def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:

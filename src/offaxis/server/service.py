@@ -165,6 +165,7 @@ class Service:
             "networks": sum(isinstance(part, Classifier) for part in model.network.modules()),
             "detector": model.detector.name,
             "alpha": calibration.alpha,
+            "confidence": calibration.confidence,
             "per_class": calibration.per_class,
             **_thresholds(model),
             "calibration": {

@@ -75,6 +75,7 @@ def run_record(
         "network": description(classifier) or _attached(classifier),
         "head": describe_head(head) or {"name": type(head).__name__, **head.arguments},
         "frozen": classifier.frozen,
+        **({} if classifier.unfrozen_from is None else {"unfreeze": classifier.unfrozen_from}),
         "parameters": sum(p.numel() for p in classifier.parameters()),
         "data": {**batches.describe(), "classes": list(batches.classes)},
         "normalise": None if normalise is None else {"mean": list(normalise.mean), "std": list(normalise.std)},
@@ -292,6 +293,7 @@ def load_run(folder: str | Path, into: Classifier | None = None) -> Trained:
         into = _make_network(settings["network"])
     weights, _ = checkpoints.read_tensors(run.model, required=record["version"] != UNCHECKED)
     checkpoints.restore(into, weights, run.model)
+    into.frozen, into.unfrozen_from = bool(settings.get("frozen")), settings.get("unfreeze")
     normalise = settings["normalise"]
     return Trained(
         classifier=into.eval(),

@@ -13,7 +13,7 @@ from offaxis.errors import ArgumentError, DataError, MissingPackageError, Storag
 from offaxis.files import json_line, read_lines, replacing
 
 Row = dict[str, Any]
-FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "error")
+FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "seen", "error")
 FLAGGED = "flagged"
 """The column that follows where images are flagged together (``--fdr``)."""
 FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -23,7 +23,7 @@ _HEADER = "offaxis-score-2"
 def row_of(name: str, prediction: Prediction) -> Row:
     """Return the row of an image with a prediction."""
     values = prediction.to_json()
-    return {"path": readable(name), **{field: values[field] for field in FIELDS[1:-1]}, "error": None}
+    return {"path": readable(name), **{field: values.get(field) for field in FIELDS[1:-1]}, "error": None}
 
 
 def flag_rows(rows: Iterable[Row], flagged: Iterable[bool]) -> Iterator[Row]:
