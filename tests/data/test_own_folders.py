@@ -383,3 +383,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir(mode=0o500)
     with pytest.raises(StorageError, match="could not be unpacked"):
         unpack(path, tmp_path / "out")
+
+
+def test_a_name_in_an_archive_that_is_no_text_is_told(tmp_path: Path) -> None:
+    """Found by a fuzzer: a zip file that says that its names are UTF-8 where one is not."""
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as pack:
+        pack.writestr("a/é.txt", b"text")
+    path.write_bytes(path.read_bytes().replace("é".encode(), b"\xfd("))
+    with pytest.raises(DataError, match=re.escape(str(path))):
+        unpack(path, tmp_path / "out")

@@ -2,6 +2,7 @@
 
 import lzma
 import shutil
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -23,9 +24,13 @@ _DAMAGE = (  # what the readers of archives raise; a RuntimeError is an encrypte
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
+    struct.error,
     EOFError,
+    LookupError,
     NotImplementedError,
+    OverflowError,
     RuntimeError,
+    ValueError,  # a name that is no text
 )
 HALF = ".half-unpacked"
 """A file of this name lies in a folder for as long as an archive is being unpacked into what was there before."""
