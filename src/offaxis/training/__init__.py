@@ -1,7 +1,7 @@
 """Training: images -> a trained Classifier."""
 
 from offaxis.training.loop import AfterEpoch, train
-from offaxis.training.recipe import RECIPES, Recipe, laptop, paper_densenet, paper_wide_resnet, short
+from offaxis.training.recipe import RECIPES, Recipe, laptop, openood, paper_densenet, paper_wide_resnet, short
 from offaxis.training.run import Trained, load_run, read_run
 from offaxis.training.step import Loss, cross_entropy
 
@@ -14,6 +14,7 @@ __all__ = [
     "cross_entropy",
     "laptop",
     "load_run",
+    "openood",
     "paper_densenet",
     "paper_wide_resnet",
     "read_run",
