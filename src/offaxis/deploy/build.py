@@ -80,6 +80,7 @@ def build_named(name: str, options: BuildOptions) -> tuple[Classifier, Normalise
     function = getattr(make, "func", make).__name__
     if weights is not None and published and (found := published_classes(function, weights)) is not None:
         num_classes, head = num_classes or found, "linear" if head in (None, "keep") else head
+<<<<<<< HEAD
     if head == "keep":
         head = "linear"
         if weights is None:
@@ -88,6 +89,10 @@ def build_named(name: str, options: BuildOptions) -> tuple[Classifier, Normalise
             )
         if num_classes is None and "head.weight" in weights:
             num_classes = len(weights["head.weight"])
+=======
+    if num_classes is None and weights is not None and "head.weight" in weights:
+        num_classes = len(weights["head.weight"])
+>>>>>>> openood
     if num_classes is None:
         raise ArgumentError(f"Expected the number of classes of {name}: open_network({name!r}, num_classes=10).")
     classifier = make(num_classes=num_classes, head=head or "cosine", in_channels=options.in_channels or 3)
