@@ -56,7 +56,7 @@ def _scored(
     for row, future in zip(rows, decoding, strict=True):
         pixels = future.result()
         if seen and not isinstance(pixels, str) and pixels.ndim == 3:
-            row["seen"] = seen.get(hash_batch(torch.from_numpy(pixels).unsqueeze(0))[0])
+            row["seen"] = seen.get(hash_batch(torch.from_numpy(np.stack([pixels])))[0])
     return rows
 
 
