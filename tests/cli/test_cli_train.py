@@ -216,7 +216,17 @@ def test_a_frozen_network_another_seed_and_a_network_from_it(tmp_path: Path, mon
     assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == 2  # features of training and of test images
     record = json.loads((tmp_path / "a" / "run.json").read_text())["settings"]
     assert (record["frozen"], record["recipe"]["name"]) == (True, "frozen")
-    words = [*same, "--from", str(tmp_path / "a"), "--head", "linear", "--unfreeze", "blocks", "--out", str(tmp_path / "b")]
+    words = [
+        *same,
+        "--from",
+        str(tmp_path / "a"),
+        "--head",
+        "linear",
+        "--unfreeze",
+        "blocks",
+        "--out",
+        str(tmp_path / "b"),
+    ]
     done = CliRunner().invoke(app, words)
     if isinstance(done.exception, ArgumentError):  # the message names the layers
         assert "outermost layers" in str(done.exception)
@@ -226,5 +236,7 @@ def test_a_frozen_network_another_seed_and_a_network_from_it(tmp_path: Path, mon
     record = json.loads((tmp_path / "b" / "run.json").read_text())["settings"]
     assert (record["head"]["name"], record["recipe"]["name"]) == ("linear", "finetune")
     for refused in (["--views", "2"], ["--freeze", "--unfreeze", "blocks"], ["--freeze", "--leave-out", "0/2"]):
-        assert isinstance(CliRunner().invoke(app, [*same, *refused, "--out", str(tmp_path / "c")]).exception, ArgumentError)
+        assert isinstance(
+            CliRunner().invoke(app, [*same, *refused, "--out", str(tmp_path / "c")]).exception, ArgumentError
+        )
     assert not (tmp_path / "c").exists()

@@ -15,15 +15,18 @@ from offaxis import __version__
 from offaxis.errors import ArgumentError, OffaxisError, TrainingStopped
 
 HEAD_NAMES = ("cosine", "linear", "deconf-c", "deconf-i", "deconf-e", "isomax", "logitnorm", "t2fnorm", "elogitnorm")
-RECIPE_NAMES = ("laptop", "short", "finetune", "frozen", "paper-wide-resnet", "paper-densenet")
+RECIPE_NAMES = ("laptop", "short", "finetune", "frozen", "paper-wide-resnet", "paper-densenet", "openood")
 POOL_NAMES = ("paper-one-vs-one", "paper-frame-free", "paper-framed", "embedded", "here")
 METRIC_NAMES = (
     "auroc",
     "aupr_in",
     "aupr_out",
+    "aupr_in_trapezoid",
+    "aupr_out_trapezoid",
     "accuracy_at_tpr95",
     "fpr_at_tpr95",
     "fpr_at_tpr95_ood",
+    "fpr_at_tpr95_openood",
     "detection_error",
 )
 """The names that help texts list, without the import of what they name; a test compares them."""
@@ -109,6 +112,24 @@ Network = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(help="A file of weights for a network that is named: safetensors, or a state dictionary of PyTorch."),
+]
+
+
+def _register_own(value: str | None) -> str | None:
+    if value is not None:
+        from offaxis.detectors.registry import register_file
+
+        register_file(value)
+    return value
+
+
+OwnDetector = Annotated[
+    str | None,
+    typer.Option(
+        "--detector",
+        callback=_register_own,
+        help="file.py:Class, where the bundle's detector is one of your own: bundles never hold code.",
+    ),
 ]
 
 

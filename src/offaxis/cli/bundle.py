@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offaxis.cli.app import Data, Device, Network, Weights, app, command_words, example, print_note
+from offaxis.cli.app import Data, Device, Network, OwnDetector, Weights, app, command_words, example, print_note
 from offaxis.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ def calibrate_command(
         ),
     ] = None,
     network: Network = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
     data: Data = None,
 ) -> None:
@@ -233,16 +234,33 @@ def _report(model: "Model", path: Path) -> None:
     print_note("\n".join(lines))
 
 
-@app.command("export", epilog=example("offaxis export digits.oax --onnx digits.onnx"))
+@app.command(
+    "export",
+    epilog=example("offaxis export digits.oax --onnx digits.onnx", "offaxis export runs/cifar10 --published best.ckpt"),
+)
 def export_command(
-    bundle: Annotated[Path, typer.Argument(help="A bundle.")],
-    onnx: Annotated[Path, typer.Option(help="The file to write, by custom x.onnx.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle; with --published also the folder of a training run.")],
+    onnx: Annotated[Path | None, typer.Option(help="The ONNX file to write, by custom x.onnx.")] = None,
+    published: Annotated[
+        Path | None,
+        typer.Option(help="A file for the weights of resnet18-32 or resnetN-cifar by their published names (OpenOOD)."),
+    ] = None,
     network: Network = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
 ) -> None:
-    """Write a bundle as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out."""
+    """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
+    if (onnx is None) == (published is None):
+        raise ArgumentError("Expected one of --onnx FILE and --published FILE.")
+    if published is not None:
+        from offaxis.jobs import export_published
+
+        export_published(bundle, network, published)
+        print_note(f"{published}: a state dictionary that OpenOOD and open_network(..., weights=FILE) read.")
+        return
     from offaxis.deploy.bundle import load
     from offaxis.deploy.onnx import export_onnx, output_names
 
+    assert onnx is not None
     model = load(bundle, network)
     difference = export_onnx(model, onnx)
     shape = ", ".join(map(str, model.preprocessing.shape))

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from offaxis.cli.app import Device, Network, Quiet, app, example, print_note
+from offaxis.cli.app import Device, Network, OwnDetector, Quiet, app, example, print_note
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
 
 
@@ -49,6 +49,7 @@ def score_command(
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="Images on the page of those with the highest scores.")] = 100,
     network: Network = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -116,6 +117,7 @@ def serve_command(
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered with 503.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Images that go through the network together.")] = 32,
     network: Network = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
 ) -> None:
     """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""

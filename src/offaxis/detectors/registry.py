@@ -55,6 +55,9 @@ FAMILIES = ("native", "pytorch-ood", "all")
 ENTRY_POINTS = "offaxis.detectors"
 """The group of entry points in which an installed package offers detectors: ``name = "module:Class"``."""
 
+FILE_PREFIX = "offaxis_detector_"
+"""What the name of a user's file begins with as a module (``offaxis.files.running_python``)."""
+
 FORMAT, VERSION = "offaxis-detector", 3
 
 _Class = TypeVar("_Class", bound=type[Detector])
@@ -342,6 +345,12 @@ def rebuild_detector(description: Mapping[str, Any], tensors: Mapping[str, Tenso
         if path is None:
             raise DetectorFileError(f"Expected one of the detectors {', '.join(DETECTORS)} but got {name!r}.")
         module, _, kind = path.partition(":")
+        if module.startswith(FILE_PREFIX):
+            raise DetectorFileError(
+                f"The detector {name!r} is the class {kind} of the file {module.removeprefix(FILE_PREFIX)}.py, which is not "
+                f"registered here: name it, --detector {module.removeprefix(FILE_PREFIX)}.py:{kind}, or call "
+                f"offaxis.register_detector({kind}) before loading. Files never bring code of their own."
+            )
         where = "define it again, as in that script or notebook," if module == "__main__" else f"import {module}"
         raise DetectorFileError(
             f"The detector {name!r} was saved from the class {path}, which is not part of offaxis and not registered: "

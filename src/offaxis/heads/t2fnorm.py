@@ -32,6 +32,8 @@ class T2FNormHead(Head):
         (torch.Size([3, 10]), torch.Size([3, 10]))
     """
 
+    scores_apart = True
+
     def __init__(self, in_features: int, num_classes: int, tau: float = 0.1) -> None:
         super().__init__(in_features, num_classes)
         self.weight, self.bias = linear_parameters(in_features, num_classes)

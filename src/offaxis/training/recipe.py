@@ -5,6 +5,7 @@ and the number of the step, and ends as if it had never stopped.
 """
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +15,8 @@ import torch
 from torch import Generator, Tensor
 
 from offaxis.errors import ArgumentError, DataError
+
+_END = 1e-5  # share of the learning rate at the end of a cosine schedule, as in OpenOOD
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Recipe:
         gamma: that factor.
         ramp: None for milestones. Else the learning rate warms up linearly from 0 over this fraction of all steps and
             then falls linearly to 0: short trainings reach a higher accuracy with it.
+        cosine: the learning rate falls along half a cosine to almost 0, in place of milestones.
         clip: relative clipping: a gradient whose norm is more than this multiple of the running mean is scaled down to
             it; None for no clipping. It keeps the predicted scale from collapsing (docs/scale-collapse.md).
         max_norm: ordinary clipping: a gradient with a larger norm is scaled down to this one. Not needed with ``clip``.
@@ -52,6 +56,7 @@ class Recipe:
     milestones: tuple[float, ...] = (0.5, 0.75)
     gamma: float = 0.1
     ramp: float | None = None
+    cosine: bool = False
     clip: float | None = 1.5
     max_norm: float | None = None
     backbone_rate: float | None = None
@@ -101,6 +106,8 @@ class Recipe:
             peak = self.ramp * steps
             share = (step + 1) / peak if step + 1 < peak else (steps - step) / (steps - peak + 1)
             return self.learning_rate * min(1.0, share)
+        if self.cosine:
+            return self.learning_rate * (_END + (1 - _END) * (1 + math.cos(math.pi * step / steps)) / 2)
         passed = sum(step >= fraction * steps for fraction in self.milestones)
         return self.learning_rate * self.gamma**passed
 
@@ -111,9 +118,8 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the recipe, without its name, as JSON can hold them."""
         numbers = {**asdict(self), "milestones": list(self.milestones)}
-        absent = [
-            name for name in ("min_area", "jitter", "backbone_rate") if numbers[name] is None
-        ]  # as in runs before they were there
+        later = ("min_area", "jitter", "backbone_rate")  # not in runs of before they were there
+        absent = [name for name in later if numbers[name] is None] + ([] if self.cosine else ["cosine"])
         return {name: value for name, value in numbers.items() if name not in ("name", *absent)}
 
 
@@ -142,7 +148,7 @@ def finetune() -> Recipe:
     return Recipe(
         epochs=5,
         batch_size=32,
-        learning_rate=0.05,
+        learning_rate=0.1,
         backbone_rate=0.1,
         weight_decay=1e-4,
         ramp=0.1,
@@ -155,6 +161,11 @@ def frozen() -> Recipe:
     return Recipe(epochs=60, batch_size=256, learning_rate=0.01, weight_decay=0.01, clip=None, name="frozen")
 
 
+def openood() -> Recipe:
+    """Return OpenOOD's recipe for its CIFAR networks (resnet18-32): 100 epochs, a cosine schedule, no clipping."""
+    return Recipe(epochs=100, batch_size=128, cosine=True, clip=None, name="openood")
+
+
 RECIPES = {
     "laptop": laptop,
     "short": short,
@@ -162,6 +173,7 @@ RECIPES = {
     "frozen": frozen,
     "paper-wide-resnet": paper_wide_resnet,
     "paper-densenet": paper_densenet,
+    "openood": openood,
 }
 
 
