@@ -16,13 +16,14 @@ import offaxis
 from offaxis import Classifier
 from offaxis.calibration.conformal import allowed, flag_rate
 from offaxis.cli import app
-from offaxis.data import load_images
+from offaxis.data import ImageSet, Normalise, load_images
+from offaxis.data.sources import as_batches
 from offaxis.deploy import Preprocessing
 from offaxis.deploy.assemble import make_model
 from offaxis.detectors import KNN
 from offaxis.errors import ArgumentError, DataError, OverlapError, TooFewImagesError
 from offaxis.heads import make_head
-from offaxis.networks.inference import Batches
+from offaxis.networks.inference import Network
 from tests.models import World, write_images
 
 run = CliRunner().invoke
@@ -95,6 +96,8 @@ def test_a_confidence_is_kept_in_the_bundle_and_can_be_taken_back(world: World, 
             str(out),
             "--confidence",
             "0.95",
+            "--calibrate-share",
+            "1",
         ],
     )
     assert done.exit_code == 0, done.output
@@ -159,7 +162,8 @@ def test_the_bundle_of_a_network_of_ones_own_is_calibrated_anew(world: World, tm
 def test_fitting_holds_one_batch_of_training_images(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[int] = []
 
-    def fit(self: KNN, network: object, batches: Batches) -> KNN:
+    def fit(self: KNN, network: Network, images: ImageSet, normalise: Normalise) -> KNN:
+        batches = as_batches(images, normalise, 256)
         for _ in range(2):  # some detectors look twice
             seen = [weakref.ref(images) for images, _ in batches]
             alive.append(sum(image() is not None for image in seen))

@@ -153,6 +153,12 @@ def test_a_data_loader_fits_and_calibrates(trained: nn.Module, world: World, kep
     assert model.calibration.accuracy == kept.calibration.accuracy
 
 
+def test_a_bare_module_is_kept(trained: nn.Module, world: World, kept: Model) -> None:
+    model = Model.calibrated(trained, world.calibration, fit=world.train, preprocessing=PREPROCESSING)
+    assert model.calibration.scores.tolist() == kept.calibration.scores.tolist()
+    assert isinstance(trained.get_submodule("5"), nn.Linear)  # and stays as it was
+
+
 def test_training_images_are_refused_for_calibration_or_the_result_says_so(trained: nn.Module, world: World) -> None:
     network, options = attach(trained, "keep"), {"preprocessing": PREPROCESSING, "detector": "energy"}
     with pytest.raises(OverlapError, match="calibrate on other images"):
@@ -207,6 +213,7 @@ def test_a_trained_network_is_bundled_from_the_shell(trained: nn.Module, folders
     torch.save({"state_dict": trained.state_dict()}, folders / "weights.pt")
     words = ["bundle", f"{folders / 'net.py'}:network", "--weights", str(folders / "weights.pt"), "--mean", "0.3"]
     words += ["--std", "0.35", "--calibrate", str(folders / "new"), "--out", str(folders / "x.oax"), "--size", "8"]
+    words += ["--calibrate-share", "1"]
     done = run(app, [*words, "--fit", str(folders / "train")])
     assert done.exit_code == 0, done.output
     assert "mahalanobis++ on 240 calibration images" in done.stderr

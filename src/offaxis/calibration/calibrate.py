@@ -6,6 +6,8 @@ the calibration images come from the same source as the images to be scored, and
 on them.
 """
 
+import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from offaxis.errors import ArgumentError, CalibrationError, DataError, OverlapEr
 from offaxis.networks.inference import ImageBatches, Network, run
 
 Labels = NDArray[np.int64]
+MOSTLY_DISTINCT = 0.9  # a smaller share of distinct calibration images is worth a warning
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,11 +73,17 @@ class Calibration:
 
         Raises:
             TooFewImagesError: n is too small for alpha; with ``per_class``, no class has enough.
-            CalibrationError: scores are not finite, or the classes do not fit.
+            CalibrationError: scores are not finite or all alike, or the classes do not fit.
         """
         values, classes = conformal.check_scores(scores), np.asarray(predicted, np.int64)
         if classes.shape != values.shape or (len(classes) and not 0 <= classes.min() <= classes.max() < num_classes):
             raise CalibrationError(f"Expected a class from 0 to {num_classes - 1} for each of {len(values)} scores.")
+        if len(values) > 1 and values.min() == values.max():
+            raise CalibrationError(
+                f"Expected scores that differ from image to image but all {len(values)} calibration images have the score "
+                f"{values[0]:g}: the network gives the same for every image, or the images are copies of one. Look at its "
+                "training and at the images."
+            )
         order = np.argsort(values, kind="stable")
         sorted_cosine = None if cosine is None else np.asarray(cosine, np.float64)[order]
         calibration = cls(
@@ -220,6 +229,7 @@ def calibrate(
     scored = score_batches(network, batches, detector)
     if not len(scored.scores):
         raise DataError("Expected calibration images but the DataLoader gives no batch.")
+    _warn_of_copies(scored.distinct, len(scored.scores))
     for other in used if loader else ():
         _refuse_shared([h for x, _ in as_batches(other, None, batch) for h in hash_batch(x)], hashes)
     calibration = Calibration.from_scores(
@@ -241,12 +251,14 @@ class ScoredBatches(NamedTuple):
         scores: (N,) float64; larger = more out-of-distribution.
         predicted: (N,) int64, the predicted classes.
         cosine: (N,) float64, the largest cosines; None where the network has none.
+        distinct: how many there are without copies.
         accuracy: the share whose class is predicted; None where not all have labels.
     """
 
     scores: Floats
     predicted: Labels
     cosine: Floats | None
+    distinct: int
     accuracy: float | None
 
 
@@ -255,12 +267,15 @@ def score_batches(network: Network, batches: ImageBatches, detector: Detector) -
     scores: list[Floats] = []
     predicted: list[Labels] = []
     cosines: list[Floats] = []
+    distinct: set[bytes] = set()
     right = labelled = total = 0
     for outputs, prepared, labels in run(network, batches, layers=detector.layers):
         reads_images = detector.reads is Reads.IMAGES
         values = detector.score_images(network, prepared) if reads_images else detector.score(outputs)
         scores.append(values.double().cpu().numpy())
         predicted.append(outputs.logits.argmax(1).cpu().numpy())
+        pixels = prepared.float().cpu().contiguous().numpy()
+        distinct.update(hashlib.blake2b(image, digest_size=16).digest() for image in pixels)
         total += len(values)
         if labels is not None:
             right += int((outputs.logits.argmax(1) == labels).sum())
@@ -271,6 +286,7 @@ def score_batches(network: Network, batches: ImageBatches, detector: Detector) -
         scores=np.concatenate(scores) if scores else np.empty(0),
         predicted=np.concatenate(predicted) if predicted else np.empty(0, np.int64),
         cosine=np.concatenate(cosines) if cosines else None,
+        distinct=len(distinct),
         accuracy=right / total if total and labelled == total else None,
     )
 
@@ -285,6 +301,15 @@ def _hashed(batches: Any, hashes: list[bytes] | None) -> Any:
         if hashes is not None:
             hashes += hash_batch(images)
         yield images, labels
+
+
+def _warn_of_copies(distinct: int, images: int) -> None:
+    if distinct < MOSTLY_DISTINCT * images:
+        warnings.warn(
+            f"Only {distinct} of the {images} calibration images are distinct, the others are copies of these: the share of "
+            "flagged ID images can be far from alpha. Calibrate on images that were taken one by one.",
+            stacklevel=3,
+        )
 
 
 def check_overlap(images: ImageSet, used: Sequence[Any]) -> None:

@@ -236,11 +236,18 @@ def _report(model: "Model", path: Path) -> None:
 
 @app.command(
     "export",
-    epilog=example("offaxis export digits.oax --onnx digits.onnx", "offaxis export runs/cifar10 --published best.ckpt"),
+    epilog=example(
+        "offaxis export digits.oax --onnx digits.onnx",
+        "offaxis export photos.oax --onnx photos.onnx --with-resize",
+        "offaxis export runs/cifar10 --published best.ckpt",
+    ),
 )
 def export_command(
     bundle: Annotated[Path, typer.Argument(help="A bundle; with --published also the folder of a training run.")],
     onnx: Annotated[Path | None, typer.Option(help="The ONNX file to write, by custom x.onnx.")] = None,
+    with_resize: Annotated[
+        bool, typer.Option("--with-resize", help="Put the rule for the size into the graph: pixels of any size in.")
+    ] = False,
     published: Annotated[
         Path | None,
         typer.Option(help="A file for the weights of resnet18-32 or resnetN-cifar by their published names (OpenOOD)."),
@@ -262,8 +269,10 @@ def export_command(
 
     assert onnx is not None
     model = load(bundle, network)
-    difference = export_onnx(model, onnx)
+    difference = export_onnx(model, onnx, with_resize=with_resize)
     shape = ", ".join(map(str, model.preprocessing.shape))
+    if with_resize:
+        shape = f"{model.preprocessing.shape[0]}, height, width"
     print_note(
         f"{onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
         f"differ by {difference:.1g} at most."

@@ -57,11 +57,12 @@ def score_command(
 
     A summary (.summary.json) and a page of the images with the highest scores (.html) are written beside the rows.
     """
-    from offaxis.deploy.bundle import load
+    from offaxis.deploy.bundle import load, local_bundle
     from offaxis.deploy.scoring import ScoringOptions, score_images, sentences
 
     if engine == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")
+    bundle = local_bundle(bundle)
     model = load(bundle, network).to(device)
     options = ScoringOptions(
         out=out,

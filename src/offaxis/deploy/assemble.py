@@ -14,7 +14,7 @@ from offaxis.data.load import own_splits
 from offaxis.data.splits import hold_out
 from offaxis.data.transforms import Shape
 from offaxis.deploy.model import Model
-from offaxis.deploy.open import EvaluatedNetwork, combine, is_built, normalised, open_network
+from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_trained
 from offaxis.deploy.prediction import Verdict
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector, default_detector, make_detector
@@ -82,7 +82,7 @@ def make_model(
         find_detector(parse_detector(detector)[0])  # before anything is read
     if (weights is not None or pretrained) and len(networks) != 1:
         raise ArgumentError(f"Expected one network beside --weights or --pretrained but got {len(networks)}.")
-    members = [_open(source, weights, pretrained, device) for source in networks]
+    members = [open_trained(each, weights=weights, pretrained=pretrained, device=device) for each in networks]
     network = combine(members, kind)
     _chosen(detector, network).check_network(network.network)
     _check_same_images(members)
@@ -153,15 +153,6 @@ def _is_frozen(network: EvaluatedNetwork) -> bool:
     """Return whether a network has a cosine head on a backbone that was not trained with it."""
     net = network.network
     return isinstance(net, Classifier) and net.frozen and net.unfrozen_from is None and isinstance(net.head, CosineHead)
-
-
-def _open(
-    source: "NetworkSource | Model", weights: str | Path | None, pretrained: bool, device: str
-) -> EvaluatedNetwork:
-    """Open a network; one that is built by name keeps the output layer that it was trained with."""
-    if not is_built(source):
-        return open_network(source, weights=weights, pretrained=pretrained, device=device)
-    return open_network(source, head="keep", weights=weights, pretrained=pretrained, device=device)
 
 
 def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:

@@ -27,12 +27,13 @@ from offaxis.deploy.calibrating import (
     with_contiguous_buffers,
     without_other_labels,
 )
-from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
+from offaxis.deploy.hub import EvaluationTable, push
+from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_trained
 from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
-from offaxis.errors import ArgumentError, DataError
+from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import resolve_device, run_batch, to_network
@@ -40,6 +41,7 @@ from offaxis.networks.inference import resolve_device, run_batch, to_network
 __all__ = ["Model", "Prediction", "Verdict"]
 
 NEAREST = 5  # classes that a prediction lists
+NOT_FINITE = "Expected finite outputs of the network but for this image it gives no finite numbers."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -95,8 +97,8 @@ class Model:
         """Calibrate a trained network on ID images that it has not seen.
 
         Args:
-            network: whatever ``open_network`` takes, such as the result of ``train`` or the folder of a run; a list of
-                these becomes an ensemble.
+            network: whatever ``open_network`` takes, such as the result of ``train`` or the folder of a run; any other
+                trained module, whose output layer is kept (``attach(module, head="keep")``); a list becomes an ensemble.
             images: ID images to calibrate on: an ImageSet, a Dataset of torch or Hugging Face, or a DataLoader, whose
                 batches are used unchanged. They have the size that the network takes unless ``preprocessing`` says it.
             fit: labelled training images for a detector that must be fitted and is not yet: as ``images``. None for the
@@ -125,7 +127,7 @@ class Model:
                 "these, and Model.recalibrated."
             )
         several = isinstance(network, Sequence) and not isinstance(network, str)
-        opened = combine(network) if several else open_network(network)  # type: ignore[arg-type]
+        opened = combine(network) if several else open_trained(network)  # type: ignore[arg-type]
         images = images if is_loader(images) else as_image_set(images)
         if preprocessing is None:
             if opened.normalise is None:
@@ -262,6 +264,18 @@ class Model:
         """
         return self._predict(self.preprocessing.normalise(pixels)) if len(pixels) else []
 
+    def predict_each(self, pixels: Tensor) -> list[Prediction | str]:
+        """Predict as ``predict_batch`` does; an image with outputs that are not finite has a message in its place.
+
+        Such a batch is halved until the image is alone, so that it costs no other one its prediction.
+        """
+        try:
+            return list(self.predict_batch(pixels))
+        except (BadOutputsError, CalibrationError):
+            if len(pixels) == 1:
+                return [NOT_FINITE]
+            return [prediction for half in pixels.chunk(2) for prediction in self.predict_each(half)]
+
     def _predict(self, images: Tensor) -> list[Prediction]:
         """Predict normalised images (N, c, h, w): the only place where a model runs its network."""
         batch = to_network(self.network, images)
@@ -315,6 +329,35 @@ class Model:
         from offaxis.deploy.bundle import save_bundle  # which imports this module
 
         save_bundle(self, path, folder=folder, builder=builder)
+
+    def push_to_hub(
+        self,
+        repo: str,
+        *,
+        results: EvaluationTable | None = None,
+        accuracy: float | None = None,
+        private: bool = False,
+        token: str | None = None,
+    ) -> str:
+        """Upload the bundle and a model card to the Hugging Face Hub; ``offaxis.load("hf:name/repo")`` reads it.
+
+        The card tells classes, accuracy, calibration, thresholds, AUROC on OOD sets, how the model was made and how to use it.
+
+        Args:
+            repo: ``"name/repo"``; it is created where it does not exist.
+            results: of ``offaxis.evaluate``, for the accuracy and the table of OOD sets.
+            accuracy: on ID test images, in [0, 1], where there are no results.
+            private: whether a new repository is private.
+            token: of the hub; None takes that of ``hf auth login`` or HF_TOKEN.
+
+        Returns:
+            The address of the repository.
+
+        Raises:
+            StorageError: the hub cannot be reached, or refuses the upload.
+            MissingPackageError: huggingface_hub is not installed.
+        """
+        return push(self, repo, results=results, accuracy=accuracy, private=private, token=token)
 
 
 def _hashes(images: Any, preprocessing: "Preprocessing | VectorInput") -> Tensor:

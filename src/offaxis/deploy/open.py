@@ -47,9 +47,9 @@ __all__ = [
     "NetworkSource",
     "checksum",
     "combine",
-    "is_built",
     "normalised",
     "open_network",
+    "open_trained",
     "short_name",
 ]
 
@@ -129,6 +129,16 @@ def open_for_weights(source: NetworkSource, num_classes: int, head: dict[str, An
 _PYTHON = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
 
 
+def open_trained(source: "NetworkSource | Model", **options: Any) -> EvaluatedNetwork:
+    """Open a network that is used as it was trained: one that is built by name, or a bare module, keeps its output layer.
+
+    Args:
+        source: as in ``open_network``; any module whose output is a linear layer's will do.
+        options: those of ``open_network``, without ``head``.
+    """
+    return open_network(source, head="keep" if _is_built(source) else None, **options)
+
+
 def combine(
     members: "Sequence[NetworkSource | Model]", kind: str = "ensemble", label: str | None = None
 ) -> EvaluatedNetwork:
@@ -189,7 +199,7 @@ def _open_path(text: str, options: BuildOptions) -> EvaluatedNetwork:
         return EvaluatedNetwork(
             network=classifier, normalise=config.normalise, size=config.size, classes=classes, origin=text
         )
-    if (path / "bundle.json").exists() or (path.is_file() and path.suffix == ".oax"):
+    if text.startswith("hf:") or (path / "bundle.json").exists() or (path.is_file() and path.suffix == ".oax"):
         from offaxis.deploy.bundle import load  # only where a bundle is given
 
         options.refuse(f"the bundle {text}")
@@ -327,7 +337,7 @@ def _open_model(model: "Model") -> EvaluatedNetwork:
     )
 
 
-def is_built(source: object) -> bool:
+def _is_built(source: object) -> bool:
     """Return whether ``open_network`` builds this source, so that it takes a head and weights, and does not open it."""
     if not isinstance(source, (str, Path)):
         return isinstance(source, nn.Module) and not isinstance(source, AnyNetwork)

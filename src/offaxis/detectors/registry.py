@@ -341,6 +341,8 @@ def rebuild_detector(description: Mapping[str, Any], tensors: Mapping[str, Tenso
         DetectorFileError: its class is not known here; the message says how to make it known.
     """
     name, path = description["detector"], description.get("class")
+    if not isinstance(path, str | None) or not isinstance(description["tuned_on"], str | None):
+        raise DetectorFileError(f"Expected the name of a class and of a set but got {path!r:.60} for a detector.")
     if not _is_known(name):
         if path is None:
             raise DetectorFileError(f"Expected one of the detectors {', '.join(DETECTORS)} but got {name!r}.")

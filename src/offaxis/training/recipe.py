@@ -118,7 +118,7 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the recipe, without its name, as JSON can hold them."""
         numbers = {**asdict(self), "milestones": list(self.milestones)}
-        later = ("min_area", "jitter", "backbone_rate")  # not in runs of before they were there
+        later = ("min_area", "jitter", "backbone_rate")  # as in runs before they were there
         absent = [name for name in later if numbers[name] is None] + ([] if self.cosine else ["cosine"])
         return {name: value for name, value in numbers.items() if name not in ("name", *absent)}
 
@@ -143,6 +143,11 @@ def short() -> Recipe:
     return Recipe(epochs=14, batch_size=64, ramp=0.2, crop=2, name="short")
 
 
+def openood() -> Recipe:
+    """Return OpenOOD's recipe for its CIFAR networks (resnet18-32): 100 epochs, a cosine schedule, no clipping."""
+    return Recipe(epochs=100, batch_size=128, cosine=True, clip=None, name="openood")
+
+
 def finetune() -> Recipe:
     """Return the recipe for pretrained networks: few epochs, warm-up, and a small learning rate for the backbone."""
     return Recipe(
@@ -159,11 +164,6 @@ def finetune() -> Recipe:
 def frozen() -> Recipe:
     """Return the recipe for the head of a frozen network, trained on features; more epochs where images are few."""
     return Recipe(epochs=60, batch_size=256, learning_rate=0.01, weight_decay=0.01, clip=None, name="frozen")
-
-
-def openood() -> Recipe:
-    """Return OpenOOD's recipe for its CIFAR networks (resnet18-32): 100 epochs, a cosine schedule, no clipping."""
-    return Recipe(epochs=100, batch_size=128, cosine=True, clip=None, name="openood")
 
 
 RECIPES = {

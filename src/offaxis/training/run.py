@@ -29,6 +29,7 @@ FORMAT = "offaxis-run"
 VERSION = 3
 UNCHECKED = 2
 """The older version that is read too; its files have no checksums."""
+_NEEDED = {"network", "head", "data", "normalise", "recipe", "seed"}
 _RESTORE = "it should be what `offaxis train --out` wrote; restore it, or train again in another folder"
 
 
@@ -251,6 +252,9 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"{'an older' if isinstance(version, int) and version < VERSION else 'another'} version of offaxis. Train it "
             "again with this one, in another folder."
         )
+    missing = _NEEDED - record["settings"].keys()
+    if missing or not isinstance(record["settings"]["data"], dict) or "classes" not in record["settings"]["data"]:
+        raise RunError(f"{path} is damaged, its settings lack {', '.join(sorted(missing)) or 'classes'}: {_RESTORE}.")
     return {**record, "settings": checkpoints.complete_settings(record["settings"])}
 
 

@@ -5,7 +5,6 @@ import hashlib
 import heapq
 import html
 import io
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -23,8 +22,8 @@ from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.engines import score_units, score_with_ray
 from offaxis.deploy.scoring.rows import FIELDS, FLAGGED, Journal, Row, RowWriter, flag_rows, format_of, write_rows
 from offaxis.deploy.scoring.sources import INSIDE, WorkUnit, files, place_of, readable, units
-from offaxis.errors import DataError, StorageError
-from offaxis.files import write_text
+from offaxis.errors import ArgumentError, DataError, StorageError
+from offaxis.files import read_json, write_json, write_text
 from offaxis.progress import CountProgress
 
 Thumbnails = dict[str, str]
@@ -74,7 +73,8 @@ def sentences(summary: dict[str, Any]) -> str:
     """Return the summary as text."""
     images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
     inputs = summary["inputs"]
-    lines = [f"{images:,} {inputs} scored, {summary['bad_files']:,} files that could not be read."]
+    lines = ["The run was finished before: nothing was scored again."] if summary.get("finished_before") else []
+    lines += [f"{images:,} {inputs} scored, {summary['bad_files']:,} files that could not be read."]
     if images:
         lines.append(
             f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of {inputs} like those "
@@ -259,6 +259,8 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     journal = Journal(out, _identity(bundle))
     summary_file, page = out.with_suffix(".summary.json"), out.with_suffix(".html")
     own = {file.absolute() for file in (out, journal.path, summary_file, page)}
+    if options.resume and not options.overwrite and out.exists() and not journal.path.exists():
+        return _finished_summary(summary_file, out, journal.identity)
     journal.begin(out, options.resume, options.overwrite)
     try:
         seen = {_key(row["path"]) for row in journal.rows()}
@@ -276,10 +278,25 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
             summary["flagged_together"] = _describe_flags(flags)
     finally:
         journal.close()
-    write_text(summary_file, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    write_json(summary_file, {"bundle": journal.identity, **summary}, ensure_ascii=False)
     write_page(summary, page, f"offaxis score: {out.name}")
     journal.path.unlink()
     return summary
+
+
+def _finished_summary(file: Path, out: Path, bundle: str) -> dict[str, Any]:
+    """Return the summary of a run that is finished, for which nothing is left to resume.
+
+    Raises:
+        ArgumentError: the output is not that of a finished run of this bundle.
+    """
+    anew = "name another --out, or add --overwrite"
+    if not file.is_file():
+        raise ArgumentError(f"{out} is there already and is not known to be finished, as {file} is missing: {anew}.")
+    summary = read_json(file, ArgumentError, anew)
+    if summary.get("bundle") != bundle:
+        raise ArgumentError(f"{out} holds the rows of another bundle: {anew}.")
+    return {**summary, "finished_before": True}
 
 
 def _describe_flags(flags: BatchFlags) -> dict[str, Any]:

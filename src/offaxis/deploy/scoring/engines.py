@@ -21,7 +21,7 @@ from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.rows import Row, bad_row, row_of
 from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name
-from offaxis.errors import DataError, MissingPackageError, OffaxisError
+from offaxis.errors import DataError, MissingPackageError
 
 AHEAD = 3  # batches that are decoded in advance
 Decoded = NDArray[Any] | str
@@ -56,7 +56,7 @@ def _scored(
     for row, future in zip(rows, decoding, strict=True):
         pixels = future.result()
         if seen and not isinstance(pixels, str) and pixels.ndim == 3:
-            row["seen"] = seen.get(hash_batch(torch.from_numpy(np.stack([pixels])))[0])
+            row["seen"] = seen.get(hash_batch(torch.tensor(pixels).unsqueeze(0))[0])
     return rows
 
 
@@ -78,15 +78,11 @@ def _takes_images(model: Model) -> bool:
 def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]) -> list[Row]:
     decoded = [future.result() for future in decoding]
     good = [pixels for pixels in decoded if not isinstance(pixels, str)]
-    try:
-        predictions = iter(model.predict_batch(torch.from_numpy(np.stack(good))) if good else [])
-    except OffaxisError as error:  # a network that gives NaN for one image of the batch
-        return [
-            bad_row(item.name, d if isinstance(d, str) else str(error)) for item, d in zip(items, decoded, strict=True)
-        ]
+    predictions = iter(model.predict_each(torch.from_numpy(np.stack(good))) if good else [])
+    results = [result if isinstance(result, str) else next(predictions) for result in decoded]
     return [
-        bad_row(item.name, result) if isinstance(result, str) else row_of(item.name, next(predictions))
-        for item, result in zip(items, decoded, strict=True)
+        bad_row(item.name, result) if isinstance(result, str) else row_of(item.name, result)
+        for item, result in zip(items, results, strict=True)
     ]
 
 
