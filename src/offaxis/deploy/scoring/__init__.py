@@ -89,8 +89,8 @@ def sentences(summary: dict[str, Any]) -> str:
     ]
     if known:
         lines.append(
-            f"The bundle was {' and '.join(known)} of these images (column seen): that they are flagged so seldom says nothing "
-            "about new images."
+            f"The bundle was {' and '.join(known)} of these images (column seen): their verdicts say "
+            "nothing about new images."
         )
     if "flagged_together" in summary:
         lines.append(summary["flagged_together"]["meaning"])
