@@ -215,7 +215,7 @@ def test_limits_that_contradict_each_other_are_refused(bundle: Path) -> None:
 def test_bodies_of_every_size_that_is_allowed_have_room(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[Limits] = []
     monkeypatch.setattr("offaxis.server.run.make_server", lambda _, **given: limits.append(given["limits"]))
-    monkeypatch.setattr("offaxis.server.run.serve", lambda _: None)
+    monkeypatch.setattr("offaxis.server.run.serve", lambda *_: None)
     for megabytes in ("16", "300"):
         assert CliRunner().invoke(app, ["serve", str(bundle), "--max-body", megabytes]).exit_code == 0
     assert [each.bodies_bytes // 2**20 for each in limits] == [256, 300]
