@@ -3,7 +3,7 @@
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -58,6 +58,10 @@ def evaluate_command(
     ood: Annotated[
         str, typer.Option(help=f"OOD sets with commas: names, folders, or {', '.join(POOL_NAMES)}.")
     ] = "here",
+    near: Annotated[
+        str,
+        typer.Option(help="Folders among the OOD sets that are near-OOD, by name, with commas; others count as far."),
+    ] = "",
     benchmark: Annotated[
         str | None,
         typer.Option(help=f"OpenOOD's lists under --data instead of --id and --ood: {', '.join(BENCHMARKS)}."),
@@ -112,6 +116,7 @@ def evaluate_command(
         benchmark=None if benchmark is None else choice("--benchmark", benchmark, BENCHMARKS),
         partial=partial_data,
         ood=_parts(ood),
+        near=_parts(near),
         detectors=_parts(detectors),
         protocol=choice("--protocol", protocol, get_args(ProtocolName)),
         tune=tune,
@@ -182,6 +187,8 @@ def _ranked(rows: "list[tuple[str, Summary]]", grouped: bool = False) -> "Table"
 
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from offaxis.data import ImageSet
 
 
@@ -244,11 +251,12 @@ def report_command(
         typer.echo(f"A small copy of the results: {out / 'results'}")
 
 
-def _load(root: Path | None, name: str, like: "ImageSet | None") -> "ImageSet":
+def _load(root: Path | None, about: "Mapping[str, Any]", like: "ImageSet | None") -> "ImageSet":
     from offaxis.data.catalogue import CATALOGUE, data_root
 
+    name, options = about.get("path", about["name"]), about.get("options", {})
     if name in CATALOGUE and "test" not in CATALOGUE[name].available(data_root(root)):
         raise DataError(f"{name} is not on this machine.")  # said without torch, which takes seconds to import
     from offaxis.data import load_images
 
-    return load_images(name, "test", root=root, like=like, force=True)
+    return load_images(name, "test", root=root, like=like, force=True, **options)

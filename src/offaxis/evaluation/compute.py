@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from offaxis import __version__
 from offaxis.data import relation
+from offaxis.data.catalogue import Group
 from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import Detector, fit_all
 from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
@@ -70,13 +72,14 @@ class Evaluation:
         *,
         training: TrainingImages | None,
         store: Store | None,
+        near: frozenset[str],
         batch_size: int,
         command: tuple[str, ...],
         benchmark: str,
         quiet: bool,
         note: Callable[[str], object],
     ) -> None:
-        self.subject, self.id, self.sets, self.training = subject, id, sets, training
+        self.subject, self.id, self.sets, self.training, self.near = subject, id, sets, training, near
         self.store, self.batch_size, self.command, self.quiet, self.note = store, batch_size, command, quiet, note
         self.benchmark = benchmark
         self.record: NetworkRecord | None = None
@@ -93,6 +96,7 @@ class Evaluation:
         todo: list[Todo] = [(run, None, tested) for run in runs for tested in tests]
         todo += [(run, assumed, tested) for run in runs if run.tuned for assumed, tested in pairs]
         self.requested = [self._key(*item) for item in todo]
+        self._regroup()
         todo = [item for item in todo if self._key(*item) not in self.done]
         if self.store is not None:
             recorded = [n for n in self.store.networks() if (n.key, n.id) == (self.subject.key, self.id.name)]
@@ -118,6 +122,17 @@ class Evaluation:
             for name in {assumed for _, assumed, _ in later if assumed}:
                 self._send(self.sets[name], [request for request in requests if request.run is run])
             self._add(later)
+
+    def _group(self, tested: str) -> Group:
+        return "near" if tested in self.near else self.sets[tested].group or relation(self.id.name, tested).group
+
+    def _regroup(self) -> None:
+        """Move results that are there already to the group that their set is called now."""
+        found = [self.done[key] for key in self.requested if key in self.done]
+        moved = [replace(r, group=self._group(r.ood)) for r in found if r.group != self._group(r.ood)]
+        self.done.update((result.key, result) for result in moved)
+        if self.store is not None:
+            self.store.add(moved)
 
     def results(self) -> Results:
         """Return what was requested."""
@@ -275,7 +290,7 @@ class Evaluation:
             id_data=self.id.key,
             ood_data=self.sets[tested].key,
             assumed_data=self.sets[assumed].key if assumed else None,
-            group=self.sets[tested].group or relation(self.id.name, tested).group,
+            group=self._group(tested),
             detector=detector.name,
             setup=run.setup,
             hyperparameters=hyperparameters,

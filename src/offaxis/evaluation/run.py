@@ -46,6 +46,7 @@ def evaluate(
     normalise: Normalise | None = None,
     tune: bool = False,
     protocols: Sequence[Protocol] = ("one-vs-one",),
+    near: Sequence[str] = (),
     store: Store | str | Path | None = None,
     validation: int = VALIDATION_IMAGES,
     batch_size: int = 256,
@@ -75,6 +76,7 @@ def evaluate(
             published for the ID set, or those of the training images.
         tune: evaluate detectors that have a grid with tuned hyperparameters too, beside their given ones.
         protocols: which pairs of assumed and tested sets tuned detectors are evaluated on.
+        near: names of OOD sets of one's own that are of the same kind as the ID images (near-OOD); else they count as far.
         store: a folder where results and scores are kept; nothing in it is computed again, and an interrupted evaluation
             is resumed. None keeps everything in memory.
         validation: how many images of each set tuning may see; never more than a fifth.
@@ -116,6 +118,9 @@ def evaluate(
     opened, id_set, ood_sets = _open_sets(
         opened, id, ood, normalise=normalise, training=training, validation=validation, batch_size=batch_size
     )
+    unknown = [name for name in near if name not in ood_sets]
+    if unknown:
+        raise ArgumentError(f"Expected near sets out of {', '.join(ood_sets)} but got {unknown[0]!r}.")
     opened.network.to(resolve_device(device))
     runs = _choose_detectors(detectors, opened, id_set, training, tune=tune, fitted_on=fitted_on, note=tell)
     evaluation = Evaluation(
@@ -124,6 +129,7 @@ def evaluate(
         ood_sets,
         training=training,
         store=Store(store) if isinstance(store, (str, Path)) else store,
+        near=frozenset(near),
         batch_size=batch_size,
         command=tuple(command),
         benchmark=id.name if isinstance(id, OpenOOD) else "",

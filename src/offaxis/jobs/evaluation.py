@@ -35,6 +35,7 @@ class EvaluationRun:
         benchmark: ``openood-cifar10`` and so on: OpenOOD's lists in place of ``id`` and ``ood``; None for none.
         partial: evaluate a benchmark on the part of its images that is there.
         ood: names of sets, folders, or pools out of ``offaxis.evaluation.POOLS``.
+        near: those of the folders, by name or path, that are near-OOD; others count as far.
         detectors: names, perhaps with arguments as in ``knn:k=10``, or families such as ``native``.
         protocol: how detectors are tuned on OOD images.
         tune: report detectors that have a grid tuned too, beside their published values.
@@ -53,6 +54,7 @@ class EvaluationRun:
     benchmark: str | None = None
     partial: bool = False
     ood: tuple[str, ...] = ("here",)
+    near: tuple[str, ...] = ()
     detectors: tuple[str, ...] = ("native",)
     protocol: ProtocolName = "one-vs-one"
     tune: bool = True
@@ -173,6 +175,7 @@ def _evaluate(
             train=partial(id_images, id_name, "train", options),
             fitted_on=f"{run.fit_images or 'all'} training images of {id_name}",
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
+            near=[Path(name).expanduser().resolve().name if name in names else name for name in run.near],
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
             **arguments,
         )
@@ -301,12 +304,12 @@ def _options(opened: "EvaluatedNetwork", id_name: str) -> Options:
 
 def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
     """Open the networks, each by itself or combined into one."""
-    from offaxis.deploy.open import combine, open_network
+    from offaxis.deploy.open import combine, open_network, open_trained
 
     if run.weights is not None:
         if len(run.networks) > 1 or run.network is not None:
             raise ArgumentError("Expected --weights beside one network by name, such as resnet18-32, and no --network.")
-        return [open_network(run.networks[0], label=run.label, weights=run.weights)]
+        return [open_trained(run.networks[0], label=run.label, weights=run.weights)]
     sources = open_runs(run.networks, run.network)
     if run.kind == "single":
         return [open_network(source, label=run.label) for source in sources]
@@ -372,6 +375,8 @@ def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
     else:
         yield from ("--ood", ood)
     yield from ("--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
+    if evaluation.near:
+        yield from ("--near", ",".join(evaluation.near))
     if not evaluation.tune:
         yield "--no-tune"
     if evaluation.kind != "single":

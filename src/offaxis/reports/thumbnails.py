@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +19,10 @@ if TYPE_CHECKING:  # a report without pictures needs no torch
 
     from offaxis.data import ImageSet
 
-Loader = Callable[[str, "ImageSet | None"], "ImageSet"]
-"""(name of a set, the ID set to be matched or None) -> its test images."""
+Loader = Callable[[Mapping[str, Any], "ImageSet | None"], "ImageSet"]
+"""(what the store knows of a set: name, path and options; the ID set to be matched or None) -> its test images."""
+SIDE = 96
+"""Photographs are shrunk to so many pixels; smaller images stay as they are."""
 
 
 class Thumbnails:
@@ -64,7 +66,7 @@ class Thumbnails:
     def _load(self, about: dict[str, Any], like: "ImageSet | None") -> "ImageSet | None":
         name = about["name"]
         try:
-            found = self.load(name, like)
+            found = self.load(about, like)
             from offaxis.data.splits import limit_images
 
             images = limit_images(found, about["images"])
@@ -122,6 +124,10 @@ def _strips(
 def _encoded(image: "Tensor") -> str:
     array = image.permute(1, 2, 0).numpy()
     array = array if array.dtype == np.uint8 else (array * 255).round().astype(np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(out, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+    picture = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+    out, kind = io.BytesIO(), "PNG"
+    if max(picture.size) > SIDE:
+        picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)  # keeps its shape
+        kind = "JPEG"
+    picture.save(out, kind, optimize=True, quality=85)
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(out.getvalue()).decode()

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,9 @@ def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
     plots = score_plots(made_up, both)
     assert {(p["network"], p["method"]) for p in plots} == expected
     assert all(len(p["sets"]) == len(GROUPS) for p in plots)
-    strips = extreme_images(made_up, both, Thumbnails(made_up, lambda name, like: load_images(name, like=like)), 3)
+    strips = extreme_images(
+        made_up, both, Thumbnails(made_up, lambda about, like: load_images(about["name"], like=like)), 3
+    )
     assert set(strips) == {f"{n}|{m}" for n, m in expected if "(tuned)" not in m}
     dependency = str(_dependency(both, "x"))
     assert "odin, wrn-10-1 cosine" in dependency
@@ -188,7 +191,7 @@ def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
 
 
 def test_images_that_are_not_at_hand_are_left_out_with_a_note(made_up: Store) -> None:
-    def missing(name: str, like: ImageSet | None) -> ImageSet:
+    def missing(about: Mapping[str, Any], like: ImageSet | None) -> ImageSet:
         raise DataError("nowhere")
 
     thumbnails = Thumbnails(made_up, missing)
