@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import sys
 import tokenize
 import zipfile
@@ -73,6 +74,8 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """
     with _storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not is_regular(path):
+            raise StorageError(f"{path} is there already and is no plain file: name another one.")
         temporary, mode = _create_beside(path)
     try:
         try:
@@ -113,6 +116,14 @@ def sealed(path: Path, *, durable: bool = True) -> Iterator[Path]:
             file.write(_digest_without(file, found[0]).encode())
 
 
+def is_regular(path: Path) -> bool:
+    """Return whether a path is a plain file, or a link to one: reading a pipe or a device may never end."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: bool = True) -> None:
     """Raise ``error`` where a file is not, byte for byte, what ``sealed`` wrote.
 
@@ -133,10 +144,11 @@ def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: 
         raise error(f"{path} is damaged, {what}: {remedy}.")
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any], *, ensure_ascii: bool = True) -> None:
     """Write a JSON object with a checksum, whole or not at all."""
+    text = json.dumps({"checksum": UNSEALED, **values}, indent=1, ensure_ascii=ensure_ascii)
     with sealed(path) as temporary:
-        temporary.write_text(json.dumps({"checksum": UNSEALED, **values}, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def read_json(
@@ -297,6 +309,8 @@ def _storage_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into a StorageError about ``path``."""
     try:
         yield
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(_explain(path, error)) from error
 

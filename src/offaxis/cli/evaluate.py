@@ -254,10 +254,9 @@ def report_command(
 def _load(root: Path | None, about: "Mapping[str, Any]", like: "ImageSet | None") -> "ImageSet":
     from offaxis.data.catalogue import CATALOGUE, data_root
 
-    name = about["name"]
-    if name in CATALOGUE and "test" not in CATALOGUE[name].available(data_root(root)) and "path" not in about:
+    name, options = about.get("path", about["name"]), about.get("options", {})
+    if name in CATALOGUE and "test" not in CATALOGUE[name].available(data_root(root)):
         raise DataError(f"{name} is not on this machine.")  # said without torch, which takes seconds to import
     from offaxis.data import load_images
 
-    options = about.get("options", {})
-    return load_images(about.get("path", name), "test", root=root, like=like, force=True, **options)
+    return load_images(name, "test", root=root, like=like, force=True, **options)

@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
@@ -32,7 +33,7 @@ from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import check_seal, running_python
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
-from offaxis.networks.inference import Network
+from offaxis.networks.inference import Network, eval_mode
 from offaxis.training.checkpoint import read_tensors, write_tensors
 
 _PAPER = (Cosine, CosineEnsemble, TwoCosines, MeanCosine, MaxSoftmax, ODIN, Mahalanobis, LeaveOut)
@@ -256,16 +257,32 @@ def parse_detector(text: str) -> tuple[str, list[str]]:
 
 
 def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
-    """Construct the detector that a network is scored with where none is named: the cosine, or its kind of ensemble's.
+    """Construct the detector that a network is scored with where none is named.
+
+    The cosine, or of an ensemble its kind's. A network without a cosine, such as one whose trained output layer was kept, is
+    scored with Mahalanobis++: it has nothing to tune, and was the best or within 0.2 points of the best on each network of a
+    comparison (docs/your-classifier.md). It must be fitted on training images.
 
     Args:
         network: the network.
         std: what each channel is divided by in normalisation; None where unknown.
     """
-    kind: type[Detector] = Cosine
+    kind: type[Detector] = MahalanobisPlusPlus
     if isinstance(network, Ensemble):
         kind = LeaveOut if isinstance(network, LeaveOutEnsemble) else CosineEnsemble
+    elif has_cosine(network):
+        kind = Cosine
     return kind(**arguments_for(kind.options, network, std))
+
+
+@torch.no_grad()
+def has_cosine(network: Network) -> bool:
+    """Return whether the head of a network gives a cosine."""
+    head = network.head
+    parameter = next(head.parameters(), torch.empty(0))
+    with eval_mode(network):
+        features = torch.ones(1, head.in_features, device=parameter.device, dtype=parameter.dtype)
+        return head.outputs(features).cosine is not None
 
 
 def arguments_for(options: Sequence[str], network: Network, std: Sequence[float] | None) -> dict[str, Any]:
@@ -324,6 +341,8 @@ def rebuild_detector(description: Mapping[str, Any], tensors: Mapping[str, Tenso
         DetectorFileError: its class is not known here; the message says how to make it known.
     """
     name, path = description["detector"], description.get("class")
+    if not isinstance(path, str | None) or not isinstance(description["tuned_on"], str | None):
+        raise DetectorFileError(f"Expected the name of a class and of a set but got {path!r:.60} for a detector.")
     if not _is_known(name):
         if path is None:
             raise DetectorFileError(f"Expected one of the detectors {', '.join(DETECTORS)} but got {name!r}.")

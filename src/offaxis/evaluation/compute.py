@@ -124,9 +124,7 @@ class Evaluation:
             self._add(later)
 
     def _group(self, tested: str) -> Group:
-        if tested in self.near:
-            return "near"
-        return self.sets[tested].group or relation(self.id.name, tested).group
+        return "near" if tested in self.near else self.sets[tested].group or relation(self.id.name, tested).group
 
     def _regroup(self) -> None:
         """Move results that are there already to the group that their set is called now."""

@@ -104,7 +104,9 @@ class Store:
         by_key: dict[str, Result] = {}
         for file in self._whole("results", "*.jsonl*"):
             for result in _results(file, file.stat().st_mtime_ns, self._checked):
-                by_key[result.key] = result  # the same numbers; a set may have been called near since
+                first = by_key.setdefault(result.key, result)
+                if result.group != first.group:  # a set may have been called near since
+                    by_key[result.key] = replace(first, group=result.group)
         return list(by_key.values())
 
     def add_network(self, record: NetworkRecord) -> None:

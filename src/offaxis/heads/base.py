@@ -106,6 +106,22 @@ def linear_parameters(in_features: int, out_features: int) -> tuple[nn.Parameter
     return weight, bias
 
 
+_LARGEST = 1e15  # its square fits into float32 with room for a sum
+
+
+def bounded(features: Tensor, training: bool) -> Tensor:
+    """Return features (N, d); in eval mode limited, so that no product or square of them overflows in float32."""
+    if training or features.dtype == torch.float16:  # whose numbers are all smaller
+        return features
+    return features.clamp(-_LARGEST, _LARGEST)
+
+
+def finite(logits: Tensor, training: bool) -> Tensor:
+    """Return logits (N, C); in eval mode an infinite one becomes the largest number of its type."""
+    largest = torch.finfo(logits.dtype).max
+    return logits if training else logits.clamp(-largest, largest)
+
+
 def at_least_float32(features: Tensor) -> Tensor:
     """Return the features in float32, or float64 if they are: norms and exponentials overflow in half precision."""
     return features.to(torch.promote_types(features.dtype, torch.float32))

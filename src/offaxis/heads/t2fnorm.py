@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.heads.base import Head, Outputs, at_least_float32, linear_parameters
+from offaxis.heads.base import Head, Outputs, at_least_float32, bounded, linear_parameters
 from offaxis.heads.cosine import EPS
 from offaxis.heads.logitnorm import check_tau
 
@@ -44,7 +44,7 @@ class T2FNormHead(Head):
         """(N, d) -> Outputs(features (N, d), logits (N, C), score_logits (N, C) in eval mode)."""
         self._check(features)
         with torch.autocast(features.device.type, enabled=False):
-            f = at_least_float32(features)
+            f = bounded(at_least_float32(features), self.training)
             weight, bias = self.weight.to(f.dtype) / self.tau, self.bias.to(f.dtype)
             logits = F.linear(F.normalize(f, dim=1, eps=EPS), weight, bias)
             return Outputs(f, logits, score_logits=None if self.training else F.linear(f, weight, bias))

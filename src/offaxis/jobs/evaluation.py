@@ -304,12 +304,12 @@ def _options(opened: "EvaluatedNetwork", id_name: str) -> Options:
 
 def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
     """Open the networks, each by itself or combined into one."""
-    from offaxis.deploy.open import combine, open_network
+    from offaxis.deploy.open import combine, open_network, open_trained
 
     if run.weights is not None:
         if len(run.networks) > 1 or run.network is not None:
             raise ArgumentError("Expected --weights beside one network by name, such as resnet18-32, and no --network.")
-        return [open_network(run.networks[0], label=run.label, weights=run.weights)]
+        return [open_trained(run.networks[0], label=run.label, weights=run.weights)]
     sources = open_runs(run.networks, run.network)
     if run.kind == "single":
         return [open_network(source, label=run.label) for source in sources]
