@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from offaxis.cli.app import Device, Network, Quiet, app, example, print_note
+from offaxis.cli.app import Device, Network, OwnDetector, Quiet, app, example, print_note
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
 
 
@@ -47,20 +47,22 @@ def score_command(
             "alarms in expectation."
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=0, help="Images on the sheet of those with the highest scores.")] = 49,
+    top: Annotated[int, typer.Option(min=0, help="Images on the page of those with the highest scores.")] = 100,
     network: Network = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Score images: one row each with class, probability, cosine, score, p-value and verdict, or the error.
 
-    A summary (.summary.json) and a sheet of the images with the highest scores (.top.png) are written beside the rows.
+    A summary (.summary.json) and a page of the images with the highest scores (.html) are written beside the rows.
     """
-    from offaxis.deploy.bundle import load
+    from offaxis.deploy.bundle import load, local_bundle
     from offaxis.deploy.scoring import ScoringOptions, score_images, sentences
 
     if engine == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")
+    bundle = local_bundle(bundle)
     model = load(bundle, network).to(device)
     options = ScoringOptions(
         out=out,
@@ -116,6 +118,7 @@ def serve_command(
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered with 503.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Images that go through the network together.")] = 32,
     network: Network = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
 ) -> None:
     """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
@@ -141,8 +144,7 @@ def serve_command(
     server = make_server(model, host=host, port=port, token=secret, limits=limits, level=level)
     if secret is None and not is_local(host):
         print_note(f"Every client that reaches {host} can use this service: --token-file requires a token.", "yellow")
-    print_note(f"offaxis serves {bundle} at http://{host}:{port}  (Ctrl-C stops it)")
-    serve(server)
+    serve(server, lambda bound: print_note(f"offaxis serves {bundle} at http://{host}:{bound}  (Ctrl-C stops it)"))
 
 
 def _token(file: Path | None, given: str | None) -> str | None:

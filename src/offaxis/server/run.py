@@ -3,6 +3,8 @@
 import asyncio
 import ipaddress
 import logging
+import socket
+from collections.abc import Callable
 
 import h11
 import uvicorn
@@ -52,12 +54,24 @@ def make_server(
     return uvicorn.Server(config)
 
 
-def serve(server: uvicorn.Server) -> None:
+def serve(server: uvicorn.Server, announce: Callable[[int], None] = lambda _: None) -> None:
     """Serve until SIGTERM or SIGINT.
+
+    Args:
+        server: what ``make_server`` returned.
+        announce: called with the port once it is bound and requests are answered.
 
     Raises:
         ServerError: the port cannot be bound.
     """
+    start = server.startup
+
+    async def started(sockets: list[socket.socket] | None = None) -> None:
+        await start(sockets)
+        if server.started and server.servers:
+            announce(server.servers[0].sockets[0].getsockname()[1])
+
+    server.startup = started  # type: ignore[method-assign]
     try:
         server.run()
     except SystemExit as stop:  # uvicorn exits where it cannot bind

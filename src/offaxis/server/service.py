@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.deploy.model import Model, Prediction
 from offaxis.deploy.preprocessing import VectorInput
-from offaxis.errors import BadOutputsError, CalibrationError, DataError, MissingPackageError
+from offaxis.errors import DataError, MissingPackageError
 from offaxis.networks.classifier import Classifier
-from offaxis.server.batcher import Batcher, PredictionOrError
+from offaxis.server.batcher import Batcher
 from offaxis.server.body import Budget, Limits, overloaded
 
 P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -81,7 +80,6 @@ def _client() -> Any:
 
 TRACE = 400  # points of the drift chart
 BINS = 40
-NOT_FINITE = "Expected finite outputs of the network but for this image it gives no finite numbers."
 
 
 class Service:
@@ -98,7 +96,7 @@ class Service:
         self.takes_vectors = isinstance(model.preprocessing, VectorInput)
         self.metrics = Metrics()
         self.budget = Budget(self.limits)
-        self.batcher = Batcher(self._predict_batch, self.limits)
+        self.batcher = Batcher(self.model.predict_each, self.limits)
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
         self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decoder")
@@ -151,15 +149,6 @@ class Service:
         except DataError as error:
             return str(error)
 
-    def _predict_batch(self, pixels: Tensor) -> list[PredictionOrError]:
-        """Predict each image (N, c, h, w); one with outputs that are not finite gets a message, the others are not affected."""
-        try:
-            return list(self.model.predict_batch(pixels))
-        except (BadOutputsError, CalibrationError):
-            if len(pixels) == 1:
-                return [NOT_FINITE]
-            return [prediction for half in pixels.chunk(2) for prediction in self._predict_batch(half)]
-
     def close(self) -> None:
         """Stop the threads that decode."""
         self._decoders.shutdown(wait=False, cancel_futures=True)
@@ -176,6 +165,7 @@ class Service:
             "networks": sum(isinstance(part, Classifier) for part in model.network.modules()),
             "detector": model.detector.name,
             "alpha": calibration.alpha,
+            "confidence": calibration.confidence,
             "per_class": calibration.per_class,
             **_thresholds(model),
             "calibration": {

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offaxis.data.image_set import hash_batch
 from offaxis.deploy.bundle import load
+from offaxis.deploy.calibrating import unpack_hashes
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.rows import Row, bad_row, row_of
 from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name
-from offaxis.errors import DataError, MissingPackageError, OffaxisError
+from offaxis.errors import DataError, MissingPackageError
 
 AHEAD = 3  # batches that are decoded in advance
 Decoded = NDArray[Any] | str
@@ -30,6 +32,8 @@ def score_units(
     model: Model, work: Iterable[WorkUnit], batch: int = 64, workers: int | None = None
 ) -> Iterator[list[Row]]:
     """Yield the rows of every file in order, batch by batch; at most ``AHEAD`` batches are decoded in advance."""
+    seen = dict.fromkeys(unpack_hashes(model.used), "training")
+    seen |= dict.fromkeys(unpack_hashes(model.calibrated_on), "calibration")
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
         waiting: deque[tuple[tuple[ImageSource, ...], list[Future[Decoded]]]] = deque()
         try:
@@ -37,11 +41,23 @@ def score_units(
                 for items in batches(unit, batch):
                     waiting.append((items, [pool.submit(_decode, model, item) for item in items]))
                     if len(waiting) > AHEAD:
-                        yield _predict(model, *waiting.popleft())
+                        yield _scored(model, seen, *waiting.popleft())
             while waiting:
-                yield _predict(model, *waiting.popleft())
+                yield _scored(model, seen, *waiting.popleft())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _scored(
+    model: Model, seen: Mapping[bytes, str], items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]
+) -> list[Row]:
+    """Return the rows of a batch, which say of images that the model was trained or calibrated on that it was."""
+    rows = _predict(model, items, decoding)
+    for row, future in zip(rows, decoding, strict=True):
+        pixels = future.result()
+        if seen and not isinstance(pixels, str) and pixels.ndim == 3:
+            row["seen"] = seen.get(hash_batch(torch.tensor(pixels).unsqueeze(0))[0])
+    return rows
 
 
 def _decode(model: Model, item: ImageSource) -> Decoded:
@@ -62,15 +78,11 @@ def _takes_images(model: Model) -> bool:
 def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]) -> list[Row]:
     decoded = [future.result() for future in decoding]
     good = [pixels for pixels in decoded if not isinstance(pixels, str)]
-    try:
-        predictions = iter(model.predict_batch(torch.from_numpy(np.stack(good))) if good else [])
-    except OffaxisError as error:  # a network that gives NaN for one image of the batch
-        return [
-            bad_row(item.name, d if isinstance(d, str) else str(error)) for item, d in zip(items, decoded, strict=True)
-        ]
+    predictions = iter(model.predict_each(torch.from_numpy(np.stack(good))) if good else [])
+    results = [result if isinstance(result, str) else next(predictions) for result in decoded]
     return [
-        bad_row(item.name, result) if isinstance(result, str) else row_of(item.name, next(predictions))
-        for item, result in zip(items, decoded, strict=True)
+        bad_row(item.name, result) if isinstance(result, str) else row_of(item.name, result)
+        for item, result in zip(items, results, strict=True)
     ]
 
 
