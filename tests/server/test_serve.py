@@ -307,7 +307,7 @@ def test_an_image_without_finite_outputs_does_not_affect_the_others(model: Model
 
 def test_slow_and_vanishing_clients_do_not_delay_others(model: Model, world: World) -> None:
     limits = replace(Limits(), seconds_to_send=1.0, connections=60)
-    head = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
     with running(model, limits) as (address, _):
         port = int(address.rsplit(":", 1)[1])
         slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
@@ -362,7 +362,7 @@ def test_sigterm_finishes_open_requests(bundle: Path, world: World) -> None:
         data = png(world.test, 0)
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
             head = (
-                "POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+                "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
                 f"Content-Length: {len(data)}\r\nExpect: 100-continue\r\n\r\n"
             )
             connection.sendall(head.encode())

@@ -1,6 +1,7 @@
 """``offaxis score`` and ``offaxis serve``: a verdict for each of many images, as rows of a file or over HTTP."""
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,11 +93,16 @@ def serve_command(
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the bearer token that requests must carry (else OFFAXIS_TOKEN).")
     ] = None,
-    token: Annotated[str | None, typer.Option(envvar="OFFAXIS_TOKEN", hidden=True)] = None,
+    token: Annotated[str | None, typer.Option(hidden=True)] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name that the service is reached by, beside localhost; * for all. May be given again."),
+    ] = None,
     level: Annotated[float, typer.Option(help="Probability that the drift monitor ever raises a false alarm.")] = 0.01,
     max_body: Annotated[int, typer.Option(min=1, help="Megabytes of one request.")] = 16,
     max_images: Annotated[int, typer.Option(min=1, help="Images of one request.")] = 32,
     max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of one image.")] = 16_000_000,
+    max_request_pixels: Annotated[int, typer.Option(min=1, help="Pixels of all images of one request.")] = 128_000_000,
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered with 503.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Images that go through the network together.")] = 32,
     network: Network = None,
@@ -106,8 +112,9 @@ def serve_command(
     from offaxis.deploy.bundle import load
 
     try:
+        from offaxis.server.app import is_local
         from offaxis.server.body import Limits
-        from offaxis.server.run import is_local, make_server, serve
+        from offaxis.server.run import make_server, serve
     except ImportError as error:
         raise MissingPackageError(
             f"The service needs more packages ({error}): pip install 'offaxis[serve]'."
@@ -117,12 +124,16 @@ def serve_command(
         bodies_bytes=max(max_body * 2**20, Limits.bodies_bytes),
         images=max_images,
         pixels=max_pixels,
+        request_pixels=max(max_pixels, max_request_pixels),
+        all_pixels=max(max_pixels, 4 * max_request_pixels),
         queue=queue,
         batch=batch,
     )
     model = load(bundle, network).to(device)
     secret = _token(token_file, token)
-    server = make_server(model, host=host, port=port, token=secret, limits=limits, level=level)
+    server = make_server(
+        model, host=host, port=port, token=secret, limits=limits, level=level, allowed_hosts=allowed_host or ()
+    )
     if secret is None and not is_local(host):
         print_note(f"Every client that reaches {host} can use this service: --token-file requires a token.", "yellow")
     print_note(f"offaxis serves {bundle} at http://{host}:{port}  (Ctrl-C stops it)")
@@ -130,12 +141,13 @@ def serve_command(
 
 
 def _token(file: Path | None, given: str | None) -> str | None:
-    if file is None:
-        return given or None
+    given = os.environ.get("OFFAXIS_TOKEN") if given is None else given
+    if file is None and given is None:
+        return None
     try:
-        text = file.read_text(encoding="utf-8").strip()
+        text = (file.read_text(encoding="utf-8") if file is not None else given or "").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"Expected a token in {file} but it cannot be read ({error}).") from error
     if not text:
-        raise ArgumentError(f"Expected a token in {file} but it is empty.")
+        raise ArgumentError(f"Expected a token in {file or 'OFFAXIS_TOKEN'} but it is empty.")
     return text

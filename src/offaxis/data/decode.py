@@ -31,7 +31,15 @@ def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_
         DataError: not an image, damaged, truncated or too large.
     """
     called = name or (str(source) if isinstance(source, Path) else "the image")
-    image = _open(source, called, max_pixels)
+    return decode_opened(open_image(source, called, max_pixels), called)
+
+
+def decode_opened(image: Image.Image, called: str = "the image") -> Image.Image:
+    """Decode an image that ``open_image`` opened, as ``decode`` does.
+
+    Raises:
+        DataError: damaged or truncated; the message calls it ``called``.
+    """
     try:
         image.load()
         return eight_bits(image, called)
@@ -47,10 +55,15 @@ def size_of(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     Raises:
         DataError: not an image, or too large.
     """
-    return _open(path, str(path), max_pixels).size
+    return open_image(path, str(path), max_pixels).size
 
 
-def _open(source: Path | bytes, called: str, max_pixels: int) -> Image.Image:
+def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Read the header of an image: its size and mode are known, its pixels are not decoded yet.
+
+    Raises:
+        DataError: not an image, or too large.
+    """
     try:
         length = source.stat().st_size if isinstance(source, Path) else len(source)
         if length > MAX_BYTES:
@@ -86,7 +99,7 @@ def eight_bits(image: Image.Image, called: str = "the image") -> Image.Image:
             "save them with 8 bits."
         )
     if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
+        values = np.asarray(image)  # 16 or 32 bits a pixel, as they are stored
         if values.min() < 0 or values.max() > 65535:
             raise DataError(
                 f"Expected grey values that fit in 16 bits but {called} has values from {values.min()} to {values.max()}: "

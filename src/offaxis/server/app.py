@@ -1,9 +1,10 @@
 """The routes of the service, and the middleware around them: token, cross-site requests, request metrics."""
 
 import hmac
+import ipaddress
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,25 +25,39 @@ PAGE = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
-OPEN = frozenset({*PAGE, "/healthz"})
+HEALTH = frozenset({"/healthz"})
+OPEN = frozenset({*PAGE, *HEALTH})
 ROUTES = frozenset({*OPEN, "/v1/predict", "/v1/model", "/v1/drift", "/v1/drift/reset", "/metrics"})
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
 }
+EVERY_RESPONSE = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+CLOSE = (b"connection", b"close")
 log = logging.getLogger("offaxis.serve")
 
 
-def make_app(service: Service, token: str | None = None) -> FastAPI:
+def make_app(
+    service: Service,
+    token: str | None = None,
+    *,
+    allowed_hosts: Collection[str] = (),
+    closing: Callable[[], bool] = lambda: False,
+) -> FastAPI:
     """Make the ASGI application of a service.
 
     Args:
         service: model, queue and drift monitor.
         token: the expected ``Authorization: Bearer`` token; None for no check. The page and /healthz need none.
+        allowed_hosts: names in the Host header that are answered beside those of this machine; ``*`` for all. Without any,
+            names are checked only where no token is.
+        closing: tells whether the server is shutting down, so that connections are not kept open.
     """
+    check_hosts = "*" not in allowed_hosts and (token is None or bool(allowed_hosts))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -58,7 +74,13 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
         openapi_url="/openapi.json",
     )
     _add_errors(app)
-    app.add_middleware(Guard, metrics=service.metrics, routes=ROUTES, free=OPEN, token=token)
+    app.add_middleware(
+        Guard,
+        metrics=service.metrics,
+        token=token,
+        hosts=frozenset(name.lower() for name in allowed_hosts) if check_hosts else None,
+        closing=closing,
+    )
     _add_api(app, service)
     _add_page(app)
     return app
@@ -82,7 +104,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         `calibration.class_flag_rates` have an entry for each class, null where its calibration images are too few. Where
         they are not, it is the other way round.
         """
-        return service.describe()
+        return service.description
 
     @app.get("/v1/drift")
     async def drift() -> dict[str, Any]:
@@ -104,6 +126,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         """Report metrics in the text format of Prometheus."""
         service.metrics.queue.set(len(service.batcher.queue))
+        service.metrics.decoding.set(service.decoder.images)
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -138,9 +161,14 @@ def _add_errors(app: FastAPI) -> None:
     async def gone(_: Request, error: ClientDisconnect) -> Response:  # noqa: ARG001 - the handler's signature
         return Response(status_code=400)
 
-    @app.exception_handler(404)
-    async def unknown(_: Request, error: Exception) -> Response:  # noqa: ARG001 - the handler's signature
-        return JSONResponse({"error": "Not found: see /v1/model, POST /v1/predict and /v1/drift."}, 404)
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> Response:
+        reasons = {
+            404: "Not found: see /v1/model, POST /v1/predict and /v1/drift.",
+            405: f"Expected the method {(error.headers or {}).get('Allow', '')} for this path.",
+        }
+        reason = reasons.get(error.status_code, error.detail)
+        return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> Response:
@@ -152,21 +180,27 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
 
 
 class Guard:
-    """Check the token, refuse requests made by pages of other sites, and count requests, statuses and latency.
+    """Check host and token, refuse requests made by pages of other sites, and count requests, statuses and latency.
 
     Args:
         app: the application behind the guard.
         metrics: where requests are counted.
-        routes: paths that are counted under their own name; all others are "other".
-        free: paths that need no token.
         token: the expected ``Authorization: Bearer`` token; None for no check.
+        hosts: names in the Host header that are answered beside those of this machine; None for all.
+        closing: tells whether the server is shutting down.
     """
 
     def __init__(
-        self, app: ASGIApp, *, metrics: Metrics, routes: frozenset[str], free: frozenset[str], token: str | None
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        token: str | None,
+        hosts: frozenset[str] | None,
+        closing: Callable[[], bool],
     ) -> None:
-        self.app, self.metrics, self.routes, self.free = app, metrics, routes, free
-        self.expected = None if token is None else f"Bearer {token}".encode()
+        self.app, self.metrics, self.hosts, self.closing = app, metrics, hosts, closing
+        self.token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -179,32 +213,60 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                extra = (*EVERY_RESPONSE, CLOSE) if self.closing() else EVERY_RESPONSE
+                message["headers"] = [*message.get("headers", ()), *extra]
             await send(message)
 
-        headers = Headers(scope=scope)
-        answer: ASGIApp = self.app
-        if path not in self.free and not self._authorised(headers):
-            answer = JSONResponse({"error": "Expected a bearer token."}, 401, headers={"WWW-Authenticate": "Bearer"})
-        elif scope["method"] not in SAFE_METHODS and is_cross_site(headers):
-            answer = JSONResponse(
-                {
-                    "error": "Expected a request of the service's own page, or of a program, but this one was made by a page "
-                    "of another site. A proxy must forward the Host header."
-                },
-                403,
-            )
+        answer = self._refusal(scope, path, Headers(scope=scope)) or self.app
         try:
             await answer(scope, receive, send_and_note)
         finally:
-            route = path if path in self.routes else "other"
-            self.metrics.requests.labels(route, str(status)).inc()
-            self.metrics.latency.labels(route).observe(time.perf_counter() - began)
+            self.metrics.count_request(path if path in ROUTES else "other", status, time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope, path: str, headers: Headers) -> ASGIApp | None:
+        """Return the response to a request that must not be answered, or None."""
+        if self.hosts is not None and path not in HEALTH and not self._expects(scope, headers.get("host", "")):
+            error = (
+                f"Expected the Host header to name this machine but got {headers.get('host', '')[:100]!r}. A page of another "
+                "site may have sent this. Start the service with --allowed-host NAME to be reached by that name."
+            )
+            return JSONResponse({"error": error}, 421)
+        if path not in OPEN and not self._authorised(headers):
+            return JSONResponse({"error": "Expected a bearer token."}, 401, headers={"WWW-Authenticate": "Bearer"})
+        if scope["method"] not in SAFE_METHODS and is_cross_site(headers):
+            error = (
+                "Expected a request of the service's own page, or of a program, but this one was made by a page of another "
+                "site. A proxy must forward the Host header."
+            )
+            return JSONResponse({"error": error}, 403)
+        return None
+
+    def _expects(self, scope: Scope, host: str) -> bool:
+        """Return whether a Host header names this machine, the address that was connected to, or an allowed name."""
+        name = host_name(host)
+        assert self.hosts is not None
+        return is_local(name) or name in self.hosts or name == (scope.get("server") or ("",))[0]
 
     def _authorised(self, headers: Headers) -> bool:
         """Return whether the request carries the token; the comparison takes constant time."""
-        if self.expected is None:
+        if self.token is None:
             return True
-        return hmac.compare_digest(headers.get("authorization", "").encode("latin-1"), self.expected)
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self.token)
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header, without its port and without the brackets of an IPv6 address."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().rstrip(".")
+
+
+def is_local(host: str) -> bool:
+    """Return whether an address can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def is_cross_site(headers: Headers) -> bool:

@@ -23,6 +23,8 @@ class Limits:
         bodies_bytes: bytes of all requests that are being read or decoded; beyond it the answer is 503.
         images: images in one request.
         pixels: width x height of one image, checked before it is decoded.
+        request_pixels: the same, summed over the images of one request. A connection has one request at a time in work.
+        all_pixels: the same, over all requests that are being decoded; beyond it the answer is 503.
         seconds_to_send: time for a client to send its request, and to read the response.
         seconds_to_answer: time from the complete request to the response.
         queue: images that wait for the network; beyond it the answer is 503.
@@ -35,6 +37,8 @@ class Limits:
     bodies_bytes: int = 256 * 2**20
     images: int = 32
     pixels: int = 16_000_000
+    request_pixels: int = 128_000_000
+    all_pixels: int = 512_000_000
     seconds_to_send: float = 10.0
     seconds_to_answer: float = 30.0
     queue: int = 256
@@ -52,6 +56,11 @@ class Limits:
             raise ArgumentError(
                 f"Expected `bodies_bytes` to hold the body of one request but a request may have {self.body_bytes:,} bytes and "
                 f"all together {self.bodies_bytes:,}. Raise `bodies_bytes`, or lower `body_bytes`."
+            )
+        if not self.pixels <= self.request_pixels <= self.all_pixels:
+            raise ArgumentError(
+                f"Expected room for the pixels of an image in a request, and for those of a request among all, but got "
+                f"{self.pixels:,} for an image, {self.request_pixels:,} for a request and {self.all_pixels:,} for all."
             )
 
 
@@ -72,6 +81,13 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
 def overloaded(retry_after: int) -> Refusal:
     """Return the 503 of a service at capacity."""
     return Refusal(503, "The service is at capacity: try again in a moment.", retry_after)
+
+
+def too_many_pixels(limits: Limits) -> Refusal:
+    """Return the 413 of a request whose images are too large together."""
+    return Refusal(
+        413, f"The images of a request may have {limits.request_pixels:,} pixels together: send fewer, or smaller ones."
+    )
 
 
 RAW = ("image/", "application/octet-stream")

@@ -1,18 +1,25 @@
 """The service as a process: sockets, time limits for clients, and a graceful shutdown."""
 
 import asyncio
-import ipaddress
+import importlib
+import importlib.util
 import logging
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from offaxis.deploy.model import Model
 from offaxis.errors import ServerError
 from offaxis.server.app import make_app
 from offaxis.server.body import Limits
 from offaxis.server.service import Service
+
+MAX_HEAD_BYTES = 64 * 1024  # of what is not body: request line, headers, trailers, and the framing of chunks
+MAX_PIPELINED = 64  # requests that a client sends without waiting for responses
+log = logging.getLogger("offaxis.serve")
 
 
 def make_server(
@@ -23,6 +30,8 @@ def make_server(
     token: str | None = None,
     limits: Limits | None = None,
     level: float = 0.01,
+    allowed_hosts: Collection[str] = (),
+    http: str = "auto",
 ) -> uvicorn.Server:
     """Make a server for a model; ``serve`` runs it until SIGTERM or SIGINT and then finishes the open requests.
 
@@ -33,23 +42,76 @@ def make_server(
         token: the bearer token that requests must carry; None for no check.
         limits: sizes and times; None for the defaults.
         level: the probability that the drift monitor ever alarms on an ID stream.
+        allowed_hosts: names in the Host header that are answered beside those of this machine; see ``make_app``.
+        http: the parser of requests: ``"httptools"``, ``"h11"``, or ``"auto"`` for the first where it is installed.
     """
-    limits = limits or Limits()
-    app = make_app(Service(model, limits, level), token)
+    limits, backlog = within_file_limit(limits or Limits())
+    app = make_app(
+        Service(model, limits, level), token, allowed_hosts=allowed_hosts, closing=lambda: server.should_exit
+    )
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=_protocol(limits),
+        http=_protocol(limits, http),
+        loop="auto",
         ws="none",
         lifespan="on",
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,
+        backlog=backlog,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=round(limits.seconds_to_send + limits.seconds_to_answer),
     )
-    return uvicorn.Server(config)
+    server = LoggedOnceServer(config)
+    return server
+
+
+class LoggedOnceServer(uvicorn.Server):
+    """A server that reports once, in one line, that no more files can be opened."""
+
+    _reported = False
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        """Listen, and take the reports of the event loop."""
+        asyncio.get_running_loop().set_exception_handler(self._report)
+        await super().startup(sockets)
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), OSError) or "accept" not in str(context.get("message")):
+            loop.default_exception_handler(context)
+        elif not self._reported:
+            self._reported = True
+            log.error("a connection could not be accepted (%s); this is reported once", context["exception"])
+
+
+def within_file_limit(limits: Limits) -> tuple[Limits, int]:
+    """Return limits whose connections fit into the files that this process may open, and a length for the backlog.
+
+    The soft limit of the process is raised as far as the hard one allows. A quarter is kept free for connections that are
+    accepted together before the first of them can be closed.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return limits, 2048
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * limits.connections + 100
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    free = wanted if soft == resource.RLIM_INFINITY else soft - _open_files()
+    connections = max(1, min(limits.connections, 3 * free // 4))
+    if connections < limits.connections:
+        log.warning("the file limit (ulimit -n %d) leaves room for %d connections", soft, connections)
+    return replace(limits, connections=connections), max(1, min(2048, free - connections - 4))
+
+
+def _open_files() -> int:
+    """Count the open files of this process, with some that the server opens later."""
+    folder = Path("/proc/self/fd")
+    return (len(list(folder.iterdir())) if folder.is_dir() else 16) + 4
 
 
 def serve(server: uvicorn.Server) -> None:
@@ -68,26 +130,21 @@ def serve(server: uvicorn.Server) -> None:
             ) from stop
 
 
-def is_local(host: str) -> bool:
-    """Return whether an address can be reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _protocol(limits: Limits) -> type[H11Protocol]:
-    """Return uvicorn's protocol with two limits that it lacks: on connections, and on the time a client may take.
+def _protocol(limits: Limits, http: str) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with limits that it lacks: on connections, on the time a client may take, and on heads.
 
     The time limit holds for the rest of a request's head, for the rest of a body whose request is answered already, and for
     reading the response.
     """
+    fast = importlib.util.find_spec("httptools") is not None if http == "auto" else http == "httptools"
+    module, name = ("httptools_impl", "HttpToolsProtocol") if fast else ("h11_impl", "H11Protocol")
+    base: Any = getattr(importlib.import_module(f"uvicorn.protocols.http.{module}"), name)
 
-    class LimitedProtocol(H11Protocol):
+    class LimitedProtocol(base):  # type: ignore[misc]
         _head_timer: asyncio.TimerHandle | None = None
         _read_timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             transport.set_write_buffer_limits(high=0)  # writing pauses as soon as the client does not keep up
             if len(self.connections) > limits.connections:
@@ -120,8 +177,7 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
 
         def _idle(self) -> bool:
             """Return whether no request is in progress."""
-            answered = self.cycle is not None and self.cycle.response_complete
-            return answered or self.conn.their_state is h11.IDLE
+            return self.cycle is None or self.cycle.response_complete
 
         def _start_head_timer(self) -> None:
             if self._head_timer is None:
@@ -132,4 +188,34 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
             if self._idle() and not self.transport.is_closing():
                 self.transport.close()
 
-    return LimitedProtocol
+    class BoundedHeads(LimitedProtocol):
+        """Of httptools, which itself takes heads and trailers of any length and any number of requests; h11 does not."""
+
+        _head_bytes = _body_bytes = 0
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            if len(self.pipeline) > MAX_PIPELINED:
+                self.transport.abort()
+                raise ConnectionError("too many requests on one connection")  # the parser stops here
+
+        def send_400_response(self, message: str) -> None:
+            if not self.transport.is_closing():
+                super().send_400_response(message)
+
+        def data_received(self, data: bytes) -> None:
+            self._head_bytes += len(data)
+            super().data_received(data)
+            if self._head_bytes > MAX_HEAD_BYTES + self._body_bytes // 4:
+                self.send_400_response("The head of the request is too long.")
+
+        def on_body(self, body: bytes) -> None:
+            self._head_bytes -= len(body)
+            self._body_bytes += len(body)
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            self._head_bytes = self._body_bytes = 0
+
+    return BoundedHeads if fast else LimitedProtocol

@@ -5,21 +5,19 @@ import importlib
 import os
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.deploy.model import Model, Prediction
-from offaxis.errors import BadOutputsError, CalibrationError, DataError, MissingPackageError
+from offaxis.errors import BadOutputsError, CalibrationError, MissingPackageError
 from offaxis.networks.classifier import Classifier
-from offaxis.server.batcher import Batcher, PredictionOrError
+from offaxis.server.batcher import Batcher, FairDecoder, PredictionOrError
 from offaxis.server.body import Budget, Limits, overloaded
 
 P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -48,10 +46,16 @@ class Metrics:
         self.p_values = client.Histogram("offaxis_p_value", "P-values of the images.", buckets=P_VALUES, **registry)
         self.bad = client.Counter("offaxis_bad_images", "Images that could not be read or predicted.", **registry)
         self.queue = client.Gauge("offaxis_queue_images", "Images that wait for the network.", **registry)
+        self.decoding = client.Gauge("offaxis_decoding_images", "Images that are being decoded.", **registry)
         self.wealth = client.Gauge("offaxis_drift_log10_wealth", "log10 of the drift monitor's martingale.", **registry)
         self.alarm = client.Gauge(
             "offaxis_drift_alarm", "1 once the stream has left the training distribution.", **registry
         )
+
+    def count_request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request by route and status, with its latency."""
+        self.requests.labels(route, str(status)).inc()
+        self.latency.labels(route).observe(seconds)
 
     def count(self, prediction: Prediction) -> None:
         """Count the verdict and the p-value of one image."""
@@ -99,8 +103,8 @@ class Service:
         self.batcher = Batcher(self._predict_batch, self.limits)
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
-        self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decoder")
-        self._decoding = 0
+        self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
+        self.description = self.describe()  # here, as it takes a second at its first time
 
     async def predict(self, images: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
         """Return a record for each (name, bytes) of a request: the prediction for the image, or the error.
@@ -110,7 +114,7 @@ class Service:
         """
         try:
             async with asyncio.timeout(self.limits.seconds_to_answer):
-                decoded = await self._decode(images)
+                decoded = await self.decoder.decode([data for _, data in images], self.model.preprocessing)
                 good = [pixels for pixels in decoded if not isinstance(pixels, str)]
                 predictions = iter(await self.batcher.predict(good) if good else [])
         except TimeoutError:
@@ -130,25 +134,6 @@ class Service:
         self.metrics.set_drift(drift)
         return records
 
-    async def _decode(self, images: Sequence[tuple[str, bytes]]) -> list[NDArray[np.uint8] | str]:
-        """Decode each image to pixels (c, h, w) or to an error message, in a few threads."""
-        if self._decoding + len(images) > self.limits.queue:
-            raise overloaded(self.limits.retry_after)
-        self._decoding += len(images)
-        loop = asyncio.get_running_loop()
-        try:
-            return list(
-                await asyncio.gather(*(loop.run_in_executor(self._decoders, self._pixels, d) for _, d in images))
-            )
-        finally:
-            self._decoding -= len(images)
-
-    def _pixels(self, data: bytes) -> NDArray[np.uint8] | str:
-        try:
-            return self.model.preprocessing.pixels(data, "the image", self.limits.pixels)
-        except DataError as error:
-            return str(error)
-
     def _predict_batch(self, pixels: Tensor) -> list[PredictionOrError]:
         """Predict each image (N, c, h, w); one with outputs that are not finite gets a message, the others are not affected."""
         try:
@@ -160,7 +145,7 @@ class Service:
 
     def close(self) -> None:
         """Stop the threads that decode."""
-        self._decoders.shutdown(wait=False, cancel_futures=True)
+        self.decoder.close()
 
     def describe(self) -> dict[str, Any]:
         """Return the response of /v1/model."""
