@@ -1,16 +1,19 @@
-"""Atomic writing of files, and digests of values."""
+"""Atomic writing of files, digests of values, and Python files of the user's."""
 
 import errno
 import hashlib
+import importlib.util
 import json
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from offaxis.errors import StorageError
+from offaxis.errors import ArgumentError, OffaxisError, StorageError
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 """What writing to an open file fails with; such an error names no file."""
@@ -57,6 +60,36 @@ def write_text(path: Path, text: str) -> None:
 def digest(values: Any) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of a JSON-serialisable value."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def running_python(file: Path, purpose: str) -> Iterator[ModuleType]:
+    """Run a Python file of the user's and yield it as a module; inside the block, modules beside it can be imported.
+
+    Args:
+        file: the Python file.
+        purpose: what it is needed for, a noun such as ``"network"``, for messages.
+
+    Raises:
+        ArgumentError: there is no such file, or it or the block fails with an error that is not one of this package.
+    """
+    if not file.is_file():
+        raise ArgumentError(f"Expected a Python file that makes a {purpose} but {file} is not there.")
+    spec = importlib.util.spec_from_file_location(f"offaxis_{purpose}_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    except OffaxisError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"{file} could not make the {purpose}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(folder)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Detectors by name: own ones registered, entry points, texts with arguments, and what a file says of its class."""
 
+import os
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -291,3 +292,64 @@ def test_detectors_that_a_network_cannot_feed_are_left_out_with_a_reason(toy: To
     able, unable = compatible_detectors(detectors, network_of("ensemble"), toy.images[:2])
     assert [one.name for one in able] == ["cosine"]
     assert set(unable) == {"margin", "knn"}
+
+
+# classes of Python files ----------------------------------------------------------------------------------------------
+
+OWN = """
+from offaxis import Detector
+
+class Gap(Detector):
+    name = "gap"
+    tunable = ("power",)
+
+    def __init__(self, power=1.0):
+        super().__init__()
+        self.power = power
+
+    def forward(self, outputs):
+        best = outputs.logits.topk(2, 1).values
+        return (best[:, 1] - best[:, 0]) * self.power
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    return file
+
+
+@pytest.mark.parametrize("ending", ["", ":Gap", ":power=2", ":Gap:power=2"])
+def test_a_class_of_a_file_is_a_detector_by_name(own_file: Path, network_of: NetworkOf, ending: str) -> None:
+    made = make_detector(f"{own_file}{ending}", network_of("linear"))
+    assert made.name == "gap"
+    assert made.arguments == {"power": 2 if "power" in ending else 1.0}
+    again = make_detector(f"{own_file}:Gap", network_of("linear"))
+    assert type(again) is type(made)  # the file runs once
+    assert describe_detector(made)["class"] == "offaxis_detector_own:Gap"
+    assert make_detector("gap:power=3", network_of("linear")).arguments == {"power": 3}
+
+
+def test_a_file_that_was_changed_is_read_again(own_file: Path, network_of: NetworkOf) -> None:
+    first = make_detector(f"{own_file}:Gap", network_of("linear"))
+    own_file.write_text(OWN.replace("* self.power", "- self.power"))
+    os.utime(own_file, ns=(1, 1))
+    assert type(make_detector(f"{own_file}:Gap", network_of("linear"))) is not type(first)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("absent.py:Gap", "is not there"),
+        ("own.py:Other", "it has Gap"),
+        ("own.py:Gap:colour=3", "does not take"),
+        ("empty.py", "it has none"),
+        ("broken.py:Gap", "ZeroDivisionError"),
+    ],
+)
+def test_a_file_without_such_a_detector_is_refused(own_file: Path, network_of: NetworkOf, text: str, said: str) -> None:
+    (own_file.parent / "empty.py").write_text("")
+    (own_file.parent / "broken.py").write_text("1 / 0")
+    with pytest.raises(ArgumentError, match=said):
+        make_detector(str(own_file.parent / text), network_of("linear"))

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from offaxis import CosineHead, attach
-from offaxis.errors import AttachError, HeadError
+from offaxis.errors import ArgumentError, AttachError, HeadError
 
 
 class Plain(nn.Module):
@@ -62,6 +62,50 @@ def test_the_output_layer_is_found_by_what_feeds_the_output() -> None:
     assert torch.equal(classifier.features(IMAGES), seen[0])
     classifier.head.load_state_dict(old.state_dict())
     assert torch.equal(classifier(IMAGES), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_kept_layer_is_shared_and_the_network_stays_as_it_was(bias: bool, training: bool) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12), nn.Sequential(nn.ReLU(), nn.Linear(12, 5, bias=bias)))
+    model.train(training)
+    layer = model.get_submodule("2.1")
+    assert isinstance(layer, nn.Linear)
+    drawn = torch.get_rng_state()
+    kept = attach(model, "keep")
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert kept.training is training
+    assert kept.head.weight is layer.weight
+    assert kept.head.bias is layer.bias
+    assert torch.equal(kept(IMAGES), model(IMAGES))
+    assert kept.outputs(IMAGES).features.shape == (4, 12)
+    assert model.get_submodule("2.1") is layer  # the model itself was not changed
+    assert {id(p) for p in kept.parameters()} == {id(p) for p in model.parameters()}
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    assert torch.equal(kept.eval()(IMAGES), model.eval()(IMAGES))
+
+
+def test_a_kept_layer_takes_its_number_of_classes_and_must_be_plainly_linear() -> None:
+    with pytest.raises(ArgumentError, match=r"the 5 classes of the output layer that is kept but got num_classes=3"):
+        attach(Plain(), "keep", 3)
+    normalised = Plain()
+    nn.utils.parametrizations.weight_norm(normalised.b)
+    with pytest.raises(AttachError, match="remove_parametrizations"):
+        attach(normalised, "keep", layer="b")
+
+    class Doubled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    class Renamed(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, self.weight, self.bias)
+
+    with pytest.raises(AttachError, match="a Doubled computes something else"):
+        attach(nn.Sequential(nn.Flatten(), Doubled(12, 5)), "keep")
+    model = nn.Sequential(nn.Flatten(), Renamed(12, 5))
+    assert torch.equal(attach(model, "keep")(IMAGES), model(IMAGES))
 
 
 def test_classes_and_head_can_be_chosen() -> None:

@@ -116,6 +116,30 @@ def test_features_arrive_bit_for_bit(make: Any, name: str, training: bool) -> No
 
 
 @pytest.mark.parametrize(("make", "name"), CASES)
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_kept_logits_are_equal_bit_for_bit(make: Any, name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    model = make(name).train(training)
+    images = torch.rand(2, 3, 224, 224)
+    (layer,) = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == 13]
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    torch.manual_seed(1)  # for dropout and stochastic depth
+    old = model(images)
+    model.load_state_dict(before)  # running statistics moved in train mode
+    kept = attach(model, "keep")
+    torch.manual_seed(1)
+    out = kept.outputs(images)
+    assert torch.equal(out.logits, getattr(old, "logits", old))
+    assert kept.head.weight is layer.weight
+    assert out.features.shape == (2, layer.in_features)
+    assert {id(p) for p in kept.parameters()} == {id(p) for p in model.parameters()}
+    model.load_state_dict(before)
+    torch.manual_seed(1)
+    again = model(images)  # it works as before
+    assert torch.equal(getattr(again, "logits", again), out.logits)
+
+
+@pytest.mark.parametrize(("make", "name"), CASES)
 def test_a_cosine_head_with_other_classes_trains(make: Any, name: str) -> None:
     torch.manual_seed(0)
     classifier = attach(make(name), "cosine", num_classes=4)

@@ -38,7 +38,7 @@ from offaxis.detectors import (
 )
 from offaxis.detectors.pytorch_ood_table import TABLE, Feed
 from offaxis.heads import make_head
-from offaxis.networks import densenet_bc, wide_resnet
+from offaxis.networks import densenet_bc, resnet_cifar, wide_resnet
 from offaxis.networks import inference as running
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
@@ -47,6 +47,7 @@ from offaxis.networks.inference import to_network
 NETWORKS: dict[str, Callable[..., Classifier]] = {
     "wide ResNet": lambda **kw: wide_resnet(10, 1, **kw),
     "DenseNet": lambda **kw: densenet_bc(10, 6, **kw),
+    "ResNet": lambda **kw: resnet_cifar(8, **kw),
 }
 DETECTORS: list[tuple[Detector, str]] = [
     (Cosine(), "cosine"),

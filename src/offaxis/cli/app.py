@@ -106,6 +106,10 @@ Network = Annotated[
     str | None,
     typer.Option(help="file.py:function that makes the network, where the run or bundle holds only its weights."),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option(help="A file of weights for a network that is named: safetensors, or a state dictionary of PyTorch."),
+]
 
 
 def choice(option: str, value: str, names: tuple[str, ...]) -> Any:

@@ -46,7 +46,8 @@ def bundle_command(
     detector: Annotated[
         str | None,
         typer.Option(
-            help="The detector, with arguments as in knn:k=10.", show_default="cosine, cosine-ensemble or leave-out"
+            help="The detector, with arguments as in knn:k=10, or file.py:Class.",
+            show_default="cosine, cosine-ensemble or leave-out",
         ),
     ] = None,
     alpha: Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")] = 0.05,

@@ -14,6 +14,7 @@ from offaxis.cli.app import (
     Device,
     Network,
     Quiet,
+    Weights,
     app,
     choice,
     command_words,
@@ -39,7 +40,9 @@ def evaluate_command(
     networks: Annotated[
         list[str],
         typer.Argument(
-            help="Folders of training runs, bundles, or file.py:function that returns a Classifier.", metavar="RUN..."
+            help="Folders of training runs, bundles, names such as resnet18-32 (with --weights), or file.py:function that "
+            "returns a Classifier.",
+            metavar="RUN...",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The results store; what is in it already is not computed again.")],
@@ -51,7 +54,9 @@ def evaluate_command(
     ] = "here",
     detectors: Annotated[
         str,
-        typer.Option(help="Detectors with commas: names, arguments as in knn:k=10, or native, pytorch-ood, all."),
+        typer.Option(
+            help="Detectors with commas: names, arguments as in knn:k=10, file.py:Class, or native, pytorch-ood, all."
+        ),
     ] = "native",
     protocol: Annotated[
         str, typer.Option(help=f"How detectors are tuned: {', '.join(get_args(ProtocolName))}.")
@@ -64,6 +69,7 @@ def evaluate_command(
         typer.Option("--as", help="The networks: each by itself (single), or as one: ensemble, paired, leave-out."),
     ] = "single",
     network: Network = None,
+    weights: Weights = None,
     label: Annotated[
         str | None, typer.Option(help="What tables call the networks.", show_default="network and head")
     ] = None,
@@ -86,6 +92,7 @@ def evaluate_command(
     run = EvaluationRun(
         networks=tuple(networks),
         network=network,
+        weights=weights,
         id=id,
         ood=_parts(ood),
         detectors=_parts(detectors),

@@ -30,8 +30,8 @@ def train_command(
     network: Annotated[
         str,
         typer.Option(
-            help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH (-half halves the maps at once), timm:NAME, torchvision:NAME, "
-            "transformers:FOLDER or file.py:function."
+            help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH (-half halves the maps at once), resnet18-32, resnet20-cifar, "
+            "timm:NAME, torchvision:NAME, transformers:FOLDER or file.py:function."
         ),
     ] = "wrn-10-4-half",
     head: Annotated[str, typer.Option(help=f"Output layer: {', '.join(HEAD_NAMES)}.")] = "cosine",

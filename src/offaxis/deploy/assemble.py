@@ -12,7 +12,7 @@ from offaxis.deploy.model import Model
 from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_network
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector, default_detector, make_detector
-from offaxis.detectors.registry import find_detector
+from offaxis.detectors.registry import find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def make_model(
         calibrate: ID images that no network has seen: a name of the catalogue (its test images), a folder or an archive.
         kind: how the networks are combined: ``"single"``, ``"ensemble"``, ``"paired"`` (the first predicts the class, the
             second gives the detection score) or ``"leave-out"``.
-        detector: a name, perhaps with arguments as in ``knn:k=10``; None for the default of such networks.
+        detector: a name, perhaps with arguments as in ``knn:k=10``, or ``file.py:Class``; None for the
+            default of such networks.
         alpha: the share of new ID images that may be flagged.
         per_class: whether verdicts are to hold for each predicted class.
         trained_on: the training images, where the networks do not name a set of the catalogue.
@@ -56,7 +57,7 @@ def make_model(
         ArgumentError, BundleError, RunError, DataError, CalibrationError, DetectorError: the parts do not fit together.
     """
     if detector is not None:
-        find_detector(detector.partition(":")[0])  # before anything is read
+        find_detector(parse_detector(detector)[0])  # before anything is read
     members = [open_network(network, device=device) for network in networks]
     network = combine(members, kind)
     _chosen(detector, network).check_network(network.network)

@@ -1,10 +1,8 @@
 """Build networks from names, third-party libraries and Python files, with weights from a local file."""
 
-import importlib.util
 import inspect
 import json
 import pickle
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from offaxis.data import Normalise
-from offaxis.errors import ArgumentError, BundleError, CheckpointError, OffaxisError
+from offaxis.errors import ArgumentError, BundleError, CheckpointError
+from offaxis.files import running_python
 from offaxis.heads import HeadLike
 from offaxis.networks import by_name, third_party
 from offaxis.networks.attach import attach
 from offaxis.networks.classifier import Classifier
+from offaxis.networks.resnet import OUTPUT_LAYERS, from_published, is_published, published_classes
 from offaxis.training.checkpoint import read_tensors, restore
 
 LIBRARIES = ("timm", "torchvision", "transformers")
@@ -55,16 +55,37 @@ class BuildOptions:
             )
 
 
-def build_named(name: str, options: BuildOptions) -> Classifier:
-    """Build a network of offaxis.networks from its short name."""
-    if options.num_classes is None:
+PUBLISHED_NORMALISE = {
+    ("resnet_cifar", 10): Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ("resnet18_32", 10): Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ("resnet18_32", 100): Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+}
+"""The normalisation that published weights were trained with: by the function of offaxis.networks and the classes."""
+
+
+def build_named(name: str, options: BuildOptions) -> tuple[Classifier, Normalise | None]:
+    """Build a network of offaxis.networks from its short name.
+
+    Published weights (with the names of ``offaxis.networks.resnet``) bring their output layer and its number of classes; the
+    head is then linear unless another is named.
+
+    Returns:
+        The classifier; its normalisation where published weights have a known one.
+    """
+    make, num_classes, head = by_name(name), options.num_classes, options.head
+    weights = None if options.weights is None else read_weights(options.weights)
+    published = weights is not None and is_published(weights)
+    function = getattr(make, "func", make).__name__
+    if weights is not None and published and (found := published_classes(function, weights)) is not None:
+        num_classes, head = num_classes or found, "linear" if head in (None, "keep") else head
+    if num_classes is None:
         raise ArgumentError(f"Expected the number of classes of {name}: open_network({name!r}, num_classes=10).")
-    classifier = by_name(name)(
-        num_classes=options.num_classes, head=options.head or "cosine", in_channels=options.in_channels or 3
-    )
-    if options.weights is not None:
-        restore(classifier, read_weights(options.weights), Path(options.weights))
-    return classifier
+    classifier = make(num_classes=num_classes, head=head or "cosine", in_channels=options.in_channels or 3)
+    if weights is None:
+        return classifier, None
+    known = published and function in OUTPUT_LAYERS
+    restore(classifier, from_published(classifier, weights) if known else weights, Path(str(options.weights)))
+    return classifier, PUBLISHED_NORMALISE.get((function, num_classes)) if known else None
 
 
 def build_third_party(
@@ -177,16 +198,8 @@ def call_function(file: Path, name: str, options: BuildOptions) -> Any:
     Raises:
         ArgumentError: there is no such file or function, or it fails.
     """
-    if not file.is_file():
-        raise ArgumentError(f"Expected a Python file that makes a network but {file} is not there.")
-    spec = importlib.util.spec_from_file_location(f"offaxis_network_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     passed = {key: value for key, value in options.given.items() if key != "weights"}
-    sys.path.insert(0, str(file.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
+    with running_python(file, "network") as module:
         function = _find_function(file, module, name)
         unknown = passed.keys() - inspect.signature(function).parameters.keys()
         if unknown:
@@ -194,12 +207,6 @@ def call_function(file: Path, name: str, options: BuildOptions) -> Any:
                 f"Expected no {', '.join(sorted(unknown))}: the function {function.__name__} of {file} does not take it."
             )
         return function(**passed)
-    except OffaxisError:
-        raise
-    except Exception as error:
-        raise ArgumentError(f"{file} could not make the network: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(file.resolve().parent))
 
 
 def _find_function(file: Path, module: Any, name: str) -> Callable[..., Any]:

@@ -133,6 +133,10 @@ def make_label(
 
 def short_name(network: Mapping[str, Any]) -> str:
     """Return the name that ``offaxis.networks.by_name`` takes for a network's description: ``wrn-10-2-half``."""
+    if network["name"] == "resnet18_32":
+        return "resnet18-32"
+    if network["name"] == "resnet_cifar":
+        return f"resnet{network['depth']}-cifar"
     kind, second = ("wrn", "width") if network["name"] == "wide_resnet" else ("densenet", "growth")
     return f"{kind}-{network['depth']}-{network[second]}" + ("-half" if network["stem_stride"] == 2 else "")
 

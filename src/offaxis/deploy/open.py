@@ -68,7 +68,8 @@ def open_network(
     Args:
         source: one of
 
-            - a name of offaxis.networks: ``wrn-28-10``, ``densenet-100-12`` (with ``num_classes``);
+            - a name of offaxis.networks: ``wrn-28-10``, ``densenet-100-12`` (with ``num_classes``); ``resnet18-32``,
+              ``resnet20-cifar``, ``resnet56-cifar``, which also read published weights, output layer included;
             - ``timm:NAME``, ``torchvision:NAME`` (fresh weights unless ``weights`` is given), ``transformers:FOLDER`` (a
               local folder that ``save_pretrained`` wrote, with its weights); their output layer is replaced by ``head``;
             - ``file.py:function``, or ``file.py`` with one function or one that is called ``network``: it returns a
@@ -165,10 +166,12 @@ def _open_path(text: str, options: BuildOptions) -> EvaluatedNetwork:
         options.refuse(f"the training run {text}")
         return _open_trained(load_run(path))
     if _is_name(text):
-        return EvaluatedNetwork(network=build_named(text, options), origin=text)
+        classifier, normalise = build_named(text, options)
+        return EvaluatedNetwork(network=classifier, normalise=normalise, origin=text)
     raise ArgumentError(
-        "Expected a network by name (wrn-28-10, densenet-100-12, timm:NAME, torchvision:NAME, transformers:FOLDER), the folder "
-        f"of a training run, a bundle (x.oax) or a Python file (file.py or file.py:function) but got {text}, which is "
+        "Expected a network by name (wrn-28-10, densenet-100-12, resnet18-32, timm:NAME, torchvision:NAME, "
+        "transformers:FOLDER), the folder of a training run, a bundle (x.oax) or a Python file (file.py or file.py:function) "
+        f"but got {text}, which is "
         f"{'none of these' if path.exists() else 'not there'}."
     )
 

@@ -60,10 +60,10 @@ class HeadCopy(Fitted):
                 f"{type(head).__name__}. Use a detector that reads logits or features alone."
             )
         weight = at_least_float32(head.weight.detach()).clone()
+        self.bias = weight.new_zeros(len(weight))
         if isinstance(head, CosineHead):
             weight = F.normalize(weight, dim=1, eps=EPS)
-            self.bias = weight.new_zeros(len(weight))
-        else:
+        elif head.bias is not None:
             self.bias = head.bias.detach().to(weight.dtype).clone()
         self.weight = weight
         # Lengths to this power: 1 divides by them, 0 does not.

@@ -32,7 +32,7 @@ from offaxis.detectors.pytorch_ood_table import TABLE
 from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
 from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
-from offaxis.files import replacing
+from offaxis.files import replacing, running_python
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
 from offaxis.networks.inference import Network
 
@@ -128,7 +128,7 @@ def find_detector(name: str) -> Callable[..., Detector]:
         offered = [entry.name for entry in entry_points(group=ENTRY_POINTS)]
         raise ArgumentError(
             f"Expected a detector out of {', '.join(dict.fromkeys([*NATIVE, *own, *offered]))}, pytorch-ood-... or "
-            f"{', '.join(FAMILIES)} but got {name!r}. A detector of your own is known after "
+            f"{', '.join(FAMILIES)} but got {name!r}. A detector of your own is named as file.py:Class, or by its name after "
             "offaxis.register_detector(Class)."
         )
     return DETECTORS[name]
@@ -157,6 +157,41 @@ def _register_entry(entry: EntryPoint) -> None:
     register_detector(kind)
 
 
+def register_file(text: str) -> str:
+    """Register the detector class of a Python file, ``file.py:Class``, and return its name.
+
+    A file is run once, and again after it was changed.
+
+    Args:
+        text: the file and the class; ``file.py`` alone where it defines one detector.
+
+    Raises:
+        ArgumentError: there is no such file or class, the file fails, or the class cannot be registered.
+    """
+    path, _, wanted = text.rpartition(":") if not text.endswith(".py") else (text, "", "")
+    file = Path(path).expanduser()
+    changed = file.stat().st_mtime_ns if file.is_file() else 0
+    key = (file.resolve(), changed)
+    if key not in _FILES:
+        with running_python(file, "detector") as module:
+            _FILES[key] = {
+                name: kind
+                for name, kind in inspect.getmembers(module, inspect.isclass)
+                if issubclass(kind, Detector) and kind.__module__ == module.__name__
+            }
+    own = _FILES[key]
+    chosen = wanted or (next(iter(own)) if len(own) == 1 else "")
+    if chosen not in own:
+        raise ArgumentError(
+            f"Expected a subclass of offaxis.Detector in {file} but it has {', '.join(own) or 'none'}: name one as "
+            f"{file}:CLASS."
+        )
+    return register_detector(own[chosen]).name
+
+
+_FILES: dict[tuple[Path, int], dict[str, type[Detector]]] = {}
+
+
 def is_pytorch_ood(name: str) -> bool:
     """Return whether a name of DETECTORS is one of pytorch-ood's."""
     return isinstance(DETECTORS[name], partial)
@@ -176,14 +211,15 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
 
     Args:
         text: a name of DETECTORS, perhaps with arguments as in ``"knn:k=10"`` or ``"odin:temperature=1:eps=0.002"``;
-            those of pytorch-ood's detectors are its own constructors', as in ``"pytorch-ood-knn:k=10"``.
+            those of pytorch-ood's detectors are its own constructors', as in ``"pytorch-ood-knn:k=10"``. Or a class of a
+            Python file, ``"file.py:Class"``, which is registered, perhaps with arguments too, ``"file.py:Class:k=10"``.
         network: the network whose images it will score.
         std: what each channel is divided by in normalisation, for detectors that perturb images; None where unknown.
 
     Raises:
         ArgumentError: no detector has that name, or it does not take these arguments.
     """
-    name, *parts = text.split(":")
+    name, parts = parse_detector(text)
     construct = find_detector(name)
     given: dict[str, Any] = {}
     for part in parts:
@@ -202,6 +238,19 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
         return construct(**{**arguments_for(options, network, std), **given})
     except TypeError as error:
         raise ArgumentError(f"The detector {name} does not take these arguments: {text!r} ({error}).") from None
+
+
+def parse_detector(text: str) -> tuple[str, list[str]]:
+    """Return the name of the detector that a text names, and its arguments; a Python file's class is registered.
+
+    Args:
+        text: as in ``make_detector``.
+    """
+    file = re.fullmatch(r"(.+?\.py(?::[A-Za-z_]\w*(?=:|$))?)(?::(.*))?", text, re.DOTALL)
+    if file is not None:
+        return register_file(file[1]), file[2].split(":") if file[2] else []
+    name, *parts = text.split(":")
+    return name, parts
 
 
 def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:

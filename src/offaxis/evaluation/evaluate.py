@@ -15,7 +15,7 @@ from offaxis.data.sources import is_loader
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.deploy.open import EvaluatedNetwork, checksum, open_network
 from offaxis.detectors import Detector, compatible_detectors, make_detectors
-from offaxis.detectors.registry import FAMILIES
+from offaxis.detectors.registry import FAMILIES, parse_detector
 from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.evaluation.compute import Evaluation
 from offaxis.evaluation.grid_scores import DetectorRun, detector_run
@@ -175,7 +175,7 @@ def _choose_detectors(
     """Make the detectors that were named, each once, and leave out those that cannot be used."""
     texts = [detectors] if isinstance(detectors, (str, Detector)) else list(detectors)
     std = None if network.normalise is None else network.normalise.std
-    named = {text.partition(":")[0] if isinstance(text, str) else text.name for text in texts} - set(FAMILIES)
+    named = {parse_detector(text)[0] if isinstance(text, str) else text.name for text in texts} - set(FAMILIES)
     usable = []
     for detector in make_detectors(texts, network.network, std):
         if training is None and detector.needs_fit and not detector.fitted:

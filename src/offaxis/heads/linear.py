@@ -1,9 +1,12 @@
-"""The linear output layer, with the paper's scale as an option."""
+"""The linear output layer: a new one, with the paper's scale as an option, or the trained one of a network."""
+
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from offaxis.errors import AttachError
 from offaxis.heads.base import Head, Outputs, at_least_float32, linear_parameters
 from offaxis.heads.scale import Scale, make_scale
 
@@ -15,15 +18,46 @@ class LinearHead(Head):
         in_features: d, the size of the features.
         num_classes: C.
         scale: None for the standard network, else as in ``CosineHead``.
+        bias: whether there is a bias b.
 
     Weight and bias have the names, the shapes and the initialisation of ``nn.Linear``.
     """
 
-    def __init__(self, in_features: int, num_classes: int, scale: Scale | None = None) -> None:
+    def __init__(self, in_features: int, num_classes: int, scale: Scale | None = None, *, bias: bool = True) -> None:
         super().__init__(in_features, num_classes)
         self.weight, self.bias = linear_parameters(in_features, num_classes)
         self.scale = None if scale is None else make_scale(scale, in_features, num_classes)
         self.arguments = {"scale": scale}
+        if not bias:
+            self.register_parameter("bias", None)
+            self.arguments["bias"] = False
+
+    @classmethod
+    def from_layer(cls, layer: nn.Linear) -> Self:
+        """Return a head that is a trained layer: its parameters are shared, and its logits are equal bit for bit.
+
+        Raises:
+            AttachError: the weight is computed from other parameters, or the layer computes something else than w . f + b.
+        """
+        if not isinstance(layer.weight, nn.Parameter):
+            raise AttachError(
+                "Expected an output layer whose weight is a parameter but it is computed from others (weight or spectral "
+                "normalisation): call torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') first."
+            )
+        with torch.device("meta"):  # nothing to initialise
+            head = cls(layer.in_features, layer.out_features, bias=layer.bias is not None)
+        head.weight, head.bias = layer.weight, layer.bias
+        if type(layer).forward is not nn.Linear.forward and not head._agrees_with(layer):
+            raise AttachError(
+                f"Expected an output layer that computes w . f + b but a {type(layer).__name__} computes something else: "
+                "train one of our heads in its place, attach(model, head='cosine')."
+            )
+        return head
+
+    @torch.no_grad()
+    def _agrees_with(self, layer: nn.Linear) -> bool:
+        features = torch.linspace(-1, 1, 2 * self.in_features, device=self.weight.device, dtype=self.weight.dtype)
+        return torch.equal(layer(features.view(2, -1)), self(features.view(2, -1)))
 
     def outputs(self, features: Tensor) -> Outputs:
         """Compute Outputs(features (N, d), logits (N, C), None, scale (N,) > 0 or None)."""

@@ -27,6 +27,7 @@ class EvaluationRun:
     Attributes:
         networks: each anything that ``open_network`` takes.
         network: ``file.py:function`` that makes the network of training runs, where they cannot be opened without.
+        weights: a file of weights for the network, where it is one by name; None for its own.
         id: the ID set; None for the one that the network was trained on.
         ood: names of sets, folders, or pools out of ``offaxis.evaluation.POOLS``.
         detectors: names, perhaps with arguments as in ``knn:k=10``, or families such as ``native``.
@@ -42,6 +43,7 @@ class EvaluationRun:
 
     networks: tuple[str, ...]
     network: str | None = None
+    weights: str | None = None
     id: str | None = None
     ood: tuple[str, ...] = ("here",)
     detectors: tuple[str, ...] = ("native",)
@@ -129,6 +131,10 @@ def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
     """Open the networks, each by itself or combined into one."""
     from offaxis.deploy.open import combine, open_network
 
+    if run.weights is not None:
+        if len(run.networks) > 1 or run.network is not None:
+            raise ArgumentError("Expected --weights beside one network by name, such as resnet18-32, and no --network.")
+        return [open_network(run.networks[0], label=run.label, weights=run.weights)]
     sources = open_runs(run.networks, run.network)
     if run.kind == "single":
         return [open_network(source, label=run.label) for source in sources]
@@ -166,7 +172,7 @@ def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
         yield "--no-tune"
     if evaluation.kind != "single":
         yield from ("--as", evaluation.kind)
-    for name in ("images", "fit_images", "batch_size", "label"):
+    for name in ("weights", "images", "fit_images", "batch_size", "label"):
         value = getattr(evaluation, name)
         if value is not None:
             yield from (f"--{name.replace('_', '-')}", str(value))

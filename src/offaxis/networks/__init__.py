@@ -1,4 +1,4 @@
-"""Networks: Classifier, Paired and Ensemble; attach; the paper's two architectures and their small versions."""
+"""Networks: Classifier, Paired and Ensemble; attach; the paper's two architectures, their small versions, and ResNets."""
 
 import re
 from collections.abc import Callable
@@ -11,25 +11,38 @@ from offaxis.networks.attach import attach
 from offaxis.networks.cifar import densenet_bc, wide_resnet
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble
+from offaxis.networks.resnet import resnet18_32, resnet_cifar
 
-NETWORKS: dict[str, Callable[..., Classifier]] = {"wide_resnet": wide_resnet, "densenet_bc": densenet_bc}
+NETWORKS: dict[str, Callable[..., Classifier]] = {
+    "wide_resnet": wide_resnet,
+    "densenet_bc": densenet_bc,
+    "resnet18_32": resnet18_32,
+    "resnet_cifar": resnet_cifar,
+}
 
 
 def by_name(name: str) -> Callable[..., Classifier]:
-    """Return the function that makes the network of a name: ``wrn-28-10``, ``densenet-100-12``.
+    """Return the function that makes the network of a name: ``wrn-28-10``, ``densenet-100-12``, ``resnet18-32``.
 
     The numbers are depth and width, or depth and growth; ``-half`` adds a stride of 2 in the first convolution, which
-    makes a network about four times faster.
+    makes a network about four times faster. ``resnet18-32`` is OpenOOD's network, ``resnet20-cifar`` and ``resnet56-cifar``
+    (6n + 2) are those of He et al. for CIFAR.
 
     Example:
         >>> by_name("wrn-10-2-half")(num_classes=10).backbone.num_features
         128
     """
+    if name == "resnet18-32":
+        return resnet18_32
+    cifar = re.fullmatch(r"resnet(\d+)-cifar", name)
+    if cifar is not None:
+        return partial(resnet_cifar, depth=int(cifar[1]))
     parts = re.fullmatch(r"(wrn|densenet)-(\d+)-(\d+)(-half)?", name)
     if parts is None:
         raise ArgumentError(
-            "Expected a network such as wrn-28-10 (depth, width), densenet-100-12 (depth, growth) or, with halved maps, "
-            f"wrn-10-4-half but got {name!r}. For a network of your own use offaxis.attach in Python."
+            "Expected a network such as wrn-28-10 (depth, width), densenet-100-12 (depth, growth), resnet18-32, "
+            f"resnet20-cifar or, with halved maps, wrn-10-4-half but got {name!r}. For a network of your own use "
+            "offaxis.attach in Python."
         )
     kind, depth, size, half = parts.groups()
     stride = 2 if half else 1
@@ -75,5 +88,7 @@ __all__ = [
     "by_name",
     "densenet_bc",
     "description",
+    "resnet18_32",
+    "resnet_cifar",
     "wide_resnet",
 ]

@@ -1,13 +1,14 @@
-"""attach(): replace the output layer of any network by one of ``offaxis.heads``."""
+"""attach(): replace the output layer of any network by one of ``offaxis.heads``, or keep it as it was trained."""
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from offaxis.errors import AttachError
-from offaxis.heads import HeadLike, make_head
+from offaxis.errors import ArgumentError, AttachError
+from offaxis.heads import HeadLike, LinearHead, make_head
 from offaxis.networks.classifier import Classifier
 
 COMMON_NAMES = ("fc", "classifier", "head", "heads", "output", "out", "logits")
@@ -21,21 +22,32 @@ def attach(
     layer: str | None = None,
     freeze: bool = False,
 ) -> Classifier:
-    """Replace the last linear layer of a network by one of our heads.
+    """Make a Classifier of a network: replace its last linear layer by one of our heads, or keep it.
 
     The network itself becomes the backbone (it is changed in place: an identity replaces its output layer), so pretrained
     weights are kept and the head gets the same input as the old layer, bit for bit.
 
+    With ``head="keep"`` the trained output layer becomes the head: the logits are equal bit for bit, nothing must be trained,
+    and every detector that reads logits or features can score the network. The model itself stays usable; its weights are
+    shared with the Classifier.
+
     Args:
         model: a timm, torchvision or transformers image classifier, or any module whose output is a linear layer's.
-        head: ``"cosine"``, ``"linear"``, or a callable (in_features, num_classes) -> Head.
+        head: ``"cosine"``, ``"linear"``, ``"keep"``, or a callable (in_features, num_classes) -> Head.
         num_classes: the number of classes of the new head; None keeps the old layer's.
         layer: dotted name of the output layer, where it cannot be found automatically.
         freeze: train the head alone on a frozen backbone.
 
     Raises:
         AttachError: there is no linear output layer, or more than one candidate; the message lists them. Or a softmax
-            follows it, as far as the network can be traced.
+            follows it, as far as the network can be traced. Or the layer to keep is not plainly linear.
+        ArgumentError: ``num_classes`` differs from that of the layer that is kept.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)).eval()
+        >>> images = torch.rand(2, 3, 2, 2)
+        >>> bool((attach(model, head="keep")(images) == model(images)).all())
+        True
     """
     name = layer if layer is not None else _find_output_layer(model)
     try:
@@ -50,11 +62,29 @@ def attach(
             f"{_candidates(model)}"
         )
     _refuse_squashed(model, name)
+    if head == "keep":
+        if num_classes not in (None, old.out_features):
+            raise ArgumentError(
+                f"Expected the {old.out_features} classes of the output layer that is kept but got num_classes={num_classes}: "
+                "leave it out, or train another head, attach(model, head='cosine', num_classes=...)."
+            )
+        backbone = _copy_until(model, name)
+        return Classifier(backbone, LinearHead.from_layer(old), freeze=freeze).train(model.training)
     new = make_head(head, old.in_features, num_classes if num_classes is not None else old.out_features)
     new.to(old.weight.device, old.weight.dtype)
     parent, _, child = name.rpartition(".")
     setattr(model.get_submodule(parent), child, nn.Identity())
     return Classifier(model, new, freeze=freeze).train(model.training)
+
+
+def _copy_until(model: nn.Module, name: str) -> nn.Module:
+    """Return the network with an identity in place of a layer; all but the modules around that layer are shared."""
+    first, _, rest = name.partition(".")
+    own = copy.copy(model)
+    own._modules = dict(model._modules)
+    inner = model.get_submodule(first)
+    own._modules[first] = _copy_until(inner, rest) if rest else nn.Identity().train(inner.training)
+    return own
 
 
 def _find_output_layer(model: nn.Module) -> str:

@@ -1,0 +1,211 @@
+"""ResNets for images of 32x32 pixels whose parameters have the names of published weights.
+
+``resnet18-32`` is OpenOOD's network (https://github.com/Jingkang50/OpenOOD, ``ResNet18_32x32``), ``resnet20-cifar`` to
+``resnet110-cifar`` those of He, Zhang, Ren, Sun 2016 (https://arxiv.org/abs/1512.03385, section 4.2, shortcuts A) with the
+names of https://github.com/akamaster/pytorch_resnet_cifar10. Only the name of the output layer differs here, where a head takes
+its place: ``from_published`` and ``to_published`` translate.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from offaxis.errors import ArgumentError
+from offaxis.heads import HeadLike, make_head
+from offaxis.heads.linear import LinearHead
+from offaxis.heads.t2fnorm import T2FNormHead
+from offaxis.networks.classifier import Classifier
+
+OUTPUT_LAYERS = {"resnet18_32": "fc", "resnet_cifar": "linear"}
+"""Function that makes a network -> the name of the output layer in published weights."""
+
+
+class BasicBlock(nn.Module):
+    """Residual block: 3x3 conv, BN, ReLU, 3x3 conv, BN, plus the shortcut, ReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute maps (N, c', h/stride, w/stride) of maps (N, c, h, w)."""
+        residual = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(residual + self.shortcut(x))
+
+
+class PaddedShortcut(nn.Module):
+    """The shortcut without parameters: every second pixel, and channels of zeros on both sides."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.padding = channels // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute maps (N, 2c, h/2, w/2) of maps (N, c, h, w)."""
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.padding, self.padding))
+
+
+def _projected(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Make OpenOOD's shortcut: a 1x1 convolution with BN where the shape changes, else nothing."""
+    if stride == 1 and in_channels == out_channels:
+        return nn.Sequential()
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+
+
+def _padded(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Make a padded shortcut where the shape changes, else nothing."""
+    return nn.Sequential() if stride == 1 and in_channels == out_channels else PaddedShortcut(in_channels)
+
+
+class ResNetBackbone(nn.Module):
+    """Backbone of a ResNet for 32x32 images: (N, c, h, w) -> features (N, d), non-negative (ReLU, average pooling).
+
+    Args:
+        sizes: channels of each layer; each but the first halves the maps.
+        blocks: residual blocks of each layer.
+        in_channels: 3 for colour, 1 for grey.
+        padded: shortcuts without parameters instead of 1x1 convolutions.
+    """
+
+    def __init__(self, *, sizes: tuple[int, ...], blocks: int, in_channels: int, padded: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, sizes[0], 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(sizes[0])
+        shortcut = _padded if padded else _projected
+        before = sizes[0]
+        for number, after in enumerate(sizes, 1):
+            rows = []
+            for block in range(blocks):
+                stride = 2 if number > 1 and block == 0 else 1
+                rows.append(BasicBlock(before, after, stride, shortcut(before, after, stride)))
+                before = after
+            self.add_module(f"layer{number}", nn.Sequential(*rows))
+        self.layer_names = ("conv1", *(f"layer{number}" for number in range(1, len(sizes) + 1)))
+        self.num_features = before
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute features (N, d) of images (N, c, h, w)."""
+        maps: Tensor = F.relu(self.bn1(self.conv1(x)))
+        for name in self.layer_names[1:]:
+            maps = getattr(self, name)(maps)
+        return maps.mean((2, 3))
+
+
+def resnet18_32(
+    num_classes: int = 10, head: HeadLike = "cosine", in_channels: int = 3, dropout: float = 0.0
+) -> Classifier:
+    """Make the ResNet-18 of OpenOOD's CIFAR benchmarks, with one of our heads: 512 features, first convolution 3x3.
+
+    Args:
+        num_classes: C.
+        head: ``"cosine"``, ``"linear"`` or a callable (in_features, num_classes) -> Head.
+        in_channels: 3 for colour, 1 for grey.
+        dropout: must be 0; the network has none.
+    """
+    _check(in_channels, dropout)
+    backbone = ResNetBackbone(sizes=(64, 128, 256, 512), blocks=2, in_channels=in_channels, padded=False)
+    return _with_head(backbone, head, num_classes, {"name": "resnet18_32", "in_channels": in_channels})
+
+
+def resnet_cifar(
+    depth: int = 20, num_classes: int = 10, head: HeadLike = "cosine", in_channels: int = 3, dropout: float = 0.0
+) -> Classifier:
+    """Make a ResNet of He et al. for CIFAR, with one of our heads: 16, 32 and 64 channels, 64 features.
+
+    Args:
+        depth: 6n + 2, with n residual blocks in each of three layers: 20, 32, 44, 56, 110.
+        num_classes: C.
+        head: ``"cosine"``, ``"linear"`` or a callable (in_features, num_classes) -> Head.
+        in_channels: 3 for colour, 1 for grey.
+        dropout: must be 0; the network has none.
+    """
+    _check(in_channels, dropout)
+    if depth < 8 or (depth - 2) % 6:
+        raise ArgumentError(f"Expected argument `depth` to be 6n + 2 (20, 32, 44, 56, 110, ...) but got {depth}.")
+    backbone = ResNetBackbone(sizes=(16, 32, 64), blocks=(depth - 2) // 6, in_channels=in_channels, padded=True)
+    for module in backbone.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
+    return _with_head(backbone, head, num_classes, {"name": "resnet_cifar", "depth": depth, "in_channels": in_channels})
+
+
+def _check(in_channels: int, dropout: float) -> None:
+    if in_channels < 1:
+        raise ArgumentError(f"Expected argument `in_channels` to be at least 1 but got {in_channels}.")
+    if dropout:
+        raise ArgumentError(f"Expected argument `dropout` to be 0, as this network has no dropout, but got {dropout}.")
+
+
+def _with_head(backbone: ResNetBackbone, head: HeadLike, num_classes: int, origin: dict[str, Any]) -> Classifier:
+    made = make_head(head, backbone.num_features, num_classes)
+    return Classifier(backbone, made, backbone.layer_names, origin=origin)
+
+
+# published weights ----------------------------------------------------------------------------------------------------
+
+
+def is_published(weights: Mapping[str, Tensor]) -> bool:
+    """Return whether weights have the names of the published files, not those of a Classifier."""
+    return "conv1.weight" in weights
+
+
+def published_classes(function: str, weights: Mapping[str, Tensor]) -> int | None:
+    """Return the number of classes of the output layer in published weights; None where they have none.
+
+    Args:
+        function: the key of ``OUTPUT_LAYERS`` that made the network.
+        weights: by their published names.
+    """
+    bias = weights.get(f"{OUTPUT_LAYERS.get(function)}.bias")
+    return None if bias is None else len(bias)
+
+
+def from_published(classifier: Classifier, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return published weights by the names of a Classifier's state dictionary.
+
+    The output layer becomes the head's where the head has the weights of a linear layer; other heads keep
+    the weights that they have.
+
+    Args:
+        classifier: a network of this module.
+        weights: by their published names.
+    """
+    layer = OUTPUT_LAYERS[(classifier.origin or {})["name"]]
+    taken = isinstance(classifier.head, (LinearHead, T2FNormHead))
+    own = classifier.state_dict()
+    counters = {name for name in own if name.endswith("num_batches_tracked")}  # files of before 2018 have none
+    named = {name: own[name] for name in own if name in counters or (name.startswith("head.") and not taken)}
+    for name, tensor in weights.items():
+        if name.partition(".")[0] != layer:
+            named[f"backbone.{name}"] = tensor
+        elif taken:
+            named[f"head.{name.partition('.')[2]}"] = tensor
+    return named
+
+
+def to_published(classifier: Classifier) -> dict[str, Tensor]:
+    """Return a network's weights by their published names, as OpenOOD reads them.
+
+    Raises:
+        ArgumentError: it is no network of this module, or its logits at test are not W f + b.
+    """
+    function = (classifier.origin or {}).get("name", "")
+    if function not in OUTPUT_LAYERS:
+        raise ArgumentError(
+            f"Expected a network with published names of its weights ({', '.join(OUTPUT_LAYERS)}) but got "
+            f"{function or 'a network of your own'}."
+        )
+    head = classifier.head
+    if not isinstance(head, LinearHead) or head.scale is not None:  # LogitNorm's and ELogitNorm's are such
+        raise ArgumentError(
+            f"Expected a head whose logits at test are linear in the features (linear, logitnorm, elogitnorm) but got a "
+            f"{type(head).__name__}: a plain state dictionary has no place for it. Save a bundle instead."
+        )
+    layer = {f"{OUTPUT_LAYERS[function]}.{name}": tensor for name, tensor in head.state_dict().items()}
+    return {**classifier.backbone.state_dict(), **layer}
