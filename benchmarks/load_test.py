@@ -254,7 +254,8 @@ def huge(port: int, chance: random.Random, pictures: list[bytes]) -> str:
 def slow(port: int, chance: random.Random, pictures: list[bytes]) -> str:
     """A head or a body that comes byte by byte; some vanish in the middle."""
     with socket.create_connection(("127.0.0.1", port), 30) as connection:
-        data = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(pictures[0])}\r\n\r\n"
+        data = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+        data += f"Content-Length: {len(pictures[0])}\r\n\r\n"
         whole = data.encode() + pictures[0]
         begun = chance.choice((10, len(data) + 5))
         connection.sendall(whole[:begun])
