@@ -344,7 +344,7 @@ def test_a_port_in_use_is_a_server_error(model: Model, bundle: Path) -> None:
         with pytest.raises(ServerError, match=f"cannot listen on port {port} .* Choose another with --port") as error:
             serve(make_server(model, port=port))
         assert isinstance(error.value, OSError)
-        command = [sys.executable, "-m", "offaxis", "serve", str(bundle), "--port", str(port)]
+        command = [sys.executable, "-m", "offaxis", "serve", str(bundle), "--engine", "torch", "--port", str(port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -355,10 +355,11 @@ def test_sigterm_finishes_open_requests(bundle: Path, world: World) -> None:
     """A real process: a request whose body is half sent when the signal comes is answered, then the process ends."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "offaxis", "serve", str(bundle), "--port", str(port)], stderr=subprocess.PIPE
+        [sys.executable, "-m", "offaxis", "serve", str(bundle), "--engine", "torch", "--port", str(port)],
+        stderr=subprocess.PIPE,
     )
     try:
-        assert eventually(lambda: is_up(port), 60)
+        assert eventually(lambda: is_up(port), 200)
         data = png(world.test, 0)
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
             head = (

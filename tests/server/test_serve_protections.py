@@ -226,14 +226,14 @@ def test_connections_fit_into_the_files_of_the_process(monkeypatch: pytest.Monke
 def test_more_connections_than_files_leave_a_short_log(bundle: Path, tmp_path: Path) -> None:
     """A real process that may open 40 files, and 80 idle connections."""
     port = free_port()
-    command = [sys.executable, "-m", "offaxis", "serve", str(bundle), "--port", str(port)]
+    command = [sys.executable, "-m", "offaxis", "serve", str(bundle), "--engine", "torch", "--port", str(port)]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             command, stderr=log, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
         )
     clients: list[socket.socket] = []
     try:
-        assert eventually(lambda: is_up(port), 60)
+        assert eventually(lambda: is_up(port), 200)
         clients = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(80)]
         time.sleep(1.5)  # the server would try again every second
         for client in clients:

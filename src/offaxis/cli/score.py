@@ -12,6 +12,11 @@ import typer
 from offaxis.cli.app import Device, Network, Quiet, app, example, print_note
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
 
+EngineOption = Annotated[
+    Literal["auto", "onnx", "torch"],
+    typer.Option(help="What runs the network: onnxruntime or PyTorch. auto: onnxruntime on a CPU if it can."),
+]
+
 
 @app.command("score", epilog=example("offaxis score digits.oax photos/ more.zip --out scores.csv"))
 def score_command(
@@ -25,9 +30,10 @@ def score_command(
         Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="If the name does not say it.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images a step.")] = 64,
-    engine: Annotated[
+    runner: Annotated[
         Literal["threads", "ray"], typer.Option(help="ray spreads the work over a Ray cluster.")
     ] = "threads",
+    engine: EngineOption = "auto",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads that decode, or workers of Ray.", show_default="by cores")
     ] = None,
@@ -43,15 +49,17 @@ def score_command(
     A summary (.summary.json) and a sheet of the images with the highest scores (.top.png) are written beside the rows.
     """
     from offaxis.deploy.bundle import load
+    from offaxis.deploy.engine import with_engine
     from offaxis.deploy.scoring import ScoringOptions, score_images, sentences
 
-    if engine == "ray" and network is not None:
-        raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")
-    model = load(bundle, network).to(device)
+    if runner == "ray" and network is not None:
+        raise ArgumentError("Expected a bundle that can build its network for --runner ray: --network is for threads.")
+    model = with_engine(load(bundle, network).to(device), "torch" if runner == "ray" else engine)
     options = ScoringOptions(
         out=out,
         format=format,
         batch=batch,
+        runner=runner,
         engine=engine,
         workers=workers,
         resume=resume,
@@ -105,11 +113,13 @@ def serve_command(
     max_request_pixels: Annotated[int, typer.Option(min=1, help="Pixels of all images of one request.")] = 128_000_000,
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered with 503.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Images that go through the network together.")] = 32,
+    engine: EngineOption = "auto",
     network: Network = None,
     device: Device = "auto",
 ) -> None:
     """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
     from offaxis.deploy.bundle import load
+    from offaxis.deploy.engine import with_engine
 
     try:
         from offaxis.server.app import is_local
@@ -129,14 +139,15 @@ def serve_command(
         queue=queue,
         batch=batch,
     )
-    model = load(bundle, network).to(device)
     secret = _token(token_file, token)
+    model = with_engine(load(bundle, network).to(device), engine)
     server = make_server(
         model, host=host, port=port, token=secret, limits=limits, level=level, allowed_hosts=allowed_host or ()
     )
     if secret is None and not is_local(host):
         print_note(f"Every client that reaches {host} can use this service: --token-file requires a token.", "yellow")
-    print_note(f"offaxis serves {bundle} at http://{host}:{port}  (Ctrl-C stops it)")
+    runs = "PyTorch" if model.engine is None else "onnxruntime"
+    print_note(f"offaxis serves {bundle} in {runs} at http://{host}:{port}  (Ctrl-C stops it)")
     serve(server)
 
 

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import resolve_device, run_batch, to_network
 
+if TYPE_CHECKING:
+    from offaxis.deploy.engine import OnnxEngine  # which imports this module
+
 __all__ = ["Model", "Prediction", "Verdict"]
 
 NEAREST = 5  # classes that a prediction lists
@@ -46,6 +49,7 @@ class Model:
         provenance: how the model was made, in types that JSON has: ``versions``, ``command``, ``architecture``, ``head``,
             ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``.
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
+        engine: runs the network instead of PyTorch; see :func:`offaxis.deploy.engine.with_engine`.
     """
 
     network: AnyNetwork
@@ -55,6 +59,7 @@ class Model:
     calibration: Calibration
     provenance: dict[str, Any] = field(default_factory=dict)
     used: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
+    engine: "OnnxEngine | None" = None
 
     def __post_init__(self) -> None:
         if len(self.classes) != self.network.num_classes or self.calibration.num_classes != len(self.classes):
@@ -169,6 +174,10 @@ class Model:
             ArgumentError: this machine does not have it.
         """
         target = resolve_device(device)
+        if self.engine is not None and target.type != "cpu":
+            raise ArgumentError(
+                f"Expected the CPU for onnxruntime but got {target}: load the model with engine='torch' to move it."
+            )
         self.network.to(target)
         _move(self.detector, target)
         return self
@@ -197,6 +206,8 @@ class Model:
         Raises:
             BadOutputsError: the network gives NaN or infinity for an image.
         """
+        if self.engine is not None and len(pixels):
+            return self._predictions(*self.engine(pixels))
         return self._predict(self.preprocessing.normalise(pixels)) if len(pixels) else []
 
     def _predict(self, images: Tensor) -> list[Prediction]:

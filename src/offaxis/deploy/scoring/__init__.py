@@ -20,6 +20,7 @@ from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES
 from offaxis.data.inspection import write_contact_sheet
 from offaxis.deploy import container
+from offaxis.deploy.engine import Engine
 from offaxis.deploy.model import Model, Verdict
 from offaxis.deploy.scoring.engines import score_units, score_with_ray
 from offaxis.deploy.scoring.rows import Journal, Row, RowWriter, format_of, write_rows
@@ -121,7 +122,7 @@ def _keep(found: Pixels, model: Model, name: str, source: Path | bytes) -> None:
         return  # it was removed meanwhile
 
 
-Engine = Literal["threads", "ray"]
+Runner = Literal["threads", "ray"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +133,8 @@ class ScoringOptions:
         out: the file, or ``-`` for standard output.
         format: csv, jsonl or parquet; None goes by the name of ``out``.
         batch: images per step.
-        engine: threads on this machine, or Ray.
+        runner: threads on this machine, or Ray.
+        engine: what runs the network on Ray; on this machine the model knows it.
         workers: threads that decode, or workers of Ray.
         resume: finish a run that stopped.
         overwrite: replace earlier results.
@@ -143,7 +145,8 @@ class ScoringOptions:
     out: str
     format: str | None = None
     batch: int = 64
-    engine: Engine = "threads"
+    runner: Runner = "threads"
+    engine: Engine = "torch"
     workers: int | None = None
     resume: bool = False
     overwrite: bool = False
@@ -217,8 +220,8 @@ def _to_standard_output(
 
 def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOptions) -> Iterator[list[Row]]:
     work: Iterator[WorkUnit] = units(unseen, options.batch)
-    if options.engine == "ray":
-        return score_with_ray(bundle, work, options.batch, options.workers)
+    if options.runner == "ray":
+        return score_with_ray(bundle, work, options.batch, options.workers, options.engine)
     return score_units(model, work, options.batch, options.workers)
 
 

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from offaxis.deploy.bundle import load
+from offaxis.deploy.engine import Engine, with_engine
 from offaxis.deploy.model import Model
 from offaxis.deploy.scoring.rows import Row, bad_row, row_of
 from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name
@@ -72,11 +73,11 @@ def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future
 class Scorer:
     """The state of a Ray worker: the model, read once."""
 
-    def __init__(self, bundle: str, batch: int) -> None:
+    def __init__(self, bundle: str, batch: int, engine: Engine) -> None:
         import torch
 
         torch.set_num_threads(1)  # a worker has one core
-        self.model = load(bundle)
+        self.model = with_engine(load(bundle), engine, threads=1)
         self.batch = batch
 
     def __call__(self, record: dict[str, Any]) -> list[dict[str, str]]:
@@ -88,7 +89,7 @@ class Scorer:
 
 
 def score_with_ray(
-    bundle: Path, work: Iterable[WorkUnit], batch: int, workers: int | None = None
+    bundle: Path, work: Iterable[WorkUnit], batch: int, workers: int | None = None, engine: Engine = "torch"
 ) -> Iterator[list[Row]]:
     """Yield rows as ``score_units`` does, on the Ray cluster of ``RAY_ADDRESS`` or else on this machine.
 
@@ -104,7 +105,7 @@ def score_with_ray(
         import ray.data
     except ImportError as error:
         raise MissingPackageError(
-            "--engine ray needs Ray, which is not installed: pip install 'offaxis[scale]'."
+            "--runner ray needs Ray, which is not installed: pip install 'offaxis[scale]'."
         ) from error
     started = not ray.is_initialized()
     if started:
@@ -119,7 +120,9 @@ def score_with_ray(
         resources: dict[str, float] = ray.cluster_resources()
         size = workers or max(1, int(resources.get("CPU", 1)) - 1)
         records = ray.data.from_items(units, override_num_blocks=min(len(units), 4 * size)).flat_map(
-            Scorer, fn_constructor_args=(str(bundle.resolve()), batch), compute=ray.data.ActorPoolStrategy(size=size)
+            Scorer,
+            fn_constructor_args=(str(bundle.resolve()), batch, engine),
+            compute=ray.data.ActorPoolStrategy(size=size),
         )
         for record in records.iter_rows():
             yield [json.loads(record["row"])]

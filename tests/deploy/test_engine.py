@@ -1,0 +1,111 @@
+"""The engine that runs a model's network: onnxruntime where it gives the same outputs, PyTorch elsewhere."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import offaxis
+from offaxis import Model
+from offaxis.deploy import engine as engines
+from offaxis.deploy.engine import with_engine
+from offaxis.errors import ArgumentError, ExportError, MissingPackageError
+from tests.models import World
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "cache_folder", lambda: cache)
+
+
+def test_onnxruntime_gives_the_same_predictions(bundle: Path, world: World, cache: Path) -> None:
+    plain, fast = offaxis.load(bundle), offaxis.load(bundle, engine="onnx")
+    assert plain.engine is None
+    assert fast.engine is not None
+    pixels = world.test.batch(torch.arange(119))
+    ties = 0
+    for expected, found in zip(plain.predict(pixels), fast.predict(pixels), strict=True):
+        assert found.class_name == expected.class_name
+        assert np.allclose([found.score, found.probability], [expected.score, expected.probability], atol=1e-4)
+        ties += found.p_value != expected.p_value
+        low, high = plain.calibration.p_values(np.array([expected.score + 1e-4, expected.score - 1e-4]))
+        assert low <= found.p_value <= high
+    assert ties <= 2
+    assert len(list((cache / "onnx").glob("*.onnx"))) == 1
+    assert fast.predict([]) == []
+
+
+def test_the_graph_is_kept_and_a_damaged_one_is_made_again(
+    model: Model, world: World, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_engine(model, "onnx")
+    (kept,) = (cache / "onnx").glob("*.onnx")
+    content, made = kept.read_bytes(), list[int]()
+
+    def export(of: Model, p_values: bool) -> bytes:
+        made.append(1)
+        return content
+
+    monkeypatch.setattr(engines, "graph_bytes", export)
+    with_engine(model, "onnx")
+    assert not made
+    kept.write_bytes(content[: len(content) // 2])
+    assert with_engine(model, "onnx").engine is not None
+    assert made == [1]
+    assert kept.read_bytes() == content
+    other = replace(model, network=_other(model))  # the kept graph is not this network's
+    with pytest.raises(ExportError, match="differs from PyTorch"):
+        with_engine(other, "onnx")
+    assert with_engine(other, "auto").engine is None
+
+
+def _other(model: Model) -> torch.nn.Module:
+    from copy import deepcopy
+
+    network = deepcopy(model.network)
+    with torch.no_grad():
+        next(network.parameters()).mul_(-1)
+    return network
+
+
+def test_what_cannot_be_exported_runs_in_pytorch(leave_out: Model, world: World) -> None:
+    with pytest.raises(ExportError, match="cannot"):
+        with_engine(leave_out, "onnx")
+    same = with_engine(leave_out, "auto")
+    assert same.engine is None
+    assert same.predict(world.test.batch(torch.arange(3))) == leave_out.predict(world.test.batch(torch.arange(3)))
+
+
+def test_without_onnxruntime_pytorch_runs_it(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise MissingPackageError(f"{name} is not installed")
+
+    monkeypatch.setattr(engines, "package", missing)
+    assert with_engine(model, "auto").engine is None
+    with pytest.raises(MissingPackageError):
+        with_engine(model, "onnx")
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(engines, "cache_folder", lambda: tmp_path / "file")
+    content = engines.graph_bytes(model, p_values=False)
+    monkeypatch.setattr(engines, "graph_bytes", lambda *_, **__: content)
+    assert with_engine(model, "onnx").engine is not None
+
+
+def test_an_unknown_engine_is_refused(model: Model) -> None:
+    with pytest.raises(ArgumentError, match="auto, onnx, torch"):
+        with_engine(model, "tvm")  # type: ignore[arg-type]
