@@ -6,10 +6,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),2) $(BIN)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-FAST   := not realdata and not thirdparty and not browser and not scale and not slow
+FAST   := not realdata and not thirdparty and not browser and not scale and not slow and not hostile
 MADE_FROM := pyproject.toml constraints.txt
 
-.PHONY: demo test coverage check format lint types test-slow test-realdata test-thirdparty test-browser test-scale test-all clean help
+.PHONY: demo test coverage check format lint types test-slow test-realdata test-thirdparty test-browser test-scale test-hostile test-all clean help
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -62,7 +62,10 @@ test-scale: $(VENV)/.installed-test $(VENV)/.installed-scale  ## batch scoring o
 test-browser: $(VENV)/.installed-test $(VENV)/.installed-browser  ## pages in a real browser (needs chromium)
 	$(PYTEST) -q -m browser
 
-test-all: test test-slow test-realdata test-thirdparty test-browser test-scale  ## every tier
+test-hostile: $(VENV)/.installed-test  ## fuzzers and kills at random moments; OFFAXIS_FUZZ=10 tries ten times as much
+	$(PYTEST) -q -m hostile
+
+test-all: test test-slow test-hostile test-realdata test-thirdparty test-browser test-scale  ## every tier
 
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

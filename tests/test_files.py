@@ -1,16 +1,34 @@
 """Files are whole or not there."""
 
 import errno
+import hashlib
 import os
+import random
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from offaxis.errors import StorageError
-from offaxis.files import replacing, write_text
+from offaxis.errors import DataError, StorageError
+from offaxis.files import (
+    UNSEALED,
+    check_seal,
+    json_line,
+    read_arrays,
+    read_json,
+    read_lines,
+    replacing,
+    sealed,
+    write_arrays,
+    write_json,
+    write_text,
+)
+from tests.hostile.damage import flipped
 
 
 def _write_half(path: Path) -> None:
@@ -129,3 +147,66 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_last_one(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert "refused:" in done.stdout
     assert "step 1 ['c.safetensors']" in done.stdout
+
+
+def test_the_checksum_is_that_of_the_bytes_with_zeros_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for before in (0, 5, 2**20 - 40, 2**20 + 3):  # also across the border of what is read at once
+        with sealed(path) as temporary:
+            temporary.write_bytes(b"a" * before + UNSEALED.encode() + b"b" * 100)
+        found = path.read_bytes()
+        digits = found[before + 15 : before + 79]
+        assert found == b"a" * before + b"offaxis-sha256:" + digits + b"b" * 100
+        assert hashlib.sha256(found.replace(digits, b"0" * 64)).hexdigest() == digits.decode()
+        check_seal(path, DataError, "make it again")
+        path.write_bytes(found[:-1])
+        with pytest.raises(DataError, match=r"x is damaged, its checksum is wrong: make it again\."):
+            check_seal(path, DataError, "make it again")
+    path.write_bytes(b"plain")
+    check_seal(path, DataError, "make it again", required=False)
+    with pytest.raises(DataError, match="it has no checksum"):
+        check_seal(path, DataError, "make it again")
+    with pytest.raises(DataError, match="cannot be read"):
+        check_seal(tmp_path / "absent", DataError, "make it again")
+
+
+def test_json_and_arrays_come_back_or_are_refused(tmp_path: Path) -> None:
+    values = {"a": [1, 2.5, None], "b": {"ä": "ö"}}
+    arrays = {"x": np.arange(30.0), "y": np.zeros((2, 0), np.uint8)}
+    write_json(tmp_path / "v.json", values)
+    write_arrays(tmp_path / "a.npz", arrays)
+    assert read_json(tmp_path / "v.json", DataError, "r") == values
+    found = read_arrays(tmp_path / "a.npz", DataError, "r")
+    assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    with np.load(tmp_path / "a.npz") as plain:  # a plain npz file
+        assert plain.files == ["x", "y"]
+    chance = random.Random(0)
+    readers: dict[str, Callable[[Path], object]] = {
+        "v.json": lambda path: read_json(path, DataError, "r"),
+        "a.npz": lambda p: read_arrays(p, DataError, "r"),
+    }
+    for name, read in readers.items():
+        whole = (tmp_path / name).read_bytes()
+        for _ in range(300):
+            (tmp_path / name).write_bytes(flipped(whole, chance))
+            with pytest.raises(DataError, match=name):
+                read(tmp_path / name)
+    for text in ("", "{", "[]", "null", "[" * 100_000, "{}", '{"checksum": "x"}'):
+        (tmp_path / "v.json").write_text(text)
+        with pytest.raises(DataError, match="v.json"):
+            read_json(tmp_path / "v.json", DataError, "r", required=lambda _: True)
+
+
+def test_lines_come_back_or_are_refused(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [{"step": 1, "loss": 0.1}, {"path": "ä\n", "checksum of": None}]
+    lines = [json_line(record, ensure_ascii=False).encode() for record in records]
+    assert list(read_lines(lines, tmp_path, DataError, "r")) == records
+    chance = random.Random(0)
+    for _ in range(300):
+        changed = flipped(lines[1], chance, end=len(lines[1]) - 1)
+        with pytest.raises(DataError, match=r"Line 2 of .* is damaged"):
+            list(read_lines([lines[0], changed], tmp_path, DataError, "r"))
+    for line in (b"", b"{", b'{"a": 1}', b"[" * 100_000, b"3", lines[0][:-5]):
+        with pytest.raises(DataError, match="Line 1 of"):
+            list(read_lines([line], tmp_path, DataError, "r"))
+    assert list(read_lines([b'{"a": 1}'], tmp_path, DataError, "r", required=False)) == [{"a": 1}]

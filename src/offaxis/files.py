@@ -1,19 +1,56 @@
-"""Atomic writing of files, digests of values, and Python files of the user's."""
+"""Files that are written whole or not at all, with checksums; digests of values; Python files of the user's.
+
+A file that offaxis reads again holds, at some place, ``offaxis-sha256:`` and 64 hexadecimal digits: the SHA-256 of the file's
+own bytes with these digits set to zero. The format stays what it is: in a safetensors file the text stands among the metadata,
+in a JSON file under ``checksum``, in an npz file in the comment of the zip file. ``sealed`` writes such a file and
+``check_seal`` checks it; ``write_json``, ``write_arrays`` and their readers do both. Files that grow line by line, such as logs
+and journals, have a checksum in every line: ``json_line`` and ``read_lines``.
+"""
 
 import errno
 import hashlib
 import importlib.util
+import io
 import json
 import os
+import re
 import secrets
 import sys
-from collections.abc import Iterator
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from offaxis.errors import ArgumentError, OffaxisError, StorageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+UNSEALED = "offaxis-sha256:" + 64 * "0"
+"""What a block of ``sealed`` writes somewhere into its file; the zeros become the checksum."""
+_SEAL = re.compile(rb"offaxis-sha256:([0-9a-f]{64})")
+_LINE = re.compile(rb'(.*), "checksum": "([0-9a-f]{16})"\}', re.DOTALL)
+_CHUNK = 2**20
+_NOT_ARRAYS = (
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    SyntaxError,
+    RuntimeError,
+    OverflowError,
+    MemoryError,
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+)
+"""What numpy and zipfile raise where a file of arrays is not one."""
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 """What writing to an open file fails with; such an error names no file."""
@@ -57,9 +94,167 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+@contextmanager
+def sealed(path: Path) -> Iterator[Path]:
+    """Yield a temporary file as ``replacing`` does, and put the checksum where the block wrote ``UNSEALED`` into it.
+
+    Raises:
+        StorageError: the file cannot be written; the old file is unchanged.
+    """
+    with replacing(path) as temporary:
+        yield temporary
+        with temporary.open("rb+") as file:
+            found = _find_seal(file)
+            assert found is not None, f"nobody wrote UNSEALED into {path}"
+            file.seek(found[0])
+            file.write(_digest_without(file, found[0]).encode())
+
+
+def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: bool = True) -> None:
+    """Raise ``error`` where a file is not, byte for byte, what ``sealed`` wrote.
+
+    Args:
+        path: the file.
+        error: the exception to raise; its message names the file and ends with ``remedy``.
+        remedy: what to do, as in ``"train again, or restore the file"``.
+        required: refuse a file without a checksum too; files of older versions and of other programs have none.
+    """
+    try:
+        with path.open("rb") as file:
+            found = _find_seal(file)
+            intact = not required if found is None else found[1] == _digest_without(file, found[0])
+    except OSError as problem:
+        raise error(f"{path} cannot be read ({problem.strerror or problem}): {remedy}.") from problem
+    if not intact:
+        what = "it has no checksum" if found is None else "its checksum is wrong"
+        raise error(f"{path} is damaged, {what}: {remedy}.")
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON object with a checksum, whole or not at all."""
+    with sealed(path) as temporary:
+        temporary.write_text(json.dumps({"checksum": UNSEALED, **values}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(
+    path: Path, error: type[OffaxisError], remedy: str, *, required: bool | Callable[[dict[str, Any]], bool] = True
+) -> dict[str, Any]:
+    """Read what ``write_json`` wrote.
+
+    Args:
+        path: the file.
+        error: the exception to raise where the file is missing, damaged or no JSON object.
+        remedy: what to do then.
+        required: whether a file without a checksum is refused too, or a function that tells so from the values.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise error(f"{path} is damaged ({problem}): {remedy}.") from problem
+    if not isinstance(values, dict):
+        raise error(f"{path} is damaged (it holds {values!r:.40} where an object was expected): {remedy}.")
+    needed = "checksum" in values or (required(values) if callable(required) else required)
+    check_seal(path, error, remedy, required=needed)
+    values.pop("checksum", None)
+    return values
+
+
+def write_arrays(path: Path, arrays: "Mapping[str, NDArray[Any]]", *, compress: bool = True) -> None:
+    """Write arrays by name as an npz file with a checksum, whole or not at all."""
+    import numpy as np
+
+    with sealed(path) as temporary:
+        with temporary.open("wb") as file:
+            (np.savez_compressed if compress else np.savez)(file, **dict(arrays))  # type: ignore[arg-type]
+        with zipfile.ZipFile(temporary, "a") as pack:
+            pack.comment = UNSEALED.encode()
+
+
+def read_arrays(
+    path: Path, error: type[OffaxisError], remedy: str, *, required: bool = True
+) -> "dict[str, NDArray[Any]]":
+    """Read what ``write_arrays`` wrote; ``error``, ``remedy`` and ``required`` are those of ``check_seal``."""
+    import numpy as np
+
+    check_seal(path, error, remedy, required=required)
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except _NOT_ARRAYS as problem:
+        raise error(f"{path} is damaged ({str(problem)[:200] or type(problem).__name__}): {remedy}.") from problem
+
+
+def json_line(record: Mapping[str, Any], *, ensure_ascii: bool = True) -> str:
+    """Return a line of a log or a journal: the record as JSON with a checksum of the line."""
+    text = json.dumps(record, ensure_ascii=ensure_ascii)[:-1]
+    return f'{text}, "checksum": "{hashlib.sha256(text.encode()).hexdigest()[:16]}"}}\n'
+
+
+def read_lines(
+    lines: Iterable[bytes], path: Path, error: type[OffaxisError], remedy: str, *, required: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Yield the records of lines that ``json_line`` made.
+
+    Args:
+        lines: the lines, with or without their ends.
+        path: the file that they come from, for the message.
+        error: the exception to raise for a damaged line; its message gives the number of the line.
+        remedy: what to do then.
+        required: whether a line without a checksum is refused too.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            yield _parse_line(line.rstrip(b"\r\n"), required)
+        except (ValueError, RecursionError) as problem:
+            raise error(f"Line {number} of {path} is damaged ({problem}): {remedy}.") from None
+
+
 def digest(values: Any) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of a JSON-serialisable value."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _parse_line(line: bytes, required: bool) -> dict[str, Any]:
+    """Return the record of a line without its checksum; raise ValueError where the line is damaged."""
+    found = _LINE.fullmatch(line)
+    if found is None and (required or b'"checksum"' in line):
+        raise ValueError("it has no checksum" if line.endswith(b"}") else "it is cut off")
+    if found is not None and hashlib.sha256(found[1]).hexdigest()[:16] != found[2].decode():
+        raise ValueError("its checksum is wrong")
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError(f"it holds {record!r:.40} where an object was expected")
+    record.pop("checksum", None)
+    return record
+
+
+def _find_seal(file: IO[bytes]) -> tuple[int, str] | None:
+    """Return where the digits of a checksum begin in a file, and the digits; None where there is no checksum."""
+    overlap, position = b"", 0
+    file.seek(0)
+    while chunk := file.read(_CHUNK):
+        window = overlap + chunk
+        if found := _SEAL.search(window):
+            return position - len(overlap) + found.start(1), found[1].decode()
+        position += len(chunk)
+        overlap = window[-len(UNSEALED) + 1 :]
+    return None
+
+
+def _digest_without(file: IO[bytes], seal: int) -> str:
+    """Return the SHA-256 of a file whose 64 bytes from ``seal`` on count as zeros; the position in the file stays."""
+    before, hashed = file.tell(), hashlib.sha256()
+    file.seek(0)
+    left = seal
+    while left and (chunk := file.read(min(left, _CHUNK))):
+        hashed.update(chunk)
+        left -= len(chunk)
+    file.seek(seal + 64)
+    hashed.update(64 * b"0")
+    while chunk := file.read(_CHUNK):
+        hashed.update(chunk)
+    file.seek(before)
+    return hashed.hexdigest()
 
 
 @contextmanager

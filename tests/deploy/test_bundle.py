@@ -25,7 +25,7 @@ from offaxis.detectors import DETECTORS, Detector, Energy
 from offaxis.errors import BundleError, DataError, OffaxisError, OverlapError, StorageError, TooFewImagesError
 from offaxis.heads import Outputs, make_head
 from offaxis.networks import third_party
-from tests.deploy.damage import rewritten
+from tests.hostile.damage import rewritten
 from tests.models import World
 
 

@@ -22,7 +22,7 @@ from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportErro
 from offaxis.heads import make_head
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch
 from offaxis.training import Trained
-from tests.deploy.damage import rewritten
+from tests.hostile.damage import rewritten
 from tests.models import World
 from tests.server.serving import png, running
 

@@ -10,7 +10,7 @@ import offaxis
 from offaxis import Model
 from offaxis.deploy.scoring import ScoringOptions, score_images
 from offaxis.errors import BundleError
-from tests.deploy.damage import damaged, picture
+from tests.hostile.damage import damaged, picture
 from tests.server.serving import running
 
 TIERS = [60, pytest.param(1000, marks=pytest.mark.slow)]

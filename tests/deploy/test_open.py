@@ -156,7 +156,7 @@ def test_a_python_file_makes_the_network(file: Path) -> None:
     assert (opened.label, opened.origin, opened.network.num_classes) == ("mine", "mine.py", 7)
     assert open_network(f"{file}:with_normalise").normalise == Normalise((0.5,), (0.25,))
     assert open_network(f"{file}:sized", num_classes=3).network.num_classes == 3
-    with pytest.raises(ArgumentError, match=r"no num_classes: the function network of .*mine\.py does not take it"):
+    with pytest.raises(ArgumentError, match=r"for 3 classes but that of .*mine\.py has 7"):
         open_network(file, num_classes=3)
     with pytest.raises(ArgumentError, match=r"mine\.py to return .* returned a Linear"):
         open_network(f"{file}:bare")

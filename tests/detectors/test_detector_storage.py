@@ -1,5 +1,6 @@
 """Files of detectors: written whole, refused where they are not ours."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from safetensors.torch import save_file
 
 from offaxis.detectors import KNN, Cosine, Mahalanobis, load_detector, save_detector
 from offaxis.errors import DetectorFileError, StorageError
+from offaxis.training.checkpoint import write_tensors
 from tests.detectors.toy import NetworkOf, Toy
+from tests.hostile.damage import flipped
 
 
 @pytest.fixture
@@ -36,6 +39,14 @@ def test_damaged_files(saved: Path, size: int) -> None:
         load_detector(saved)
 
 
+def test_changed_bits(saved: Path) -> None:
+    whole, chance = saved.read_bytes(), random.Random(0)
+    for _ in range(100):
+        saved.write_bytes(flipped(whole, chance))
+        with pytest.raises(DetectorFileError, match=r"knn\.safetensors"):
+            load_detector(saved)
+
+
 def test_foreign_files(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(DetectorFileError, match="cannot be read"):
         load_detector(tmp_path / "absent")
@@ -47,8 +58,11 @@ def test_foreign_files(saved: Path, tmp_path: Path) -> None:
         save_file({}, other, {"format": "offaxis-detector", "version": version})
         with pytest.raises(DetectorFileError, match=rf"version {version} but .* newer"):
             load_detector(other)
+    save_file({}, other, {"format": "offaxis-detector", "version": "3", "description": "{}"})
+    with pytest.raises(DetectorFileError, match="has no checksum"):
+        load_detector(other)
     for description in ("", "{}", '{"detector": "magic", "class": null, "arguments": {}, "tuned_on": null}'):
-        save_file({}, other, {"format": "offaxis-detector", "version": "2", "description": description})
+        write_tensors(other, {}, {"format": "offaxis-detector", "version": "3", "description": description})
         with pytest.raises(DetectorFileError):
             load_detector(other)
     for wrong in (
@@ -57,7 +71,7 @@ def test_foreign_files(saved: Path, tmp_path: Path) -> None:
         '{"detector": ["knn"], "class": null, "arguments": {}, "tuned_on": null}',
         '["knn"]',
     ):
-        save_file({}, other, {"format": "offaxis-detector", "version": "2", "description": wrong})
+        write_tensors(other, {}, {"format": "offaxis-detector", "version": "3", "description": wrong})
         with pytest.raises(DetectorFileError, match="whole detector"):
             load_detector(other)
 

@@ -3,6 +3,8 @@
 import io
 import json
 import multiprocessing
+import random
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +16,11 @@ import pytest
 
 from offaxis.errors import StoreError
 from offaxis.evaluation import NetworkRecord, Result, Store
+from offaxis.evaluation import store as store_module
 from offaxis.evaluation.results import SetRecord
 from offaxis.evaluation.store import archive_store, narrow, quantise
+from offaxis.files import json_line, write_json
+from tests.hostile.damage import flipped
 
 RESULT = Result(
     network="wrn cosine",
@@ -124,13 +129,15 @@ def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
     file.write_text(text[:30])
     with pytest.raises(StoreError, match="Line 1 of"):
         store.results()
-    file.write_text(json.dumps({"network": "x"}))
+    file.write_text(json_line({"network": "x"}))
     with pytest.raises(StoreError, match="whole records"):
         store.results()
     (store.path / "scores").mkdir()
     (store.path / "scores" / "a.npz").write_bytes(b"PK nonsense")
-    with pytest.raises(StoreError, match="missing or damaged"):
+    with pytest.raises(StoreError, match=r"a\.npz is damaged"):
         store.scores("scores/a.npz#scores")
+    with pytest.raises(StoreError, match=r"none\.npz cannot be read \(No such file"):
+        store.scores("scores/none.npz#scores")
     store.add_scores({"scores/b.npz#x": np.zeros(3)})
     with pytest.raises(StoreError, match="named 'y'"):
         store.scores("scores/b.npz#y")
@@ -138,7 +145,7 @@ def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="install a newer"):
         Store(store.path)
     (store.path / "store.json").write_text(json.dumps({"format": "offaxis-results", "version": 1}))
-    with pytest.raises(StoreError, match="version 1 but this offaxis reads version 2: evaluate again"):
+    with pytest.raises(StoreError, match="version 1 but this offaxis reads version 3: evaluate again"):
         Store(store.path)
     (store.path / "store.json").write_text("{}")
     with pytest.raises(StoreError, match="something else's"):
@@ -167,20 +174,59 @@ def test_damaged_arrays_are_told_by_their_file(tmp_path: Path, damage: Callable[
     (tmp_path / "store" / "scores").mkdir(parents=True)
     (tmp_path / "store" / "store.json").write_text(json.dumps({"format": "offaxis-results", "version": 2}))
     damage(tmp_path / "store" / "scores" / "a.npz")
-    with pytest.raises(StoreError, match=r"a\.npz is missing or damaged"):
+    with pytest.raises(StoreError, match=r"a\.npz is damaged"):
         Store(tmp_path / "store").scores("scores/a.npz#scores")
 
 
-@pytest.mark.parametrize("values", [{"label": "a"}, ["label"], None])
-def test_records_that_are_not_whole_are_told_by_their_file(tmp_path: Path, values: Any) -> None:
+def test_records_that_are_not_whole_are_told_by_their_file(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.add([RESULT])
     store.add_network(RECORD)
     [network], [result] = (list((store.path / name).iterdir()) for name in ("networks", "results"))
+    write_json(network, {"label": "a"})
+    result.write_text(json_line({"label": "a"}))
     for file, read in ((network, store.networks), (result, store.results)):
-        file.write_text(json.dumps(values))
         with pytest.raises(StoreError, match=f"{file.name} does not hold whole records"):
             read()
+        for values in (["label"], None):
+            file.write_text(json.dumps(values))
+            with pytest.raises(StoreError, match=f"{file.name} is damaged"):
+                read()
+
+
+def test_a_changed_bit_in_any_file_of_a_store_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.add([replace(RESULT, scores=("scores/a.npz#x", "scores/a.npz#x"))])
+    store.add_network(RECORD)
+    store.add_set("d", some_set(10))
+    store.add_scores({"scores/a.npz#x": np.random.default_rng(0).normal(size=50)})
+    store.add_grid_scores("w0", "d", "g", {"values": np.arange(9.0)})
+    readers: dict[str, Callable[[], Any]] = {
+        "store.json": lambda: Store(store.path),
+        "results/*": store.results,
+        "networks/*": store.networks,
+        "sets/*.json": store.sets,
+        "sets/*.npz": lambda: store.indices("d"),
+        "scores/*": lambda: store.scores("scores/a.npz#x"),
+        "grid_scores/*/*/*": lambda: store.grid_scores("w0", "d", "g"),
+    }
+    chance = random.Random(0)
+    for pattern, read in readers.items():
+        [file] = store.path.glob(pattern)
+        whole = file.read_bytes()
+        for _ in range(20):
+            file.write_bytes(flipped(whole, chance))
+            forget_what_was_read()
+            with pytest.raises(StoreError, match=re.escape(str(file))):
+                read()
+        file.write_bytes(whole)
+        forget_what_was_read()
+        read()
+
+
+def forget_what_was_read() -> None:
+    store_module._results.cache_clear()
+    store_module._arrays.cache_clear()
 
 
 def test_a_result_of_a_newer_version_is_read_without_what_it_adds() -> None:

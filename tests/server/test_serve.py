@@ -217,7 +217,9 @@ def test_bodies_of_every_size_that_is_allowed_have_room(bundle: Path, monkeypatc
     monkeypatch.setattr("offaxis.server.run.make_server", lambda _, **given: limits.append(given["limits"]))
     monkeypatch.setattr("offaxis.server.run.serve", lambda _: None)
     for megabytes in ("16", "300"):
-        assert CliRunner().invoke(app, ["serve", str(bundle), "--max-body", megabytes]).exit_code == 0
+        assert (
+            CliRunner().invoke(app, ["serve", str(bundle), "--engine", "torch", "--max-body", megabytes]).exit_code == 0
+        )
     assert [each.bodies_bytes // 2**20 for each in limits] == [256, 300]
 
 

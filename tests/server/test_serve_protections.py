@@ -97,7 +97,7 @@ def test_a_deadline_cancels_what_still_waits(model: Model, monkeypatch: pytest.M
     decoded: list[int] = []
     gate = threading.Event()
 
-    def slowly(image: Image.Image, called: str = "the image") -> Image.Image:
+    def slowly(image: Image.Image, data: bytes, called: str = "the image") -> Image.Image:
         decoded.append(1)
         gate.wait(10)
         return image

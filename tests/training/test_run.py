@@ -2,23 +2,29 @@
 
 import json
 import platform
+import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import offaxis
 from offaxis import CosineHead, Outputs, train
 from offaxis.errors import RunError
+from offaxis.files import json_line
 from offaxis.networks import build
 from offaxis.training import RECIPES, Recipe, cross_entropy, load_run, read_run, short
+from offaxis.training.checkpoint import load_checkpoint
 from offaxis.training.leave_out import MarginEntropyLoss, check_folds
 from offaxis.training.step import describe_loss
+from tests.hostile.damage import flipped
 
-from .small import SHORT, few, network, weights
+from .small import SHORT, few, network, same, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 WORDS = ["offaxis", "train", "--id", "small digits", "--out", "runs/x"]
@@ -30,7 +36,7 @@ def test_every_fact_of_a_run_is_a_field(tmp_path: Path) -> None:
     trained = train(model, few(), recipe, seed=5, out=tmp_path / "run", command=WORDS, quiet=True)
     record = read_run(tmp_path / "run")
     assert record == trained.record == load_run(tmp_path / "run").record
-    assert (record["format"], record["version"]) == ("offaxis-run", 2)
+    assert (record["format"], record["version"]) == ("offaxis-run", 3)
     assert record["command"] == WORDS
     assert record["versions"] == {
         "offaxis": offaxis.__version__,
@@ -96,10 +102,11 @@ def test_a_loss_is_described_by_fields() -> None:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({"offaxis": "0.1", "settings": {"recipe": {}}}, "version 2 but .* has version 1: it was made by an older"),
-        ({"format": "offaxis-run", "version": 3, "settings": {}}, "has version 3: it was made by another version"),
+        ({"offaxis": "0.1", "settings": {"recipe": {}}}, "version 3 but .* has version 1: it was made by an older"),
+        ({"format": "offaxis-run", "version": 4, "settings": {}}, "has version 4: it was made by another version"),
         ({"format": "other", "version": 2, "settings": {}}, "foreign"),
         ({"format": "offaxis-run", "version": 2}, "foreign"),
+        ({"format": "offaxis-run", "version": 3, "settings": {}}, "damaged, it has no checksum"),
         ([], "damaged"),
         ("{", "damaged"),
     ],
@@ -115,3 +122,56 @@ def test_a_record_of_another_version_is_refused(tmp_path: Path, record: Any, rea
     ):
         with pytest.raises(RunError, match=reason):
             read()
+
+
+def test_a_changed_bit_in_any_file_of_a_run_is_refused(tmp_path: Path) -> None:
+    run, chance = tmp_path / "run", random.Random(0)
+    train(network(), few(), SHORT, out=run, log_every=1, quiet=True)
+    readers: dict[str, Callable[[], Any]] = {
+        "run.json": lambda: read_run(run),
+        "log.jsonl": lambda: load_run(run),
+        "model.safetensors": lambda: load_run(run),
+        "checkpoint.safetensors": lambda: load_checkpoint(run / "checkpoint.safetensors"),
+    }
+    for name, read in readers.items():
+        whole = (run / name).read_bytes()
+        for _ in range(40):
+            (run / name).write_bytes(flipped(whole, chance))
+            with pytest.raises(RunError, match=name):
+                read()
+        (run / name).write_bytes(whole)
+        read()
+
+
+def test_the_weights_are_a_plain_safetensors_file(tmp_path: Path) -> None:
+    trained = train(network(), few(), SHORT.replace(epochs=1), out=tmp_path / "run", quiet=True)
+    found = load_file(tmp_path / "run" / "model.safetensors")
+    assert same(found, weights(trained.classifier))
+
+
+def test_a_run_of_the_version_without_checksums_is_read(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained = train(network(), few(), SHORT.replace(epochs=1), out=run, quiet=True)
+    record = {**read_run(run), "version": 2}
+    (run / "run.json").write_text(json.dumps(record))
+    plain = {name: tensor.contiguous() for name, tensor in weights(trained.classifier).items()}
+    save_file(plain, run / "model.safetensors", {"format": "offaxis-model-1"})
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    (run / "log.jsonl").write_text("".join(json.dumps({**r, "checksum": None}) + "\n" for r in lines))
+    with pytest.raises(RunError, match="Line 1 of .*log.jsonl is damaged"):
+        load_run(run)
+    for line in lines:
+        del line["checksum"]
+    (run / "log.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
+    loaded = load_run(run)
+    assert same(weights(loaded.classifier), weights(trained.classifier))
+    assert loaded.history == trained.history
+
+
+@pytest.mark.parametrize("line", ['{"step": 3}', "[]", "3", '{"kind": "epoch", "step": "x"}'])
+def test_a_line_of_the_log_that_is_no_record_is_told(tmp_path: Path, line: str) -> None:
+    train(network(), few(), SHORT.replace(epochs=1), out=tmp_path / "run", quiet=True)
+    with (tmp_path / "run" / "log.jsonl").open("a") as file:
+        file.write(json_line(json.loads(line)) if line.startswith("{") else f"{line}\n")
+    with pytest.raises(RunError, match=r"Line \d of .*log.jsonl is"):
+        load_run(tmp_path / "run")

@@ -106,7 +106,9 @@ def calibrate_command(
     from offaxis.deploy.bundle import load
 
     model = load(bundle, network).to(device)
-    model = model.recalibrated(images_like(images, model.preprocessing.shape, data), alpha, per_class)
+    model = model.recalibrated(
+        images_like(images, model.preprocessing.shape, data, resize=model.preprocessing.resize), alpha, per_class
+    )
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
 

@@ -19,6 +19,8 @@ from offaxis.cli.app import (
 from offaxis.errors import ArgumentError
 from offaxis.jobs import Precision, RecipeOverrides, TrainingRun, train_run
 
+IMAGES, NETWORK = "Images", "Network"
+
 
 @app.command("train", epilog=example("offaxis train --id digits --network wrn-10-2-half --epochs 12 --out runs/digits"))
 def train_command(
@@ -34,6 +36,56 @@ def train_command(
             "timm:NAME, torchvision:NAME, transformers:FOLDER or file.py:function."
         ),
     ] = "wrn-10-4-half",
+    size: Annotated[
+        int | None,
+        typer.Option(
+            help="Height and width of the images.",
+            show_default="the network's own, else the images'",
+            min=1,
+            rich_help_panel=IMAGES,
+        ),
+    ] = None,
+    resize: Annotated[
+        str | None,
+        typer.Option(
+            help="How images come to that size: crop (short side to the size, centre crop) or stretch.",
+            show_default="crop above 64 pixels",
+            rich_help_panel=IMAGES,
+        ),
+    ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of a folder without test/ that is kept for testing, such as 0.2.", rich_help_panel=IMAGES
+        ),
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out files that cannot be read.", rich_help_panel=IMAGES)
+    ] = False,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            help="Mean of the pixels in 0 to 1, by channel with commas.",
+            show_default="the network's own, else the images'",
+            rich_help_panel=IMAGES,
+        ),
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="Standard deviation likewise.", rich_help_panel=IMAGES)] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="File of weights to start from: safetensors, or a state dictionary of PyTorch.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    pretrained: Annotated[
+        bool,
+        typer.Option(
+            "--pretrained",
+            help="Start from the weights that timm or torchvision publish; they are downloaded.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = False,
     head: Annotated[str, typer.Option(help=f"Output layer: {', '.join(HEAD_NAMES)}.")] = "cosine",
     scale: Annotated[
         str | None,
@@ -85,6 +137,14 @@ def train_command(
     run = TrainingRun(
         id=id,
         architecture=network,
+        size=size,
+        resize=resize,
+        holdout=holdout,
+        skip_bad=skip_bad,
+        mean=_numbers("--mean", mean),
+        std=_numbers("--std", std),
+        weights=weights,
+        pretrained=pretrained,
         head=head,
         scale=_scale(scale),
         hidden=hidden,
@@ -119,6 +179,17 @@ def train_command(
         quiet=quiet,
         note=(lambda _: None) if quiet else print_note,
     )
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise ArgumentError(
+            f"Expected {option} to be numbers with commas, as in 0.5,0.5,0.5, but got {text!r}."
+        ) from None
 
 
 def _scale(text: str | None) -> str | float | None:

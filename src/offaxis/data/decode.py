@@ -1,10 +1,12 @@
 """Image files -> pixels, or an error that names the file."""
 
 import io
+import os
+import zlib
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageCms, ImageOps
 
 from offaxis.errors import DataError
 
@@ -17,10 +19,10 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", 
 
 
 def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Decode an image completely: mode L (grey) or RGB, 8 bits a channel.
+    """Decode an image completely, as a browser shows it on a white page: mode L (grey) or RGB, 8 bits a channel.
 
-    Transparency is dropped, 16-bit grey is scaled to 8 bits, of an animation the first frame counts, and rotation marks
-    of cameras (EXIF) are not applied.
+    The orientation that cameras record (EXIF) is applied, transparent pixels show white, CMYK becomes RGB by the file's
+    colour profile, 16 bits become 8, and of an animation the first frame counts.
 
     Args:
         source: a file, or its bytes.
@@ -28,13 +30,13 @@ def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_
         max_pixels: the largest width x height that is decoded.
 
     Raises:
-        DataError: not an image, damaged, truncated or too large.
+        DataError: not an image, damaged, truncated or too large, or its values have an unknown range.
     """
-    called = name or (str(source) if isinstance(source, Path) else "the image")
-    return decode_opened(open_image(source, called, max_pixels), called)
+    called = name or (printable(source) if isinstance(source, Path) else "the image")
+    return decode_opened(*open_image(source, called, max_pixels), called)
 
 
-def decode_opened(image: Image.Image, called: str = "the image") -> Image.Image:
+def decode_opened(image: Image.Image, data: bytes, called: str = "the image") -> Image.Image:
     """Decode an image that ``open_image`` opened, as ``decode`` does.
 
     Raises:
@@ -42,6 +44,8 @@ def decode_opened(image: Image.Image, called: str = "the image") -> Image.Image:
     """
     try:
         image.load()
+        if image.format == "PNG" and _rows_missing(image, data):
+            raise DataError(f"{called} is truncated: its last rows are missing. Replace it or leave it out.")
         return eight_bits(image, called)
     except DataError:
         raise
@@ -50,16 +54,27 @@ def decode_opened(image: Image.Image, called: str = "the image") -> Image.Image:
 
 
 def size_of(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
-    """Read (width, height) from the file's header alone.
+    """Read (width, height) from the file's header alone, as the image is shown (EXIF orientation).
 
     Raises:
         DataError: not an image, or too large.
     """
-    return open_image(path, str(path), max_pixels).size
+    image, _ = open_image(path, printable(path), max_pixels)
+    width, height = image.size
+    turned = image.format != "TIFF" and _orientation(image) >= 5  # Pillow turns TIFF images itself
+    return (height, width) if turned else (width, height)
 
 
-def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def printable(path: Path | str) -> str:
+    r"""Return a path as text that can be printed and stored: bytes that are not UTF-8 become ``\xff``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, bytes]:
     """Read the header of an image: its size and mode are known, its pixels are not decoded yet.
+
+    Returns:
+        The opened image, and the bytes of its file.
 
     Raises:
         DataError: not an image, or too large.
@@ -82,16 +97,18 @@ def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) 
     width, height = image.size
     if width * height > max_pixels:
         raise DataError(f"{called} is {width}x{height}, more than the {max_pixels:,} pixels that are decoded.")
-    return image
+    return image, data
 
 
 def eight_bits(image: Image.Image, called: str = "the image") -> Image.Image:
-    """Convert an image to mode L or RGB, 8 bits a channel.
+    """Convert an image to mode L or RGB, 8 bits a channel, upright and without transparency (see ``decode``).
 
     Raises:
-        DataError: its values are floating-point numbers, whose range is unknown, or do not fit in 16 bits.
+        DataError: its values are floating-point numbers or 32-bit integers, whose range is unknown.
     """
-    if image.mode in ("L", "RGB"):
+    if _orientation(image) > 1:
+        image = ImageOps.exif_transpose(image)
+    if image.mode in ("L", "RGB") and "transparency" not in image.info:
         return image
     if image.mode == "F":
         raise DataError(
@@ -99,15 +116,102 @@ def eight_bits(image: Image.Image, called: str = "the image") -> Image.Image:
             "save them with 8 bits."
         )
     if image.mode.startswith("I"):
-        values = np.asarray(image)  # 16 or 32 bits a pixel, as they are stored
-        if values.min() < 0 or values.max() > 65535:
-            raise DataError(
-                f"Expected grey values that fit in 16 bits but {called} has values from {values.min()} to {values.max()}: "
-                "convert it or leave it out."
-            )
-        return Image.fromarray((values >> 8).astype(np.uint8))
-    if image.mode in ("1", "LA", "La"):
+        return _from_sixteen_bits(image, called)
+    if image.mode == "CMYK":
+        return _from_cmyk(image)
+    if image.mode == "1" and "transparency" not in image.info:
         return image.convert("L")
-    if image.mode == "P":
-        return image.convert("RGBA").convert("RGB")
+    if image.mode in ("1", "L", "LA", "La"):
+        return _on_white(image.convert("LA"), "L")
+    if image.mode in ("P", "PA", "RGB", "RGBA", "RGBa"):
+        return _on_white(image.convert("RGBA"), "RGB")
     return image.convert("RGB")
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation, 1 to 8; 1 where there is none, or none that can be read, as browsers do."""
+    try:
+        found = image.getexif().get(0x0112, 1)
+    except Exception:  # Pillow raises many kinds of errors for damaged EXIF data
+        return 1
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+
+def _on_white(image: Image.Image, mode: str) -> Image.Image:
+    """Return an image with an alpha channel as it looks on a white page."""
+    page = Image.new(mode, image.size, "white")
+    page.paste(image.convert(mode), mask=image.getchannel("A"))
+    return page
+
+
+def _from_sixteen_bits(image: Image.Image, called: str) -> Image.Image:
+    """Return the upper 8 of 16 bits of grey; older versions of Pillow give them as 32-bit integers."""
+    if image.mode == "I" and image.format not in ("PNG", "PPM"):
+        raise DataError(
+            f"Expected whole numbers of 8 or 16 bits but {called} has 32-bit integers, whose range is unknown: scale them to "
+            "0 to 255 and save them with 8 bits."
+        )
+    values = np.asarray(image)
+    transparent = image.info.get("transparency")
+    grey = (values >> 8).clip(0, 255).astype(np.uint8)
+    if isinstance(transparent, int):
+        grey[values == transparent] = 255
+    return Image.fromarray(grey)
+
+
+_MAX_PROFILE = 2**24
+
+
+def _from_cmyk(image: Image.Image) -> Image.Image:
+    profile = image.info.get("icc_profile", b"")
+    if 0 < len(profile) <= _MAX_PROFILE:
+        try:
+            shown = ImageCms.profileToProfile(
+                image, ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB"), outputMode="RGB"
+            )
+        except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
+            shown = None  # a damaged profile counts as none
+        if shown is not None:
+            return shown
+    return image.convert("RGB")
+
+
+def _rows_missing(image: Image.Image, data: bytes) -> bool:
+    """Tell whether the pixels of a PNG file end early, in a file that is otherwise whole: Pillow leaves zeros there.
+
+    Only where one of the last two rows is all zeros (of an interlaced image the last but one comes last) are the
+    compressed data counted.
+    """
+    width, height = image.size
+    last = [image.crop((0, row, width, row + 1)) for row in range(max(0, height - 2), height)]
+    if all(row.getbbox(alpha_only=False) for row in last):
+        return False
+    return _inflated_size(memoryview(data)) < _png_size(data[16:29])
+
+
+def _inflated_size(data: memoryview) -> int:
+    """Count the bytes that the IDAT chunks of a PNG file hold, without keeping them."""
+    inflate, total, place = zlib.decompressobj(), 0, 8
+    try:
+        while place + 8 <= len(data) and not inflate.eof:
+            length, kind = int.from_bytes(data[place : place + 4], "big"), bytes(data[place + 4 : place + 8])
+            part: bytes | memoryview = data[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
+            while part and not inflate.eof:
+                total += len(inflate.decompress(part, 2**20))
+                part = inflate.unconsumed_tail
+            place += 12 + length
+    except zlib.error:
+        return total
+    return total
+
+
+_ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+
+
+def _png_size(header: bytes) -> int:
+    """Return how many bytes the pixels of a PNG file have, by the fields of its header (IHDR)."""
+    width, height = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big")
+    bits = header[8] * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(header[9], 1)
+    passes = _ADAM7 if header[12] else ((0, 0, 1, 1),)
+    parts = [(-((top - height) // down), -((left - width) // right)) for top, left, down, right in passes]
+    return sum(rows * (1 + -(-columns * bits // 8)) for rows, columns in parts if rows > 0 and columns > 0)

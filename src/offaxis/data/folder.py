@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.data.decode import SUFFIXES, decode
+from offaxis.data.decode import SUFFIXES, decode, printable
 from offaxis.data.image_set import ImageSet, Skipped, TensorSet
-from offaxis.data.transforms import Shape, check_shape, fit
+from offaxis.data.transforms import Resize, Shape, check_shape, fit, resize_rule
 from offaxis.errors import DataError
 
 # files that operating systems leave behind, besides those whose names start with a dot
@@ -42,7 +42,7 @@ class Files:
     def without(self, skipped: Sequence[Skipped]) -> "Files":
         """Return the same files without these."""
         left_out = {bad.path for bad in skipped}
-        kept = [i for i, path in enumerate(self.paths) if str(path) not in left_out]
+        kept = [i for i, path in enumerate(self.paths) if printable(path) not in left_out]
         return replace(
             self,
             paths=tuple(self.paths[i] for i in kept),
@@ -63,10 +63,11 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
         classes: the names of the labels in their order, where other images have set it; else the folders by name.
 
     Raises:
-        DataError: there is no image, a file is none and ``skip_bad`` is False, or a folder is none of ``classes``.
+        DataError: there is no image, a file is none and ``skip_bad`` is False, or a class folder is none of ``classes``, is
+            empty or has a name that is not UTF-8.
     """
     present = sorted(_walk(folder))
-    skipped = [Skipped(str(path), "not an image file") for path in present if path.suffix.lower() not in SUFFIXES]
+    skipped = [Skipped(printable(path), "not an image file") for path in present if path.suffix.lower() not in SUFFIXES]
     if skipped and not skip_bad:
         raise DataError(
             f"{skipped[0].path} is not an image file, and {folder} may hold nothing else "
@@ -80,6 +81,7 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
     several = len(inside) > 1 or (bool(inside) and inside[0] in classes)
     if not several or any(len(parts) == 1 for parts in tops):
         return Files(paths=paths, sorted_by_class=bool(inside), skipped=tuple(skipped))
+    skipped += _check_class_folders(folder, inside, skip_bad or bool(classes))
     names = tuple(classes or inside)
     unknown = [name for name in inside if name not in names]
     if unknown:
@@ -90,6 +92,24 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
     number = {name: label for label, name in enumerate(names)}
     labels = tuple(number[parts[0]] for parts in tops)
     return Files(paths=paths, labels=labels, classes=names, sorted_by_class=True, skipped=tuple(skipped))
+
+
+def _check_class_folders(folder: Path, classes: Sequence[str], skip_empty: bool) -> list[Skipped]:
+    """Refuse class names that cannot be stored, and class folders without an image unless they are to be listed."""
+    for name in classes:
+        if printable(name) != name:
+            raise DataError(f"Expected class names in UTF-8 but {printable(folder / name)} is not: rename the folder.")
+    empty = [
+        Skipped(printable(entry), "a class folder without an image")
+        for entry in sorted(folder.iterdir())
+        if entry.is_dir() and not ignored(entry.name) and entry.name not in classes
+    ]
+    if empty and not skip_empty:
+        raise DataError(
+            f"Expected images in every class folder but {empty[0].path} has none: add images, remove the folder, or skip "
+            "such (skip_bad=True, --skip-bad)."
+        )
+    return empty
 
 
 def find_classes(folder: Path) -> tuple[str, ...]:
@@ -126,12 +146,14 @@ class Reading:
 
     Attributes:
         shape: (channels, height, width) that is given.
+        resize: how images come to that size, ``"crop"`` or ``"stretch"``.
         native: (height, width) that every file must have, or None where any will do.
         trim: pixels cut off each side before anything else.
         workers: threads that decode.
     """
 
     shape: Shape
+    resize: Resize = "stretch"
     native: tuple[int, int] | None = None
     trim: int = 0
     workers: int = min(8, os.cpu_count() or 1)
@@ -146,12 +168,13 @@ class Reading:
         width, height = image.size
         if self.native is not None and (height, width) != self.native:
             raise DataError(
-                f"Expected an image of {self.native[1]}x{self.native[0]} but {path} is {width}x{height}: "
-                "remove it, or give the size that all images are resized to (size=..., --size)."
+                f"Expected images of one size, {self.native[1]}x{self.native[0]} as the first, but {printable(path)} is "
+                f"{width}x{height}: give the size that all images shall have (--size 224 in the shell, size=224 in Python), "
+                "or remove it."
             )
         if self.trim:
             image = image.crop((self.trim, self.trim, width - self.trim, height - self.trim))
-        return fit(image, self.shape)
+        return fit(image, self.shape, self.resize)
 
 
 class FolderSet(ImageSet):
@@ -225,11 +248,18 @@ def decoded(
     shape: Shape,
     decoding: Decoding,
     *,
+    resize: str | None = None,
     native: tuple[int, int] | None = None,
     trim: int = 0,
 ) -> ImageSet:
-    """Make the set of these files, in memory or lazily; see :class:`Reading` for ``native`` and ``trim``."""
-    reading = Reading(shape=shape, native=native, trim=trim, workers=decoding.workers or Reading.workers)
+    """Make the set of these files, in memory or lazily; see :class:`Reading` for ``resize``, ``native`` and ``trim``."""
+    reading = Reading(
+        shape=shape,
+        resize=resize_rule(shape, resize),
+        native=native,
+        trim=trim,
+        workers=decoding.workers or Reading.workers,
+    )
     fits = len(files.paths) * int(np.prod(shape)) <= MEMORY_LIMIT
     now = decoding.in_memory or (decoding.in_memory is None and fits)
     return (read_all if now else read_lazily)(name, files, reading, decoding.skip_bad)
@@ -247,7 +277,7 @@ def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) 
         if isinstance(result, DataError):
             if not skip_bad:
                 raise result
-            bad.append(Skipped(str(files.paths[row]), str(result)))
+            bad.append(Skipped(printable(files.paths[row]), str(result)))
         else:
             target[row - len(bad)] = result
     files = _some_left(name, files, bad)
@@ -261,7 +291,7 @@ def read_lazily(name: str, files: Files, reading: Reading, skip_bad: bool = Fals
     """Make a set that decodes files when they are read; to skip bad files, every file is tried once now."""
     if skip_bad:
         bad = [
-            Skipped(str(path), str(result))
+            Skipped(printable(path), str(result))
             for path, result in zip(files.paths, _attempts(files, reading), strict=True)
             if isinstance(result, DataError)
         ]

@@ -2,8 +2,10 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,10 +88,14 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
         sorted_by_class: whether the first images are all of one kind, as in a folder per class; such a set is shuffled
             before a part of it is taken.
         skipped: the files that could not be read and were left out, where that was allowed.
+        path: the folder or archive that it was read from, absolute; None where it was not.
+        options: the arguments of ``load_images``, beside name and split, that give these images again.
     """
 
     sorted_by_class: bool = False
     skipped: tuple[Skipped, ...] = ()
+    path: str | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
     _statistics: PixelStatistics | None = None
     _fingerprint: str | None = None
 
@@ -102,6 +108,17 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
     def labels(self) -> Tensor | None:
         """Labels, int64 (N,), or None."""
         return self._labels
+
+    def describe_like(self, other: "ImageSet", **options: Any) -> None:
+        """Take over what is known of another set, whose images these are, with some options changed."""
+        self.sorted_by_class, self.skipped, self.path = other.sorted_by_class, other.skipped, other.path
+        self.options = {**other.options, **options}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what records keep of it: name, number of images, fingerprint; of a folder also its path and options."""
+        about: dict[str, Any] = {"name": self.name, "images": len(self), "fingerprint": self.fingerprint}
+        about |= {"path": self.path} if self.path is not None else {}
+        return about | ({"options": dict(self.options)} if self.options else {})
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -220,8 +237,7 @@ class ImageSubset(ImageSet):
 
     def __init__(self, whole: ImageSet, indices: Tensor, name: str) -> None:
         super().__init__(name, classes=whole.classes)
-        self.sorted_by_class = whole.sorted_by_class
-        self.skipped = whole.skipped
+        self.describe_like(whole)
         self.whole = whole
         self.indices = indices
 

@@ -2,10 +2,11 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from offaxis.data.binary_formats import (
     read_svhn,
 )
 from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_pair, data_root, known
-from offaxis.data.decode import size_of
+from offaxis.data.decode import printable, size_of
 from offaxis.data.embedded import GaussianNoise, UniformNoise
 from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, ignored
 from offaxis.data.image_lists import (
@@ -33,7 +34,7 @@ from offaxis.data.image_lists import (
 )
 from offaxis.data.image_set import ImageSet, TensorSet
 from offaxis.data.splits import hold_out
-from offaxis.data.transforms import Shape, fit_batch
+from offaxis.data.transforms import Shape, fit_batch, resize_rule
 from offaxis.errors import ArgumentError, DataError
 
 # (files, further arguments) -> images in memory, or the list of image files; nothing in a file is ever executed.
@@ -75,6 +76,7 @@ def load_own(
     shape: Shape | None,
     decoding: Decoding,
     *,
+    resize: str | None = None,
     holdout: float | None = None,
     seed: int = 0,
 ) -> ImageSet:
@@ -85,12 +87,31 @@ def load_own(
         split: the folder inside that is taken, where there are such.
         shape: what all are matched to; None where they have one size, which is then kept.
         decoding: when they are decoded, and what is done with bad ones.
+        resize: how they come to the shape: ``"crop"`` or ``"stretch"``; None for the default of that size.
         holdout: the share that is the test split, where there is no folder for it.
         seed: of the shuffle that chooses it.
 
     Raises:
         DataError: the split has no folder and is not held out of anything, or a file is bad.
     """
+    files, divided = _own_files(path, split, decoding.skip_bad, holdout)
+    native = None
+    if shape is None:
+        native = _common_size(files, decoding.skip_bad)
+        shape = (3, *native)
+    images = decoded(path.name, files, shape, decoding, resize=resize, native=native)
+    options: dict[str, Any] = {"size": list(shape[1:]), "resize": resize_rule(shape, resize)}
+    options |= {"skip_bad": True} if decoding.skip_bad else {}
+    options |= {"holdout": holdout, "seed": seed} if divided else {}
+    images.path = printable(path.resolve())
+    images.options = options
+    if not divided or holdout is None:
+        return images
+    return hold_out(images, holdout, seed)[0 if split == "train" else 1]
+
+
+def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -> tuple[Files, bool]:
+    """Return the files of a split, and whether the split is yet to be held out of them."""
     folder = _opened(path)
     own = _split_folders(folder)
     divided = "test" not in own and holdout is not None
@@ -100,15 +121,25 @@ def load_own(
             raise DataError(_no_split(path, split, own))
         place = folder
     classes = find_classes(own["train"]) if split == "test" and "train" in own else ()
-    files = find_images(place, decoding.skip_bad, classes)
-    native = None
-    if shape is None:
-        native = _common_size(files, decoding.skip_bad)
-        shape = (3, *native)
-    images = decoded(path.name, files, shape, decoding, native=native)
-    if not divided or holdout is None:
-        return images
-    return hold_out(images, holdout, seed)[0 if split == "train" else 1]
+    return find_images(place, skip_bad, classes), divided
+
+
+def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | None = None) -> tuple[str, ...] | None:
+    """Return the classes to train on of a folder or an archive, no image decoded; None for a set of the catalogue.
+
+    Raises:
+        DataError: there are fewer than two.
+    """
+    path = Path(name).expanduser()
+    if str(name) in CATALOGUE or not path.exists():
+        return None
+    classes = _own_files(path, "train", skip_bad, holdout)[0].classes
+    if not classes:
+        raise DataError(
+            f"Expected at least two classes to train on, each a folder of images, but {printable(path)} has none or one, or "
+            "images lie beside the folders: sort the images into a folder for each class."
+        )
+    return classes
 
 
 def _split_folders(folder: Path) -> dict[Split, Path]:
@@ -121,7 +152,11 @@ def _split_folders(folder: Path) -> dict[Split, Path]:
 
 def _no_split(path: Path, split: Split, own: dict[Split, Path]) -> str:
     only = "".join(f", only {folder.name}" for folder in own.values())
-    share = "" if "test" in own else ", or give the share to hold out for testing (holdout=0.2)"
+    share = (
+        ""
+        if "test" in own
+        else ", or give the share to hold out for testing (--holdout 0.2 in the shell, holdout=0.2 in Python)"
+    )
     return (
         f"Expected a folder {split} in {path} but there is none{only}: put the images to train on into {path / 'train'} and "
         f"those to test on into {path / 'test'}{share}."
@@ -169,7 +204,8 @@ def load_images(
     *,
     root: Path | str | None = None,
     like: ImageSet | None = None,
-    size: int | tuple[int, int] | None = None,
+    size: int | Sequence[int] | None = None,
+    resize: str | None = None,
     seed: int = 0,
     count: int | None = None,
     skip_bad: bool = False,
@@ -189,6 +225,8 @@ def load_images(
         like: the ID set. Size and colour are matched to it (see :mod:`offaxis.data.transforms`), and a pair that makes
             no sense is refused. Framed crops stay 36x36 beside an ID set of 32x32.
         size: height and width, where neither ``like`` nor the set itself says it.
+        resize: how images come to another size: ``"crop"`` (short side to the size, centre crop) or ``"stretch"``; by
+            default crop for sizes above 64 pixels.
         seed: of noise, of crops and of ``holdout``.
         count: how many images, for sets that are generated.
         skip_bad: leave out files that are damaged or no images; they are listed in ``skipped``.
@@ -210,15 +248,34 @@ def load_images(
     path = Path(name).expanduser()
     decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers)
     if str(name) not in CATALOGUE and path.exists():
-        return load_own(path, split, _requested_shape(like, size), decoding, holdout=holdout, seed=seed)
+        shape = _requested_shape(like, size)
+        return load_own(path, split, shape, decoding, resize=resize, holdout=holdout, seed=seed)
     entry = known(str(name))
     if split not in entry.counts:
         raise DataError(f"{entry.title} has no {split} split: it has {' and '.join(entry.counts)}.")
     if like is not None:
         check_pair(like.name, entry.name, force)
     shape = _shape(entry, like, size)
+    images = _load_entry(entry, split, shape, decoding, root=root, resize=resize, count=count, seed=seed)
+    given = {"size": size if size is None or isinstance(size, int) else list(size), "resize": resize}
+    images.options = {key: value for key, value in given.items() if value is not None}
+    return images
+
+
+def _load_entry(
+    entry: Entry,
+    split: Split,
+    shape: Shape,
+    decoding: Decoding,
+    *,
+    root: Path | str | None,
+    resize: str | None,
+    count: int | None,
+    seed: int,
+) -> ImageSet:
+    """Read or generate a set of the catalogue, matched to a shape."""
     if not entry.layouts:
-        return _generate(entry, split, shape, count, seed)
+        return _generate(entry, split, shape, resize, count, seed)
     location = entry.find(data_root(root), split)
     if location is None:
         raise DataError(_missing(entry, split, data_root(root)))
@@ -226,12 +283,12 @@ def load_images(
     content = READERS[layout.reader](paths, **layout.arguments)
     if isinstance(content, TensorSet):
         content.name = entry.name
-        return _in_memory(content, shape)
+        return _in_memory(content, shape, resize)
     decoding = decoding.also_skipping_bad(entry.skip_bad)
-    return decoded(entry.name, content, shape, decoding, native=entry.native_size, trim=entry.trim)
+    return decoded(entry.name, content, shape, decoding, resize=resize, native=entry.native_size, trim=entry.trim)
 
 
-def _requested_shape(like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape | None:
+def _requested_shape(like: ImageSet | None, size: int | Sequence[int] | None) -> Shape | None:
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
         if min(height, width) < 1:
@@ -240,7 +297,7 @@ def _requested_shape(like: ImageSet | None, size: int | tuple[int, int] | None) 
     return None if like is None else like.shape
 
 
-def _shape(entry: Entry, like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape:
+def _shape(entry: Entry, like: ImageSet | None, size: int | Sequence[int] | None) -> Shape:
     requested = _requested_shape(like, size)
     if requested is None:
         return entry.shape
@@ -249,7 +306,7 @@ def _shape(entry: Entry, like: ImageSet | None, size: int | tuple[int, int] | No
     return requested if like is not None else (entry.shape[0], *requested[1:])
 
 
-def _generate(entry: Entry, split: Split, shape: Shape, count: int | None, seed: int) -> ImageSet:
+def _generate(entry: Entry, split: Split, shape: Shape, resize: str | None, count: int | None, seed: int) -> ImageSet:
     number = count or entry.counts[split]
     channels, height, width = shape
     if entry.name in NOISE:
@@ -258,17 +315,17 @@ def _generate(entry: Entry, split: Split, shape: Shape, count: int | None, seed:
         images = embedded.EMBEDDED_OOD[entry.name](number, max(height, width), channels, seed)
     else:
         images = embedded.digits(split) if entry.name == "digits" else embedded.small_digits(split)
-    return _in_memory(images, shape)
+    return _in_memory(images, shape, resize)
 
 
-def _in_memory(images: TensorSet, shape: Shape) -> TensorSet:
+def _in_memory(images: TensorSet, shape: Shape, resize: str | None) -> TensorSet:
     if images.shape == shape:
         return images
     pixels = torch.empty(len(images), *shape, dtype=images.images.dtype)
     for rows in torch.arange(len(images)).split(1024):  # a window, so that no second copy of all is made
-        pixels[rows] = fit_batch(images.images[rows], shape)
+        pixels[rows] = fit_batch(images.images[rows], shape, resize)
     matched = TensorSet(images.name, pixels, images.labels, images.classes)
-    matched.sorted_by_class, matched.skipped = images.sorted_by_class, images.skipped
+    matched.describe_like(images)
     return matched
 
 

@@ -1,13 +1,15 @@
 """Pixels -> what a network takes: one declared rule for size and colour, and normalisation.
 
-The whole image is kept and stretched to the new height and width, bilinear with antialiasing (Pillow's ``BILINEAR``).
-Grey becomes RGB by repeating it; RGB becomes grey by its luminance (ITU-R 601: 0.299 R + 0.587 G + 0.114 B). Bytes stay
-bytes. The rule is the same for arrays and for files, so a set gives the same pixels however it was stored.
+Two rules bring an image to a size, both bilinear with antialiasing (Pillow's ``BILINEAR``): ``stretch`` keeps the whole
+image and changes its proportions; ``crop`` cuts out the largest centred part that has the new proportions and resizes it,
+which is "short side to the size, then centre crop". Grey becomes RGB by repeating it; RGB becomes grey by its luminance
+(ITU-R 601: 0.299 R + 0.587 G + 0.114 B). Bytes stay bytes. The rule is the same for arrays and for files, so a set gives
+the same pixels however it was stored.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -64,15 +66,50 @@ def _column(values: Sequence[float], like: Tensor) -> Tensor:
 
 
 Shape = tuple[int, int, int]
+Resize = Literal["crop", "stretch"]
+"""How an image is brought to a size."""
 NO_LABELS = torch.empty(0, dtype=torch.long)
+CROP_ABOVE = 64
+"""Images of more pixels a side are cropped unless the rule is named: photographs keep their proportions."""
 
 
-def fit(image: Image.Image, shape: Shape) -> NDArray[np.uint8]:
-    """Match an image in mode L or RGB to a shape by the declared rule: uint8 (c, h, w)."""
+def resize_rule(shape: Shape, resize: str | None = None) -> Resize:
+    """Return the rule for a shape (c, h, w): the one that is named, else crop above 64 pixels and stretch up to them.
+
+    Raises:
+        ArgumentError: there is no such rule.
+    """
+    if resize is None:
+        return "crop" if min(shape[1:]) > CROP_ABOVE else "stretch"
+    if resize not in get_args(Resize):
+        raise ArgumentError(f"Expected resize to be one of {', '.join(get_args(Resize))} but got {resize!r}.")
+    return resize  # type: ignore[return-value]
+
+
+def centre(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return (top, left, height, width) of the largest centred part of an image that has the proportions of the target.
+
+    Example:
+        >>> centre((300, 401), (224, 224))
+        (0, 50, 300, 300)
+    """
+    (height, width), (target_height, target_width) = size, target
+    if height * target_width > width * target_height:
+        kept = (max(1, round(width * target_height / target_width)), width)
+    else:
+        kept = (height, max(1, round(height * target_width / target_height)))
+    return (height - kept[0]) // 2, (width - kept[1]) // 2, *kept
+
+
+def fit(image: Image.Image, shape: Shape, resize: str | None = None) -> NDArray[np.uint8]:
+    """Match an image in mode L or RGB to a shape by one of the two rules (see ``resize_rule``): uint8 (c, h, w)."""
     channels, height, width = shape
     if channels == 1 and image.mode != "L":
         image = image.convert("L")
     if image.size != (width, height):
+        if resize_rule(shape, resize) == "crop":
+            top, left, kept_height, kept_width = centre((image.height, image.width), (height, width))
+            image = image.crop((left, top, left + kept_width, top + kept_height))
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     if channels == 3 and image.mode != "RGB":
         image = image.convert("RGB")
@@ -80,12 +117,15 @@ def fit(image: Image.Image, shape: Shape) -> NDArray[np.uint8]:
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def fit_batch(images: Tensor, shape: Shape) -> Tensor:
-    """Match a batch (B, c, h, w), uint8 or float32 in [0, 1], to a shape by the declared rule: (B, *shape), same type."""
+def fit_batch(images: Tensor, shape: Shape, resize: str | None = None) -> Tensor:
+    """Match a batch (B, c, h, w), uint8 or float32 in [0, 1], to a shape by one of the two rules: (B, *shape), same type."""
     check_shape(shape)
     if tuple(images.shape[1:]) == shape:
         return images
     images = _luminance(images) if shape[0] == 1 and images.shape[1] == 3 else images
+    if resize_rule(shape, resize) == "crop":
+        top, left, height, width = centre((images.shape[2], images.shape[3]), shape[1:])
+        images = images[:, :, top : top + height, left : left + width]
     images = _resize(images, shape[1:])
     return images.expand(-1, 3, -1, -1).contiguous() if images.shape[1] < shape[0] else images
 
@@ -120,11 +160,11 @@ def _resize(images: Tensor, size: tuple[int, int]) -> Tensor:
 class Matched(ImageSet):
     """Another set, matched to a shape as it is read."""
 
-    def __init__(self, source: ImageSet, shape: Shape) -> None:
+    def __init__(self, source: ImageSet, shape: Shape, resize: str | None = None) -> None:
         check_shape(shape)
         super().__init__(source.name, classes=source.classes)
-        self.sorted_by_class = source.sorted_by_class
-        self.skipped = source.skipped
+        self.resize = resize_rule(shape, resize)
+        self.describe_like(source, size=list(shape[1:]), resize=self.resize)
         self.source = source
         self._shape = shape
 
@@ -143,16 +183,16 @@ class Matched(ImageSet):
 
     def batch(self, indices: Tensor) -> Tensor:
         """Return the images at these indices: (B, c, h, w)."""
-        return fit_batch(self.source.batch(indices), self._shape)
+        return fit_batch(self.source.batch(indices), self._shape, self.resize)
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield a batch for each tensor of indices, in order."""
-        return (fit_batch(images, self._shape) for images in self.source.stream(indices))
+        return (fit_batch(images, self._shape, self.resize) for images in self.source.stream(indices))
 
 
-def match(images: ImageSet, shape: Shape) -> ImageSet:
-    """Return the set itself where it has this shape, else the set matched to it."""
-    return images if images.shape == shape else Matched(images, shape)
+def match(images: ImageSet, shape: Shape, resize: str | None = None) -> ImageSet:
+    """Return the set itself where it has this shape, else the set matched to it by one of the two rules."""
+    return images if images.shape == shape else Matched(images, shape, resize)
 
 
 @dataclass(frozen=True)

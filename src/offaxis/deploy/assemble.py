@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -65,26 +65,27 @@ def make_model(
     images = None if unchecked else training_images(network, trained_on, data)
     if images is not None:
         network = normalised(network, trained_on or network.id or "", lambda: images)
-    if network.normalise is None or (images is None and size is None):
+    if network.normalise is None or (images is None and size is None and network.size is None):
         raise ArgumentError(
             "Expected --size, height and width of the training images, beside --unchecked, and a network that knows its mean "
             "and std."
         )
     chosen = _chosen(detector, network)
     side = size or 0
-    shape = (len(network.normalise.std), side, side) if images is None else images.shape
+    shape = (len(network.normalise.std), *(network.size or (side, side))) if images is None else images.shape
+    options = dict(images.options) if images is not None else {"resize": network.resize}
     if chosen.needs_fit:
         if images is None:
             raise ArgumentError(f"The detector {chosen.name} is fitted on training images: leave out --unchecked.")
         chosen.fit(network.network, Batches(images, network.normalise, 256))
     return Model.calibrated(
         network,
-        images_like(calibrate, shape, data),
+        images_like(calibrate, shape, data, **_rules(options, network, calibrate)),
         used=[] if images is None else [images],
         detector=chosen,
         alpha=alpha,
         per_class=per_class,
-        preprocessing=Preprocessing(shape, network.normalise),
+        preprocessing=Preprocessing(shape, network.normalise, options.get("resize")),
         command=command,
     )
 
@@ -94,13 +95,29 @@ def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:
     return default_detector(network.network, std) if detector is None else make_detector(detector, network.network, std)
 
 
-def images_like(name: str, shape: Shape, data: Path | None = None) -> ImageSet:
+def images_like(
+    name: str,
+    shape: Shape,
+    data: Path | None = None,
+    *,
+    resize: str | None = None,
+    holdout: float | None = None,
+    skip_bad: bool = False,
+) -> ImageSet:
     """Load the test images of a set, a folder or an archive, matched to the shape that a network takes."""
     if name in CATALOGUE:
-        return match(load_images(name, "test", root=data), shape)
+        return match(load_images(name, "test", root=data), shape, resize)
     if not Path(name).expanduser().exists():
         raise DataError(f"Expected a name of `offaxis data list`, a folder or an archive but there is no {name}.")
-    return load_images(name, "test", root=data, like=TensorSet("like", torch.zeros(1, *shape, dtype=torch.uint8)))
+    like = TensorSet("like", torch.zeros(1, *shape, dtype=torch.uint8))
+    return load_images(name, "test", root=data, like=like, resize=resize, holdout=holdout, skip_bad=skip_bad)
+
+
+def _rules(options: dict[str, Any], network: EvaluatedNetwork, name: str) -> dict[str, Any]:
+    """Return how the images of a name are read: as the training images were, where they lie in the same folder."""
+    same = (network.data or {}).get("path") == str(Path(name).expanduser().resolve())
+    kept = ("resize", "holdout", "skip_bad") if same else ("resize",)
+    return {key: value for key, value in options.items() if key in kept}
 
 
 def training_images(network: EvaluatedNetwork, trained_on: str | None = None, data: Path | None = None) -> ImageSet:
@@ -115,14 +132,14 @@ def training_images(network: EvaluatedNetwork, trained_on: str | None = None, da
         DataError: they cannot be found, or are not those.
     """
     known = network.data or {}
-    name = trained_on or network.id
+    name = trained_on or known.get("path") or network.id
     if name is None or (name not in CATALOGUE and not Path(name).expanduser().exists()):
         raise DataError(
             f"The network was trained on {name or 'images that it does not name'}, which "
             f"{'are' if name is None else 'is'} neither in the catalogue nor a folder here. Name the training images "
             "(--trained-on), so that none of them is used for calibration; or vouch for it yourself (--unchecked)."
         )
-    images = load_images(name, "train", root=data)
+    images = load_images(name, "train", root=data, **known.get("options", {}))
     if known.get("fingerprint") not in (None, images.fingerprint):
         raise DataError(
             f"The images of {name} are not those that the network was trained on (their checksums differ): name the right "

@@ -4,7 +4,7 @@ import inspect
 import json
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,14 @@ class BuildOptions:
 
     Attributes:
         weights: a file of weights.
+        pretrained: let the library fetch its published weights.
         num_classes: number of classes of the head.
         head: the head that the network gets.
         in_channels: number of channels of the images.
     """
 
     weights: str | Path | None = None
+    pretrained: bool | None = None
     num_classes: int | None = None
     head: HeadLike | None = None
     in_channels: int | None = None
@@ -90,16 +92,19 @@ def build_named(name: str, options: BuildOptions) -> tuple[Classifier, Normalise
 
 def build_third_party(
     library: str, name: str, options: BuildOptions
-) -> tuple[Classifier, Normalise | None, tuple[str, ...]]:
+) -> tuple[Classifier, third_party.InputConfig, tuple[str, ...]]:
     """Build a network of timm, torchvision or transformers and give it one of our heads.
 
     Returns:
-        The classifier; its normalisation and the names of its classes where the folder of transformers has them.
+        The classifier; the images that it was made for; the names of its classes where the folder of transformers has them.
     """
-    normalise: Normalise | None = None
     classes: tuple[str, ...] = ()
     builder: third_party.Builder = {"library": library, "name": name, "arguments": {}}
     channels = options.in_channels
+    if options.pretrained and options.weights is not None:
+        raise ArgumentError("Expected either --pretrained or --weights FILE but got both: leave one of them out.")
+    if options.pretrained and library == "transformers":
+        raise ArgumentError(f"Expected no --pretrained beside transformers:{name}, whose folder holds the weights.")
     if channels not in (None, 3) and library != "timm":
         raise ArgumentError(
             f"Expected colour images for {library}:{name} but got in_channels={channels}: repeat grey images three times, or "
@@ -108,17 +113,20 @@ def build_third_party(
     try:
         if library == "transformers":
             builder, network = _read_transformers(Path(name).expanduser())
-            normalise = _image_normalise(Path(name).expanduser())
+            config = _image_config(Path(name).expanduser())
             classes = _class_names(builder["arguments"]) if options.num_classes is None else ()
         else:
             if channels is not None and library == "timm":
                 builder["arguments"] = {"in_chans": channels}
-            network = third_party.make_network(builder)
+            network = third_party.make_network(builder, bool(options.pretrained))
+            config = third_party.input_config(library, name, network)
     except BundleError as error:
         raise ArgumentError(f"{library}:{name} cannot be built. {error}") from error
     classifier = attach_head(network, options)
     classifier.builder = builder
-    return classifier, normalise, classes
+    if config.normalise is not None and len(config.normalise.mean) != (channels or 3):
+        config = replace(config, normalise=None)
+    return classifier, config, classes
 
 
 def attach_head(network: nn.Module, options: BuildOptions) -> Classifier:
@@ -167,7 +175,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             "it (safetensors, or a state dictionary of PyTorch)."
         )
     if file.suffix == ".safetensors":
-        return read_tensors(file)
+        return read_tensors(file)[0]
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError, AttributeError) as error:
@@ -187,13 +195,14 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return {str(name).removeprefix(prefix): tensor for name, tensor in loaded.items()}
 
 
-def call_function(file: Path, name: str, options: BuildOptions) -> Any:
-    """Run a Python file and return the result of one of its functions.
+def call_function(file: Path, name: str, options: BuildOptions) -> tuple[Any, dict[str, Any]]:
+    """Run a Python file and return the result of one of its functions, and the options that it did not take.
 
     Args:
         file: the Python file; modules beside it can be imported.
         name: the function; if empty, the one called ``network``, or the only one.
-        options: those of ``num_classes``, ``head`` and ``in_channels`` that are given are passed on by name.
+        options: those of ``num_classes``, ``head``, ``in_channels`` and ``pretrained`` that are given are passed on by name,
+            as far as the function takes them.
 
     Raises:
         ArgumentError: there is no such file or function, or it fails.
@@ -201,12 +210,9 @@ def call_function(file: Path, name: str, options: BuildOptions) -> Any:
     passed = {key: value for key, value in options.given.items() if key != "weights"}
     with running_python(file, "network") as module:
         function = _find_function(file, module, name)
-        unknown = passed.keys() - inspect.signature(function).parameters.keys()
-        if unknown:
-            raise ArgumentError(
-                f"Expected no {', '.join(sorted(unknown))}: the function {function.__name__} of {file} does not take it."
-            )
-        return function(**passed)
+        taken = inspect.signature(function).parameters.keys() & passed.keys()
+        result = function(**{key: passed[key] for key in taken})
+        return result, {key: value for key, value in passed.items() if key not in taken}
 
 
 def _find_function(file: Path, module: Any, name: str) -> Callable[..., Any]:
@@ -246,13 +252,22 @@ def _read_transformers(folder: Path) -> tuple[third_party.Builder, nn.Module]:
     return {**builder, "arguments": loaded}, network
 
 
-def _image_normalise(folder: Path) -> Normalise | None:
-    """Return mean and standard deviation of ``preprocessor_config.json``; None where they are not there."""
+def _image_config(folder: Path) -> third_party.InputConfig:
+    """Return size, mean and standard deviation of ``preprocessor_config.json``, as far as they are there."""
     config = _read_json(folder / "preprocessor_config.json") or {}
     mean, std = config.get("image_mean"), config.get("image_std")
-    if not config.get("do_normalize", True) or not isinstance(mean, list) or not isinstance(std, list):
-        return None
-    return Normalise(tuple(map(float, mean)), tuple(map(float, std)))
+    normalise = None
+    if config.get("do_normalize", True) and isinstance(mean, list) and isinstance(std, list):
+        normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)))
+    size: Any = (config.get("do_center_crop") and config.get("crop_size")) or config.get("size")
+    if size is None:
+        size = (_read_json(folder / "config.json") or {}).get("image_size")
+    if isinstance(size, Mapping):
+        sides = [size.get("height", size.get("shortest_edge")), size.get("width", size.get("shortest_edge"))]
+    else:
+        sides = list(size) if isinstance(size, list) else [size, size]
+    whole = len(sides) == 2 and all(isinstance(side, int) and side > 0 for side in sides)
+    return third_party.InputConfig((sides[0], sides[1]) if whole else None, normalise)
 
 
 def _class_names(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
 from offaxis.deploy.engine import Engine, with_engine
 from offaxis.deploy.model import Model, Prediction
-from offaxis.deploy.open import NetworkSource, open_network
+from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
@@ -66,8 +66,8 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
             registered.
     """
     where = Path(path)
-    given = network if network is None or isinstance(network, nn.Module) else open_network(network).network
     meta, files = container.read_container(where)
+    given = network if network is None or isinstance(network, nn.Module) else _open_given(network, meta)
     try:
         model = _unpack(meta, files, given)
     except (BundleError, DetectorFileError) as error:
@@ -81,6 +81,13 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
             f"{where} does not hold a whole bundle ({type(error).__name__}: {str(error)[:200]})."
         ) from error
     return model if engine == "torch" else with_engine(model, engine)
+
+
+def _open_given(network: NetworkSource, meta: Mapping[str, Any]) -> AnyNetwork:
+    classes, provenance = meta.get("classes"), meta.get("provenance")
+    head = provenance.get("head") if isinstance(provenance, Mapping) else None
+    count = len(classes) if isinstance(classes, list) else 0
+    return open_for_weights(network, count, head if isinstance(head, dict) else None).network
 
 
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import nn
 
 from offaxis.data import PUBLISHED, ImageSet, Normalise
+from offaxis.data.transforms import Resize
 from offaxis.heads import describe_head
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble
@@ -25,6 +26,8 @@ class EvaluatedNetwork:
     Attributes:
         network: a Classifier, a Paired or an Ensemble, in eval mode.
         normalise: the normalisation of its images; None where it is not known.
+        size: (height, width) of the images that it takes; None where it is not known, or takes any.
+        resize: how images come to that size, ``"crop"`` or ``"stretch"``; None where it is not known.
         classes: names of the classes in the order of the logits; empty where they are not known.
         label: the name in tables, made from architecture, head and recipe unless given; seeds share a label.
         seed: of its training.
@@ -43,6 +46,8 @@ class EvaluatedNetwork:
 
     network: AnyNetwork
     normalise: Normalise | None = None
+    size: tuple[int, int] | None = None
+    resize: Resize | None = None
     classes: tuple[str, ...] = ()
     label: str = ""
     seed: int = 0

@@ -113,14 +113,16 @@ class Model:
                     "Expected `preprocessing` beside a network: its image size, mean and std, as in "
                     "offaxis.deploy.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
                 )
-            preprocessing = Preprocessing(_shape(images), opened.normalise)
+            preprocessing = Preprocessing(_shape(images), opened.normalise, opened.resize)
         std = preprocessing.normalise.std
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
         detector = _with_contiguous_buffers(detector or default_detector(opened.network, std))
         _move(detector, _device_of(opened.network))
         used_sets = [as_image_set(other) for other in used]
-        hashes = [h for other in used_sets for h in image_hashes(match(other, preprocessing.shape))]
+        hashes = [
+            h for other in used_sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))
+        ]
         calibration, calibration_set = _calibrate(
             opened.network, images, preprocessing, detector, hashes, alpha=alpha, per_class=per_class
         )
@@ -133,7 +135,7 @@ class Model:
             calibration=calibration,
             provenance={
                 **_provenance(opened, command),
-                "id_sets": [_describe_set(other) for other in used_sets],
+                "id_sets": [other.describe() for other in used_sets],
                 "calibration_set": calibration_set,
             },
             used=pack_hashes(hashes),
@@ -292,11 +294,11 @@ def _calibrate(
         calibration = calibrate(network, images, None, detector, alpha=alpha, per_class=per_class, used=used)
         name = LoaderBatches(images).name
         return calibration, {"name": name, "images": len(calibration.scores), "fingerprint": None}
-    fitted = match(as_image_set(images), preprocessing.shape)
+    fitted = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
     calibration = calibrate(
         network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=used
     )
-    return calibration, _describe_set(fitted)
+    return calibration, fitted.describe()
 
 
 def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict[str, Any]:
@@ -337,10 +339,6 @@ def _shape(images: Any) -> Shape:
         channels, height, width = batch.shape[1:]
         return channels, height, width
     raise DataError("Expected calibration images but the DataLoader gives no batch.")
-
-
-def _describe_set(images: ImageSet) -> dict[str, Any]:
-    return {"name": images.name, "images": len(images), "fingerprint": images.fingerprint}
 
 
 def _with_contiguous_buffers(detector: Detector) -> Detector:

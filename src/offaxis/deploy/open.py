@@ -8,6 +8,7 @@ pair or a leave-out ensemble of several.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,13 @@ from offaxis.deploy.build import (
     build_named,
     build_third_party,
     call_function,
+    load_weights,
     read_weights,
 )
 from offaxis.deploy.evaluated_network import LEAVE_OUT, EvaluatedNetwork, checksum, normalised, short_name
+from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError
-from offaxis.heads import HeadLike
+from offaxis.heads import HEADS, HeadLike, describe_head, make_head
 from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble, folds
@@ -58,12 +61,13 @@ def open_network(
     *,
     label: str | None = None,
     weights: str | Path | None = None,
+    pretrained: bool = False,
     num_classes: int | None = None,
     head: HeadLike | None = None,
     in_channels: int | None = None,
     device: str | torch.device | None = None,
 ) -> EvaluatedNetwork:
-    """Open a network. Nothing is downloaded: weights come from the source itself or from a file.
+    """Open a network. Nothing is downloaded without ``pretrained``: weights come from the source itself or from a file.
 
     Args:
         source: one of
@@ -73,11 +77,14 @@ def open_network(
             - ``timm:NAME``, ``torchvision:NAME`` (fresh weights unless ``weights`` is given), ``transformers:FOLDER`` (a
               local folder that ``save_pretrained`` wrote, with its weights); their output layer is replaced by ``head``;
             - ``file.py:function``, or ``file.py`` with one function or one that is called ``network``: it returns a
-              Classifier, a Paired or an Ensemble, alone or with its Normalise, or the result of ``train``;
+              Classifier, a Paired or an Ensemble, alone or with its Normalise or Preprocessing; any other module, whose
+              output layer is replaced, where ``head`` or ``num_classes`` is given; or the result of ``train``. The options
+              below are passed to it as far as it has arguments of these names;
             - the folder of a finished training run, or a bundle;
             - a Classifier, Paired, Ensemble, Trained, Model or EvaluatedNetwork; any other module needs ``head``.
         label: the name in tables; None makes one from the architecture, the head and the recipe.
         weights: a file of weights: safetensors, or a state dictionary of PyTorch (read with ``weights_only=True``).
+        pretrained: let timm or torchvision fetch their published weights.
         num_classes: number of classes of the head; None keeps that of the third-party network.
         head: ``"cosine"`` (the default for named networks), another name of ``offaxis.heads.HEADS``, or a callable.
         in_channels: 3 for colour, 1 for grey; None is 3.
@@ -89,7 +96,9 @@ def open_network(
         RunError, BundleError, CheckpointError: a run, a bundle or a file of weights is damaged or does not fit.
         MissingPackageError: the library that makes the network is not installed.
     """
-    options = BuildOptions(weights=weights, num_classes=num_classes, head=head, in_channels=in_channels)
+    options = BuildOptions(
+        weights=weights, pretrained=pretrained or None, num_classes=num_classes, head=head, in_channels=in_channels
+    )
     opened = _open_path(str(source), options) if isinstance(source, (str, Path)) else _open_object(source, options)
     if label is not None:
         opened = replace(opened, label=label)
@@ -97,6 +106,25 @@ def open_network(
         opened.network.to(resolve_device(device))
     opened.network.eval()
     return opened
+
+
+def open_for_weights(source: NetworkSource, num_classes: int, head: dict[str, Any] | None) -> EvaluatedNetwork:
+    """Open a network that the weights of a run or a bundle are put into.
+
+    Args:
+        source: whatever ``open_network`` takes; a function of a Python file is told the classes and the head.
+        num_classes: of the run or bundle; 0 where they are not known.
+        head: name and arguments of its head, as run.json and bundles record them; None where they are not known.
+    """
+    if not isinstance(source, (str, Path)) or _PYTHON.fullmatch(str(source)) is None:
+        return open_network(source)
+    arguments = dict(head or {})
+    make = HEADS.get(arguments.pop("name", ""))
+    made = None if make is None else partial(make, **arguments)
+    return open_network(source, num_classes=num_classes or None, head=made)
+
+
+_PYTHON = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
 
 
 def combine(
@@ -150,13 +178,15 @@ def combine(
 
 def _open_path(text: str, options: BuildOptions) -> EvaluatedNetwork:
     path = Path(text)
-    python = re.fullmatch(r"(.+\.py)(?::(\w+))?", text, re.DOTALL)
+    python = _PYTHON.fullmatch(text)
     if python is not None and not path.is_dir():
         return _open_file(Path(python[1]), python[2] or "", options)
     library, colon, name = text.partition(":")
     if colon and library in LIBRARIES:
-        classifier, normalise, classes = build_third_party(library, name, options)
-        return EvaluatedNetwork(network=classifier, normalise=normalise, classes=classes, origin=text)
+        classifier, config, classes = build_third_party(library, name, options)
+        return EvaluatedNetwork(
+            network=classifier, normalise=config.normalise, size=config.size, classes=classes, origin=text
+        )
     if (path / "bundle.json").exists() or (path.is_file() and path.suffix == ".oax"):
         from offaxis.deploy.bundle import load  # only where a bundle is given
 
@@ -201,27 +231,65 @@ def _open_object(source: "NetworkSource | Model", options: BuildOptions) -> Eval
 
 
 def _open_file(file: Path, name: str, options: BuildOptions) -> EvaluatedNetwork:
-    result: Any = call_function(file, name, options)
-    normalise: Normalise | None = None
-    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Normalise):
-        result, normalise = result
-    if not isinstance(result, AnyNetwork | Trained):
+    result, left = call_function(file, name, options)
+    known: Normalise | Preprocessing | None = None
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Normalise | Preprocessing):
+        result, known = result
+    plain = isinstance(result, nn.Module) and (options.num_classes is not None or options.head is not None)
+    if not isinstance(result, AnyNetwork | Trained) and not plain:
         raise ArgumentError(
             f"Expected {file} to return an offaxis Classifier, Paired or Ensemble (offaxis.attach makes one of any "
-            f"network), alone or with its Normalise, but it returned a {type(result).__name__}."
+            f"network), alone or with its Normalise or Preprocessing, but it returned a {type(result).__name__}. Any other "
+            "module will do where a head is to be trained."
         )
-    opened = replace(open_network(result), label=file.stem, origin=file.name)
-    if options.weights is not None:
-        restore(opened.network, read_weights(options.weights), Path(options.weights))
-    return opened if normalise is None else replace(opened, normalise=normalise)
+    if isinstance(result, Trained | AnyNetwork):
+        opened = open_network(result)
+        _check_taken(file, opened.network, left)
+        if isinstance(opened.network, Classifier) and options.weights is not None:
+            load_weights(opened.network, options.weights)
+        elif options.weights is not None:
+            restore(opened.network, read_weights(options.weights), Path(options.weights))
+    else:
+        opened = EvaluatedNetwork(network=attach_head(result, options))
+        _check_taken(file, opened.network, {key: value for key, value in left.items() if key != "head"})
+    opened = replace(opened, label=file.stem, origin=file.name)
+    if isinstance(known, Preprocessing):
+        return replace(opened, normalise=known.normalise, size=known.shape[1:], resize=known.resize)
+    return opened if known is None else replace(opened, normalise=known)
+
+
+def _check_taken(file: Path, network: AnyNetwork, left: dict[str, Any]) -> None:
+    """Refuse options that a function did not take, unless its network is what they ask for anyway."""
+    if left.get("num_classes", network.num_classes) != network.num_classes:
+        raise ArgumentError(
+            f"Expected a network for {left['num_classes']} classes but that of {file} has {network.num_classes}: give its "
+            "function an argument num_classes."
+        )
+    met = {"num_classes"}
+    first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
+    if first is None or first.in_channels == left.get("in_channels"):
+        met.add("in_channels")
+    if "head" in left and isinstance(network, Classifier):
+        asked = make_head(left["head"], network.head.in_features, network.num_classes)
+        if describe_head(asked) == describe_head(network.head) is not None:
+            met.add("head")
+    if left.keys() - met:
+        raise ArgumentError(
+            f"Expected no {', '.join(sorted(left.keys() - met))} beside {file}, which has its own: leave it out, or give its "
+            "function an argument of that name."
+        )
 
 
 def _open_trained(trained: Trained) -> EvaluatedNetwork:
     settings = trained.record.get("settings", {})
     data = settings.get("data")
+    options = (data or {}).get("options", {})
+    size = options.get("size")
     return EvaluatedNetwork(
         network=trained.classifier,
         normalise=trained.normalise,
+        size=None if size is None else (size, size) if isinstance(size, int) else (size[0], size[1]),
+        resize=options.get("resize"),
         classes=trained.classes,
         seed=int(settings.get("seed", 0)),
         origin="" if trained.folder is None else trained.folder.resolve().name,
@@ -239,6 +307,8 @@ def _open_model(model: "Model") -> EvaluatedNetwork:
     return EvaluatedNetwork(
         network=model.network,
         normalise=model.preprocessing.normalise,
+        size=model.preprocessing.shape[1:],
+        resize=model.preprocessing.resize,
         classes=model.classes,
         seed=known.get("seed", 0),
         id=id_sets[0].get("name") if id_sets else None,
@@ -325,11 +395,20 @@ def _check_agreement(members: Sequence[EvaluatedNetwork], names: Sequence[str], 
                 f"and std: {first.normalise.mean}, {first.normalise.std} and {other.normalise.mean}, "
                 f"{other.normalise.std}. Train them on one set, or with the same normalise."
             )
+        if first.size and other.size and (first.size, first.resize) != (other.size, other.resize):
+            raise ArgumentError(
+                f"Expected networks that take images of one size ({kind}) but {where} take {_size(first)} and {_size(other)}."
+            )
         if first.id and other.id and first.id != other.id:
             raise ArgumentError(
                 f"Expected networks that were trained on one set ({kind}) but {where} were trained on {first.id} and "
                 f"{other.id}."
             )
+
+
+def _size(member: EvaluatedNetwork) -> str:
+    assert member.size is not None
+    return f"{member.size[1]}x{member.size[0]}" + (f" ({member.resize})" if member.resize else "")
 
 
 def _name(source: "NetworkSource | Model", number: int) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offaxis.data import ImageSet, Normalise
 from offaxis.data.decode import MAX_PIXELS, decode, eight_bits
-from offaxis.data.transforms import Shape, check_shape, fit, fit_batch
+from offaxis.data.transforms import Resize, Shape, check_shape, fit, fit_batch, resize_rule
 from offaxis.errors import ArgumentError, DataError
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
@@ -26,15 +26,18 @@ class Preprocessing:
     """Size, colour, mean and standard deviation of the images that a network was trained on.
 
     Attributes:
-        shape: (channels, height, width); an image is stretched to it, and made grey or RGB (see offaxis.data.transforms).
+        shape: (channels, height, width); an image is brought to it, and made grey or RGB (see offaxis.data.transforms).
         normalise: mean and standard deviation for each channel.
+        resize: how: ``"crop"`` (short side to the size, centre crop) or ``"stretch"``; by default crop above 64 pixels.
     """
 
     shape: Shape
     normalise: Normalise
+    resize: Resize | None = None
 
     def __post_init__(self) -> None:
         check_shape(self.shape)
+        object.__setattr__(self, "resize", resize_rule(self.shape, self.resize))
         if len(self.normalise.mean) != self.shape[0]:
             raise ArgumentError(
                 f"Expected a mean for each of {self.shape[0]} channels but got {len(self.normalise.mean)}."
@@ -52,13 +55,13 @@ class Preprocessing:
             DataError: it is damaged, too large or no image; the message calls it ``name``.
         """
         if isinstance(image, Tensor):
-            return np.asarray(_fit_tensor(image.unsqueeze(0), self.shape)[0])
+            return np.asarray(self._fit_tensor(image.unsqueeze(0))[0])
         if isinstance(image, np.ndarray):
             image = _from_array(image)
         if isinstance(image, Image.Image):
-            return fit(eight_bits(image, name or "the image"), self.shape)
+            return fit(eight_bits(image, name or "the image"), self.shape, self.resize)
         source = Path(image) if isinstance(image, str) else image
-        return fit(decode(source, name, max_pixels), self.shape)
+        return fit(decode(source, name, max_pixels), self.shape, self.resize)
 
     def batch(self, images: "ImageLike | Sequence[ImageLike] | ImageSet | Tensor") -> Iterable[Tensor]:
         """Yield uint8 batches (B, c, h, w) of one image, several, a tensor (N, c, h, w) or an ImageSet.
@@ -67,9 +70,9 @@ class Preprocessing:
             DataError: these are not images.
         """
         if isinstance(images, ImageSet):
-            return (_fit_tensor(part, self.shape) for part in images.batches(256))
+            return (self._fit_tensor(part) for part in images.batches(256))
         if isinstance(images, Tensor) and images.dim() == 4:
-            return (_fit_tensor(part, self.shape) for part in images.split(256))
+            return (self._fit_tensor(part) for part in images.split(256))
         several: Sequence[Any] = [images] if isinstance(images, _ONE) else images
         if not isinstance(several, Sequence):
             raise DataError(
@@ -84,28 +87,35 @@ class Preprocessing:
     def to_json(self) -> dict[str, Any]:
         """Return size, colour, mean and std in types that JSON has."""
         channels, height, width = self.shape
-        mean, std = list(self.normalise.mean), list(self.normalise.std)
-        return {"channels": channels, "height": height, "width": width, "colour": self.colour, "mean": mean, "std": std}
+        return {
+            "channels": channels,
+            "height": height,
+            "width": width,
+            "resize": self.resize,
+            "colour": self.colour,
+            "mean": list(self.normalise.mean),
+            "std": list(self.normalise.std),
+        }
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> "Preprocessing":
-        """Return the preprocessing that ``to_json`` described."""
+        """Return the preprocessing that ``to_json`` described; where it names no rule for the size, that was stretch."""
         shape = (int(saved["channels"]), int(saved["height"]), int(saved["width"]))
-        return cls(shape, Normalise(tuple(map(float, saved["mean"])), tuple(map(float, saved["std"]))))
+        normalise = Normalise(tuple(map(float, saved["mean"])), tuple(map(float, saved["std"])))
+        return cls(shape, normalise, resize_rule(shape, str(saved.get("resize", "stretch"))))
 
-
-def _fit_tensor(images: Tensor, shape: Shape) -> Tensor:
-    if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[1:]:
-        raise DataError(f"Expected images of shape (N, 1 or 3, h, w) but got {tuple(images.shape)}.")
-    if images.is_floating_point():
-        if not bool(((images >= 0) & (images <= 1)).all()):
-            raise DataError(
-                "Expected pixels in uint8, or in [0, 1] in floating point: do not normalise them, predict() does."
-            )
-        images = images.mul(255).round().to(torch.uint8)
-    if images.dtype != torch.uint8:
-        raise DataError(f"Expected pixels in uint8 but got {str(images.dtype).removeprefix('torch.')}.")
-    return fit_batch(images.cpu(), shape)
+    def _fit_tensor(self, images: Tensor) -> Tensor:
+        if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[1:]:
+            raise DataError(f"Expected images of shape (N, 1 or 3, h, w) but got {tuple(images.shape)}.")
+        if images.is_floating_point():
+            if not bool(((images >= 0) & (images <= 1)).all()):
+                raise DataError(
+                    "Expected pixels in uint8, or in [0, 1] in floating point: do not normalise them, predict() does."
+                )
+            images = images.mul(255).round().to(torch.uint8)
+        if images.dtype != torch.uint8:
+            raise DataError(f"Expected pixels in uint8 but got {str(images.dtype).removeprefix('torch.')}.")
+        return fit_batch(images.cpu(), self.shape, self.resize)
 
 
 def _from_array(pixels: NDArray[Any]) -> Image.Image:

@@ -10,8 +10,6 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
@@ -32,9 +30,10 @@ from offaxis.detectors.pytorch_ood_table import TABLE
 from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
 from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
-from offaxis.files import replacing, running_python
+from offaxis.files import check_seal, running_python
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
 from offaxis.networks.inference import Network
+from offaxis.training.checkpoint import read_tensors, write_tensors
 
 _PAPER = (Cosine, CosineEnsemble, TwoCosines, MeanCosine, MaxSoftmax, ODIN, Mahalanobis, LeaveOut)
 _LATER = (MaxLogit, Energy, GEN, KNN, ViM, RelativeMahalanobis, ReAct, ASH, SCALE, GeneralizedODIN, IsoMaxPlus)
@@ -55,7 +54,7 @@ FAMILIES = ("native", "pytorch-ood", "all")
 ENTRY_POINTS = "offaxis.detectors"
 """The group of entry points in which an installed package offers detectors: ``name = "module:Class"``."""
 
-FORMAT, VERSION = "offaxis-detector", 2
+FORMAT, VERSION = "offaxis-detector", 3
 
 _Class = TypeVar("_Class", bound=type[Detector])
 
@@ -353,9 +352,7 @@ def save_detector(detector: Detector, path: Path) -> None:
             "fit it again in the process that needs it."
         )
     header = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(describe_detector(detector))}
-    tensors = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata=header)
+    write_tensors(path, detector.state_dict(), header)
 
 
 def load_detector(path: Path) -> Detector:
@@ -365,14 +362,8 @@ def load_detector(path: Path) -> Detector:
         DetectorFileError: the file is absent, damaged, not a detector or of another version, or the detector's class is
             not registered.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError) as error:
-        raise DetectorFileError(
-            f"{path} cannot be read as a detector ({error}): is it a file that save_detector() wrote?"
-        ) from None
+    remedy = "is it a file that save_detector() wrote? Fit and save the detector again"
+    tensors, header = read_tensors(path, DetectorFileError, remedy, required=False)  # older versions have no checksum
     if header.get("format") != FORMAT:
         raise DetectorFileError(f"Expected a detector in {path} but it was written by something else.")
     if header.get("version") != str(VERSION):
@@ -380,6 +371,7 @@ def load_detector(path: Path) -> Detector:
             f"{path} has version {header.get('version')} but this offaxis reads version {VERSION}: fit and save the "
             "detector again, or install the offaxis that wrote it, if that is newer."
         )
+    check_seal(path, DetectorFileError, remedy)
     try:
         return rebuild_detector(json.loads(header["description"]), tensors)
     except DetectorError:

@@ -15,13 +15,10 @@ any number of machines that share the folder, can write at once, and an interrup
 """
 
 import gzip
-import json
 import time
-import tokenize
 import uuid
-import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -32,14 +29,25 @@ from numpy.typing import NDArray
 
 from offaxis.errors import StoreError
 from offaxis.evaluation.results import NetworkRecord, Result, SetRecord
-from offaxis.files import digest, replacing, write_text
+from offaxis.files import (
+    digest,
+    json_line,
+    read_arrays,
+    read_json,
+    read_lines,
+    replacing,
+    write_arrays,
+    write_json,
+    write_text,
+)
 
 FORMAT = "offaxis-results"
-VERSION = 2
+VERSION = 3
+UNCHECKED = 2
+"""The older version that is read too; its files have no checksums."""
 Array = NDArray[Any]
 Record = TypeVar("Record")
-_UNREADABLE = (zlib.error, tokenize.TokenError, SyntaxError, NotImplementedError, RuntimeError)
-"""What numpy and zipfile raise besides their own errors where bits of an array's file are wrong."""
+_AGAIN = "remove it and evaluate again"
 
 
 class Store:
@@ -55,11 +63,13 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._about = self.path / "store.json"
+        self._checked = True
         if self._about.exists():
-            about = _json(self._about)
+            about = read_json(self._about, StoreError, _AGAIN, required=lambda values: values.get("version") == VERSION)
             if about.get("format") != FORMAT or not isinstance(about.get("version"), int):
                 raise StoreError(f"Expected a results store in {self.path} but store.json is something else's.")
-            if about["version"] != VERSION:
+            self._checked = about["version"] != UNCHECKED
+            if about["version"] not in (VERSION, UNCHECKED):
                 newer = about["version"] > VERSION
                 raise StoreError(
                     f"The results in {self.path} have version {about['version']} but this offaxis reads version {VERSION}: "
@@ -83,7 +93,7 @@ class Store:
 
     def add(self, results: Iterable[Result]) -> None:
         """Add some results; they appear together."""
-        lines = [json.dumps(result.to_json()) + "\n" for result in results]
+        lines = [json_line(result.to_json()) for result in results]
         if lines:
             self._begin()
             write_text(self.path / "results" / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.jsonl", "".join(lines))
@@ -92,7 +102,7 @@ class Store:
         """Return all results in the order in which they were added, each once."""
         by_key: dict[str, Result] = {}
         for file in self._whole("results", "*.jsonl*"):
-            for result in _results(file, file.stat().st_mtime_ns):
+            for result in _results(file, file.stat().st_mtime_ns, self._checked):
                 by_key.setdefault(result.key, result)
         return list(by_key.values())
 
@@ -106,7 +116,7 @@ class Store:
 
     def networks(self) -> list[NetworkRecord]:
         """Return all networks, by label and seed; each once, as it was evaluated on the most ID images."""
-        found = [_parsed(NetworkRecord.from_json, _json(file), file) for file in self._whole("networks", "*.json")]
+        found = [_parsed(NetworkRecord.from_json, self._json(file), file) for file in self._whole("networks", "*.json")]
         sizes = {key: about.get("images", 0) for key, about in self.sets().items()}
         found.sort(key=lambda record: sizes.get(record.id_data, 0))
         latest = {record.weights: record for record in found}
@@ -121,11 +131,11 @@ class Store:
 
     def sets(self) -> dict[str, dict[str, Any]]:
         """Return what is recorded of every set, by key: name, images, fingerprint, rule."""
-        return {file.stem: _json(file) for file in self._whole("sets", "*.json")}
+        return {file.stem: self._json(file) for file in self._whole("sets", "*.json")}
 
     def indices(self, key: str, part: str = "test") -> Array:
         """Return int64 (T,): which images of a set were tested, in the order of their scores (or "validation")."""
-        return _arrays(self.path / "sets" / f"{key}.npz")[part]
+        return self._array(f"sets/{key}.npz", part)
 
     # arrays --------------------------------------------------------------------------------------------------------------
 
@@ -145,10 +155,7 @@ class Store:
     def scores(self, reference: str) -> Array:
         """Return (T,) in float32 or float64, larger = more out-of-distribution, in the order of the set's test indices."""
         file, _, name = reference.partition("#")
-        found = _arrays(self.path / file)
-        if name not in found:
-            raise StoreError(f"{self.path / file} holds no scores named {name!r}: evaluate again.")
-        scores = found[name]
+        scores = self._array(file, name)
         return scores.astype(np.float32) if scores.dtype == np.float16 else scores
 
     def add_grid_scores(self, network: str, set_key: str, name: str, arrays: Mapping[str, Array]) -> None:
@@ -161,7 +168,7 @@ class Store:
 
     def grid_scores(self, network: str, set_key: str, name: str) -> dict[str, Array]:
         """Return the arrays that ``add_grid_scores`` was given."""
-        return _read(self._grid_file(network, set_key, name))
+        return read_arrays(self._grid_file(network, set_key, name), StoreError, _AGAIN, required=self._checked)
 
     # -----------------------------------------------------------------------------------------------------------------------
 
@@ -180,18 +187,26 @@ class Store:
 
     def _begin(self) -> None:
         if not self._about.exists():
-            write_text(self._about, json.dumps({"format": FORMAT, "version": VERSION}) + "\n")
+            write_json(self._about, {"format": FORMAT, "version": VERSION})
 
     def _keep_json(self, name: str, values: Mapping[str, Any]) -> None:
         self._begin()
         if not (self.path / name).exists():
-            write_text(self.path / name, json.dumps(values, indent=1) + "\n")
+            write_json(self.path / name, values)
 
     def _keep_arrays(self, name: str, arrays: Mapping[str, Array]) -> None:
         self._begin()
         if not (self.path / name).exists():
-            with replacing(self.path / name) as temporary, temporary.open("wb") as file:
-                np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]
+            write_arrays(self.path / name, arrays)
+
+    def _json(self, file: Path) -> dict[str, Any]:
+        return read_json(file, StoreError, _AGAIN, required=self._checked)
+
+    def _array(self, file: str, name: str) -> Array:
+        found = _arrays(self.path / file, self._checked)
+        if name not in found:
+            raise StoreError(f"{self.path / file} holds nothing named {name!r}: {_AGAIN}.")
+        return found[name]
 
 
 def narrow(scores: Array) -> Array:
@@ -210,48 +225,18 @@ def _parsed(make: Callable[[dict[str, Any]], Record], values: Any, file: Path) -
 
 
 @lru_cache(maxsize=64)  # a file of results never changes, and tables read a store again and again
-def _results(file: Path, _: int) -> tuple[Result, ...]:
-    return tuple(_parsed(Result.from_json, values, file) for values in _lines(file))
-
-
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
+def _results(file: Path, _: int, checked: bool) -> tuple[Result, ...]:
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        lines = content.decode().splitlines()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise StoreError(f"{file} is damaged ({error}): remove the file and evaluate again.") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            yield json.loads(line)
-        except ValueError as error:
-            raise StoreError(
-                f"Line {number} of {file} is damaged ({error}): remove the file and evaluate again."
-            ) from None
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{file} is damaged ({error}): remove it and evaluate again.") from None
-    if not isinstance(values, dict):
-        raise StoreError(f"{file} does not hold whole records ({values!r:.40}): remove it and evaluate again.")
-    return values
+    except (OSError, EOFError, zlib.error) as error:
+        raise StoreError(f"{file} is damaged ({error}): {_AGAIN}.") from None
+    lines = read_lines(content.splitlines(), file, StoreError, _AGAIN, required=checked)
+    return tuple(_parsed(Result.from_json, values, file) for values in lines)
 
 
 @lru_cache(maxsize=64)
-def _arrays(file: Path) -> dict[str, Array]:
-    return _read(file)
-
-
-def _read(file: Path) -> dict[str, Array]:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, *_UNREADABLE) as error:
-        raise StoreError(
-            f"{file} is missing or damaged ({error}): remove it if it is there and evaluate again."
-        ) from None
+def _arrays(file: Path, checked: bool) -> dict[str, Array]:
+    return read_arrays(file, StoreError, _AGAIN, required=checked)
 
 
 def archive_store(store: Store, out: str | Path, images: int | None = None) -> Store:
@@ -288,14 +273,12 @@ def archive_store(store: Store, out: str | Path, images: int | None = None) -> S
             references.append(f"scores/{result.weights}.npz#{name}")
         results.append(replace(result, scores=(references[0], references[1])))
     for network, arrays in files.items():
-        path = copy.path / "scores" / f"{network}.npz"
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        write_arrays(copy.path / "scores" / f"{network}.npz", arrays)
     with (
         replacing(copy.path / "results" / "all.jsonl.gz") as temporary,
         gzip.GzipFile(temporary, "wb", mtime=0) as file,
     ):
-        file.writelines(json.dumps(result.to_json()).encode() + b"\n" for result in results)
+        file.writelines(json_line(result.to_json()).encode() for result in results)
     return copy
 
 

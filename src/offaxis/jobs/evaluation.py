@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from offaxis.errors import ArgumentError
-from offaxis.jobs.training import Note, open_classifier
+from offaxis.jobs.training import Note, single
 
 if TYPE_CHECKING:
     from offaxis.data import ImageSet
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from offaxis.deploy.model import Model
     from offaxis.deploy.open import NetworkSource
     from offaxis.evaluation import Result
+    from offaxis.training import Trained
 
 ProtocolName = Literal["one-vs-one", "less-biased", "both"]
 Kind = Literal["single", "ensemble", "paired", "leave-out"]
@@ -89,30 +90,32 @@ def evaluate_run(
     from offaxis.evaluation import Store, evaluate, sets_for
 
     @cache  # networks share the sets, and their checksums
-    def test_images(name: str, like: str | None) -> "ImageSet":
-        shape = None if like is None else test_images(like, None)
-        return limit_images(load_images(name, "test", root=data, like=shape), run.images)
+    def id_images(name: str, split: Literal["train", "test"], options: Options) -> "ImageSet":
+        most = run.images if split == "test" else run.fit_images
+        return limit_images(load_images(name, split, root=data, **dict(options)), most)
 
     @cache
-    def training_images(name: str) -> "ImageSet":
-        return limit_images(load_images(name, "train", root=data), run.fit_images)
+    def ood_images(name: str, like: "ImageSet", resize: str | None) -> "ImageSet":
+        return limit_images(load_images(name, "test", root=data, like=like, resize=resize), run.images)
 
     networks = _open_networks(run)
     store = Store(out)
     results: list[Result] = []
     for opened in networks:
-        id_name = run.id or opened.id
+        id_name = run.id or (opened.data or {}).get("path") or opened.id
         if id_name is None:
             raise ArgumentError(f"Name the ID set of {opened.origin}: --id NAME.")
+        options = _options(opened, id_name)
+        id_test = id_images(id_name, "test", options)
         names, left_out = sets_for(id_name, run.ood, data)
         for name, reason in left_out.items():
             note(f"{name} is left out: {reason}.")
         results += evaluate(
             opened,
-            test_images(id_name, None),
-            [test_images(name, id_name) for name in names],
+            id_test,
+            [ood_images(name, id_test, opened.resize) for name in names],
             run.detectors,
-            train=partial(training_images, id_name),
+            train=partial(id_images, id_name, "train", options),
             fitted_on=f"{run.fit_images or 'all'} training images of {id_name}",
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
             tune=run.tune,
@@ -125,6 +128,18 @@ def evaluate_run(
             note=note,
         )
     return results
+
+
+Options = tuple[tuple[str, Any], ...]
+"""Arguments of ``load_images`` that can be the key of a cache."""
+
+
+def _options(opened: "EvaluatedNetwork", id_name: str) -> Options:
+    """Return how the ID images of a network are read: as those that it was trained on were, or at its size."""
+    known = opened.data or {}
+    same = id_name == known.get("name") or str(Path(id_name).expanduser().resolve()) == known.get("path")
+    options: dict[str, Any] = known.get("options", {}) if same else {"size": opened.size, "resize": opened.resize}
+    return tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in options.items() if v is not None)
 
 
 def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
@@ -154,12 +169,18 @@ def open_runs(paths: Sequence[str], network: str | None) -> "list[NetworkSource 
     if network is None:
         return list(paths)
     from offaxis.deploy.bundle import load
-    from offaxis.training import load_run
 
-    return [
-        load_run(path, into=open_classifier(network)) if (Path(path) / "run.json").exists() else load(path, network)
-        for path in paths
-    ]
+    return [_load_run(path, network) if (Path(path) / "run.json").exists() else load(path, network) for path in paths]
+
+
+def _load_run(path: str, network: str) -> "Trained":
+    """Load a run into the network that a function makes, which is told the run's classes and head."""
+    from offaxis.deploy.open import open_for_weights
+    from offaxis.training.run import load_run, read_run
+
+    settings = read_run(Path(path))["settings"]
+    opened = open_for_weights(network, len(settings["data"]["classes"]), settings.get("head"))
+    return load_run(path, into=single(opened))
 
 
 def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:

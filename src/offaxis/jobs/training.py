@@ -13,6 +13,8 @@ from offaxis.errors import ArgumentError
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from offaxis.data import Normalise
+    from offaxis.deploy.evaluated_network import EvaluatedNetwork
     from offaxis.heads import HeadLike
     from offaxis.networks.classifier import Classifier
     from offaxis.training import Loss, Recipe, Trained
@@ -60,7 +62,15 @@ class TrainingRun:
 
     Attributes:
         id: the images to train on: a name of the catalogue or a folder.
+        size: height and width of the images; None for the network's own, or that of the images.
+        resize: how they come to that size, ``"crop"`` or ``"stretch"``; None for crop above 64 pixels.
+        holdout: the share of a folder without test images that is kept for testing.
+        skip_bad: leave out files that cannot be read.
+        mean: of the pixels in [0, 1], by channel; None for the network's own, or that of the images.
+        std: likewise.
         architecture: such as ``wrn-28-10``, or anything else that ``open_network`` takes.
+        weights: a file of weights to start from.
+        pretrained: start from the weights that timm or torchvision publish, and fetch them.
         head: a name out of ``offaxis.heads.HEADS``.
         scale: of the head: ``"predicted"``, ``"learned"`` or a number; None for the head's default.
         hidden: size of an extra layer inside the cosine head.
@@ -76,6 +86,14 @@ class TrainingRun:
 
     id: str
     architecture: str
+    size: int | None = None
+    resize: str | None = None
+    holdout: float | None = None
+    skip_bad: bool = False
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    weights: str | None = None
+    pretrained: bool = False
     head: str = "cosine"
     scale: str | float | None = None
     hidden: int | None = None
@@ -135,6 +153,13 @@ def _scale_text(scale: str | float) -> str:
 def training_words(run: TrainingRun) -> Iterator[str]:
     """Yield the options of ``offaxis train`` that describe a run."""
     yield from ("--id", run.id, "--network", run.architecture, "--head", run.head)
+    for name in ("size", "resize", "holdout", "weights"):
+        if getattr(run, name) is not None:
+            yield from (f"--{name}", str(getattr(run, name)))
+    for name in ("mean", "std"):
+        if getattr(run, name) is not None:
+            yield from (f"--{name}", ",".join(map(str, getattr(run, name))))
+    yield from (f"--{name.replace('_', '-')}" for name in ("skip_bad", "pretrained") if getattr(run, name))
     if run.scale is not None:
         yield from ("--scale", _scale_text(run.scale))
     if run.hidden is not None:
@@ -200,17 +225,33 @@ def train_run(
     import torch
 
     from offaxis.data import PUBLISHED, load_images
+    from offaxis.data.load import own_classes
+    from offaxis.networks.inference import check_takes
     from offaxis.training import train
     from offaxis.training.batches import labels_of
 
     run.numbers()  # a wrong number is refused before images are read
-    images = load_images(run.id, "train", root=data)
-    labels_of(images, "train on")
-    recipe = run.numbers(images.shape)
+    _check_normalise(run)
+    read = partial(load_images, run.id, root=data, skip_bad=run.skip_bad, holdout=run.holdout)
+    classes = own_classes(run.id, skip_bad=run.skip_bad, holdout=run.holdout)
     fabric = _fabric(device, devices, nodes, run.precision)
-    fabric.launch()
-    torch.manual_seed(run.seed)
-    classifier = _make_network(run, len(images.classes), images.shape[0])
+    if classes is not None:  # a folder: its images take the size of the network
+        fabric.launch()
+        torch.manual_seed(run.seed)
+        opened = _make_network(run, len(classes), 3)
+        rule: dict[str, Any] = {"size": run.size or opened.size, "resize": run.resize or opened.resize}
+        images = read("train", **rule)
+    else:
+        rule = {"size": run.size, "resize": run.resize}
+        images = read("train", **rule)
+        labels_of(images, "train on")
+        fabric.launch()
+        torch.manual_seed(run.seed)
+        opened = _make_network(run, len(images.classes), images.shape[0])
+    recipe = run.numbers(images.shape)
+    classifier = single(opened)
+    normalise = _normalise(run, opened.normalise or PUBLISHED.get(run.id), images.shape[0])
+    check_takes(classifier, images.shape)
     try:
         trained = train(
             classifier,
@@ -219,8 +260,8 @@ def train_run(
             seed=run.seed,
             out=out,
             resume=resume,
-            normalise=PUBLISHED.get(run.id),
-            validation=load_images(run.id, "test", root=data) if validate else None,
+            normalise=normalise,
+            validation=read("test", **rule) if validate else None,
             fabric=fabric,
             sync_bn=sync_bn,
             log_every=log_every,
@@ -240,29 +281,53 @@ def train_run(
     return trained
 
 
-def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Classifier":
-    """Make the network of a run with fresh weights, drawn from torch's global generator.
+def _check_normalise(run: TrainingRun) -> None:
+    if (run.mean is None) != (run.std is None):
+        raise ArgumentError("Expected both --mean and --std, or neither, but got one of them.")
 
-    A function of a Python file takes nothing and makes the whole network, with its head.
+
+def _normalise(run: TrainingRun, known: "Normalise | None", channels: int) -> "Normalise | None":
+    """Return the mean and std of a run: those that are given, else those that are known."""
+    from offaxis.data import Normalise
+
+    if run.mean is None or run.std is None:
+        return known
+    if len(run.mean) != channels:
+        raise ArgumentError(f"Expected --mean and --std for {channels} channels but got {len(run.mean)} numbers.")
+    return Normalise(run.mean, run.std)
+
+
+def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "EvaluatedNetwork":
+    """Make the network of a run; fresh weights are drawn from torch's global generator.
+
+    A function of a Python file is given the number of classes where it takes it.
 
     Raises:
         ArgumentError: there is no such network or head, or it does not take what the run describes.
     """
+    from offaxis.deploy.open import EvaluatedNetwork, open_network
     from offaxis.networks import by_name
 
     head = _head(run.head, run.scale, run.hidden)
     if not _is_elsewhere(run.architecture):
-        make = by_name(run.architecture)
-        return make(num_classes=num_classes, in_channels=in_channels, dropout=run.dropout, head=head)
-    if run.dropout:
-        raise ArgumentError(f"Expected no --dropout beside --network {run.architecture}, which has its own.")
-    if _is_python(run.architecture):
-        if head != "cosine":
+        if run.pretrained:
             raise ArgumentError(
-                f"Expected no --head, --scale and --hidden beside {run.architecture}, which has its own."
+                f"Expected no --pretrained beside {run.architecture}, which has no published weights: name a file, "
+                "--weights FILE, or a network of timm or torchvision."
             )
-        return open_classifier(run.architecture)
-    return open_classifier(run.architecture, num_classes=num_classes, in_channels=in_channels, head=head)
+        if run.weights is None:
+            make = by_name(run.architecture)
+            made = make(num_classes=num_classes, in_channels=in_channels, dropout=run.dropout, head=head)
+            return EvaluatedNetwork(network=made)
+    if run.dropout:
+        what = (
+            f"--network {run.architecture}, which" if run.weights is None else f"--weights {run.weights}, whose network"
+        )
+        raise ArgumentError(f"Expected no --dropout beside {what} has its own.")
+    options: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels, "weights": run.weights}
+    if not (_is_python(run.architecture) and head == "cosine"):  # a function may have a head of its own
+        options["head"] = head
+    return open_network(run.architecture, pretrained=run.pretrained, **options)
 
 
 def _is_python(architecture: str) -> bool:
@@ -274,15 +339,13 @@ def _is_elsewhere(architecture: str) -> bool:
     return ":" in architecture or _is_python(architecture)
 
 
-def open_classifier(source: str, **options: Any) -> "Classifier":
-    """Open a network that must be a single Classifier."""
-    from offaxis.deploy.open import open_network
+def single(opened: "EvaluatedNetwork") -> "Classifier":
+    """Return the network that must be a single Classifier."""
     from offaxis.networks.classifier import Classifier
 
-    network = open_network(source, **options).network
-    if not isinstance(network, Classifier):
-        raise ArgumentError(f"Expected one Classifier but {source} is a {type(network).__name__}.")
-    return network
+    if not isinstance(opened.network, Classifier):
+        raise ArgumentError(f"Expected one Classifier but {opened.origin} is a {type(opened.network).__name__}.")
+    return opened.network
 
 
 def _head(name: str, scale: str | float | None, hidden: int | None) -> "HeadLike":

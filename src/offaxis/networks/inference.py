@@ -102,6 +102,19 @@ def run_batch(network: Network, images: Tensor, layers: Iterable[str] = ()) -> O
         return network.outputs(images, tuple(layers))
 
 
+def check_takes(network: Network, shape: tuple[int, int, int]) -> None:
+    """Raise ArgumentError where a network does not take images of a shape (c, h, w), by running a black one."""
+    try:
+        run_batch(network, torch.zeros(1, *shape))
+    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+        channels, height, width = shape
+        reason = " ".join(str(error).split())[:200]
+        raise ArgumentError(
+            f"Expected a network that takes images of {width}x{height} with {channels} channel{'s'[: channels - 1]} but it "
+            f"does not ({type(error).__name__}: {reason}). Choose the size that it was made for: --size."
+        ) from error
+
+
 def prepared_batches(
     network: Network,
     batches: ImageBatches,

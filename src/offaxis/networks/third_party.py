@@ -7,13 +7,15 @@ shapes of their parameters, and a bundle is only written if the rebuilt network 
 import importlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from offaxis.errors import BundleError, MissingPackageError
+from offaxis.data import Normalise
+from offaxis.errors import ArgumentError, BundleError, MissingPackageError
 
 Builder = dict[str, Any]
 """``{"library": "timm" | "torchvision" | "transformers", "name": ..., "arguments": {...}}``, as JSON can hold it."""
@@ -23,6 +25,19 @@ _REFUSED = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_o
 
 # Entries of a configuration of transformers, at any depth, that would do the same or run code from elsewhere.
 _REFUSED_ENTRIES = ("architecture", "auto_map", "backbone", "backbone_kwargs", "model_args", "use_pretrained_backbone")
+
+
+@dataclass(frozen=True)
+class InputConfig:
+    """The images that a network was made for, as its library describes them.
+
+    Attributes:
+        size: (height, width); None where it is not known.
+        normalise: mean and standard deviation; None where they are not known.
+    """
+
+    size: tuple[int, int] | None = None
+    normalise: Normalise | None = None
 
 
 def find_builder(network: nn.Module) -> Builder | None:
@@ -55,15 +70,20 @@ def output_layer(attached: nn.Module, fresh: nn.Module) -> str | None:
     return replaced[0] if own == other else None
 
 
-def make_network(builder: Builder) -> nn.Module:
-    """Make the network of a builder, with new weights; nothing is fetched and no code comes from the builder.
+def make_network(builder: Builder, pretrained: bool = False) -> nn.Module:
+    """Make the network of a builder; no code comes from the builder.
+
+    Args:
+        builder: library, name and arguments.
+        pretrained: let the library fetch its published weights. Otherwise they are new, and nothing is fetched.
 
     Raises:
+        ArgumentError: the published weights cannot be fetched.
         BundleError: the library has no such network, or its arguments are refused.
         MissingPackageError: the library is not installed.
     """
     library, name, arguments = builder["library"], builder["name"], dict(builder.get("arguments", {}))
-    makers: dict[str, Callable[[ModuleType, str, dict[str, Any]], nn.Module]] = {
+    makers: dict[str, Callable[[ModuleType, str, dict[str, Any], bool], nn.Module]] = {
         "timm": _make_timm,
         "torchvision": _make_torchvision,
         "transformers": _make_transformers,
@@ -76,29 +96,50 @@ def make_network(builder: Builder) -> nn.Module:
         raise MissingPackageError(
             f"The network is {name} of {library}, which is not installed: pip install {library}."
         ) from error
-    return makers[library](package, name, arguments)
+    if not pretrained:
+        return makers[library](package, name, arguments, False)
+    try:
+        return makers[library](package, name, arguments, True)
+    except (BundleError, MissingPackageError):
+        raise
+    except Exception as error:  # of whatever the library downloads with
+        reason = " ".join(str(error).split())[:200]
+        raise ArgumentError(
+            f"The published weights of {library}:{name} could not be fetched ({type(error).__name__}: {reason}). Is there a "
+            "network connection, and does the library publish weights for it? Else fetch them elsewhere and name the file: "
+            "--weights FILE."
+        ) from error
 
 
-def _make_timm(timm: ModuleType, name: str, arguments: dict[str, Any]) -> nn.Module:
+def _make_timm(timm: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
     refused = [key for key in arguments if key in _REFUSED]
     if refused or not timm.is_model(name):
         raise BundleError(
             f"Expected a network that timm {timm.__version__} has, without {', '.join(_REFUSED)}, but got {name!r} with "
             f"{arguments}."
         )
-    network: nn.Module = timm.create_model(name, pretrained=False, **arguments)
+    network: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
     return network
 
 
-def _make_torchvision(torchvision: ModuleType, name: str, arguments: dict[str, Any]) -> nn.Module:
+def _make_torchvision(torchvision: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
     models = importlib.import_module("torchvision.models")
     if name not in models.list_models(module=models) or any(key.startswith("weights") for key in arguments):
         raise BundleError(f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.")
-    network: nn.Module = models.get_model(name, weights=None, **_single_output(name), **arguments)
-    return network
+    if pretrained:  # with the auxiliary outputs that the weights were trained with, which are then left out
+        network: nn.Module = models.get_model(name, weights="DEFAULT", progress=False, **arguments)
+        for part in ("aux1", "aux2", "AuxLogits"):
+            if hasattr(network, part):
+                setattr(network, part, None)
+                network.aux_logits = False  # type: ignore[assignment]
+        return network
+    fresh: nn.Module = models.get_model(name, weights=None, **_single_output(name), **arguments)
+    return fresh
 
 
-def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str, Any]) -> nn.Module:
+def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
+    if pretrained:
+        raise BundleError("the folder of a network of transformers holds its weights: leave out --pretrained.")
     if name.startswith("TimmWrapper"):  # it passes its arguments on to timm unchecked
         raise BundleError(f"Expected a network of transformers itself but got {name!r}: use the library 'timm'.")
     refused = _refused_entry(arguments)
@@ -114,6 +155,19 @@ def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str,
         )
     network: nn.Module = kind(kind.config_class.from_dict(arguments))
     return network
+
+
+def input_config(library: str, name: str, network: nn.Module) -> InputConfig:
+    """Return the images that a network of timm or torchvision was made for."""
+    if library == "timm":
+        config: dict[str, Any] = getattr(network, "pretrained_cfg", None) or {}
+        size, mean, std = tuple(config.get("input_size") or ())[1:], config.get("mean"), config.get("std")
+    else:
+        models = importlib.import_module("torchvision.models")
+        transforms = models.get_model_weights(name).DEFAULT.transforms()
+        size, mean, std = transforms.crop_size * 2, transforms.mean, transforms.std
+    normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std))) if mean and std else None
+    return InputConfig((int(size[0]), int(size[1])) if len(size) == 2 else None, normalise)
 
 
 def _refused_entry(config: Any) -> str | None:

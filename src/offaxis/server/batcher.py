@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from offaxis.data.decode import decode_opened, open_image
+from offaxis.data.transforms import fit
 from offaxis.deploy.model import Prediction
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import DataError
@@ -132,6 +133,10 @@ class _Request:
     tag: float = 0.0
 
 
+Source = bytes | tuple[Image.Image, bytes]
+"""The bytes of an image file; beside the opened image where its header was read already."""
+
+
 @dataclass(order=True)
 class _Piece:
     """Some images of a request, by their numbers, for one thread: bytes, or opened images that are large."""
@@ -139,10 +144,10 @@ class _Piece:
     tag: float
     number: int
     request: _Request = field(compare=False)
-    images: list[tuple[int, bytes | Image.Image]] = field(compare=False)
+    images: list[tuple[int, Source]] = field(compare=False)
 
 
-Opened = tuple[int, Pixels | str | Image.Image, int]
+Opened = tuple[int, "Pixels | str | tuple[Image.Image, bytes]", int]
 """The number of an image in its request; its pixels, an error message, or the opened image; width x height."""
 
 
@@ -198,7 +203,7 @@ class FairDecoder:
         """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _add(self, request: _Request, images: list[tuple[int, bytes | Image.Image]], cost: int) -> None:
+    def _add(self, request: _Request, images: list[tuple[int, Source]], cost: int) -> None:
         request.tag = max(self._clock, request.tag) + cost
         heapq.heappush(self._queue, _Piece(request.tag, next(self._numbers), request, images))
 
@@ -214,6 +219,7 @@ class FairDecoder:
     def _decode(self, piece: _Piece) -> list[Opened]:
         """Decode small images, and large ones whose header was read before; of the other large ones read the header."""
         results: list[Opened] = []
+        wanted = piece.request.preprocessing
         for number, source in piece.images:
             if piece.request.done.done():
                 break
@@ -221,11 +227,11 @@ class FairDecoder:
             try:
                 if isinstance(source, bytes):
                     source = open_image(source, "the image", self.limits.pixels)
-                    size = source.width * source.height
+                    size = source[0].width * source[0].height
                     if size > QUICK_PIXELS:
                         results.append((number, source, size))
                         continue
-                results.append((number, piece.request.preprocessing.pixels(decode_opened(source)), size))
+                results.append((number, fit(decode_opened(*source), wanted.shape, wanted.resize), size))
             except DataError as error:
                 results.append((number, str(error), size))
         return results
@@ -244,7 +250,7 @@ class FairDecoder:
         for number, result, size in opened:
             request.pixels += size
             self.pixels += size
-            if isinstance(result, Image.Image):
+            if isinstance(result, tuple):
                 self._add(request, [(number, result)], size)
             else:
                 request.results[number] = result

@@ -90,8 +90,8 @@ class ImageSetBatches(TrainingBatches):
         return images, share.labels.to(device, non_blocking=True)
 
     def describe(self) -> dict[str, Any]:
-        """Describe the set by its name, its number of images and their SHA-256."""
-        return {"name": self.data.name, "images": len(self.data), "fingerprint": self.data.fingerprint}
+        """Describe the set by its name, its number of images and their SHA-256; a folder also by path and options."""
+        return self.data.describe()
 
 
 class DataLoaderBatches(TrainingBatches):

@@ -1,19 +1,23 @@
 """Checkpoints: the state of a training in one safetensors file, written whole or not at all."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from offaxis.errors import CheckpointError
-from offaxis.files import replacing
+from offaxis.errors import CheckpointError, OffaxisError
+from offaxis.files import UNSEALED, check_seal, sealed
 
-FORMAT = "offaxis-checkpoint-2"
+FORMAT = "offaxis-checkpoint-3"
+UNCHECKED_FORMATS = ("offaxis-checkpoint-2", "offaxis-model-1")
+"""Formats of older versions, whose files have no checksum."""
+_ANEW = "delete it and start the training anew"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,33 +47,50 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
     tensors |= {f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()}
-    # Tied parameters would share memory, which safetensors refuses; a clone of each is the plain way out.
-    whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     meta = {"step": checkpoint.step, "settings": checkpoint.settings, "progress": checkpoint.progress}
-    with replacing(path) as temporary:
-        write_tensors(whole, temporary, {"format": FORMAT, "state": json.dumps(meta)})
+    write_tensors(path, tensors, {"format": FORMAT, "state": json.dumps(meta)})
 
 
-def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write a safetensors file, with an OSError where the operating system refuses."""
-    try:
-        save_file(tensors, path, metadata)
-    except SafetensorError as error:  # it hides the operating system's error number in its message
-        raise OSError(_errno(str(error)), str(error), str(path)) from error
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file.
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file with a checksum among its metadata, whole or not at all.
 
     Raises:
-        CheckpointError: the file is damaged or not of this kind.
+        StorageError: the disk is full or the folder cannot be written to.
+    """
+    # Tied parameters would share memory, which safetensors refuses; a clone of each is the plain way out.
+    whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    with sealed(path) as temporary:
+        try:
+            save_file(whole, temporary, {**metadata, "checksum": UNSEALED})
+        except SafetensorError as error:  # it hides the operating system's error number in its message
+            raise OSError(_errno(str(error)), str(error), str(temporary)) from error
+
+
+def read_tensors(
+    path: Path,
+    error: type[OffaxisError] = CheckpointError,
+    remedy: str = "train again, or restore the file",
+    *,
+    required: bool | None = None,
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the metadata of a safetensors file and check its checksum.
+
+    Args:
+        path: the file.
+        error: the exception to raise where it is missing, damaged or not of this kind.
+        remedy: what to do then.
+        required: whether a file without a checksum is refused; if None, where it says that it is one of offaxis.
     """
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"The weights in {path} cannot be read ({error}). Train again, or restore the file."
-        ) from error
+        with safe_open(path, framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            kind = metadata.get("format", "")
+            ours = kind.startswith("offaxis-") and kind not in UNCHECKED_FORMATS
+            check_seal(path, error, remedy, required=ours if required is None else required)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise error(f"{path} cannot be read as a safetensors file ({problem}): {remedy}.") from problem
+    return tensors, metadata
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -78,33 +99,24 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: the file is missing, damaged, foreign or of another version.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            head = file.metadata() or {}
-            if head.get("format") != FORMAT:
-                raise CheckpointError(
-                    f"Expected a checkpoint of the format {FORMAT} but {path} has the format {head.get('format', 'none')}. "
-                    "Name a folder that this version of `offaxis train` wrote, or start the training anew in another one."
-                )
-            meta = json.loads(head["state"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-    except FileNotFoundError:
-        raise CheckpointError(f"There is no checkpoint at {path}: no epoch was finished there.") from None
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    if not path.exists():
+        raise CheckpointError(f"There is no checkpoint at {path}: no epoch was finished there.")
+    tensors, head = read_tensors(path, remedy=_ANEW)
+    found = head.get("format", "none")
+    if found not in (FORMAT, *UNCHECKED_FORMATS):
         raise CheckpointError(
-            f"The checkpoint {path} is damaged ({error}). Delete it and start the training anew."
-        ) from error
+            f"Expected a checkpoint of the format {FORMAT} but {path} has the format {found}. "
+            "Name a folder that this version of `offaxis train` wrote, or start the training anew in another one."
+        )
     parts: dict[str, dict[str, Tensor]] = {"weights": {}, "momentum": {}}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition("/")
-        parts[part][rest] = tensor
-    return Checkpoint(
-        step=meta["step"],
-        settings=meta["settings"],
-        progress=meta["progress"],
-        weights=parts["weights"],
-        momentum=parts["momentum"],
-    )
+    try:
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = tensor
+        meta = json.loads(head["state"])
+        return Checkpoint(step=meta["step"], settings=meta["settings"], progress=meta["progress"], **parts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {error}): {_ANEW}.") from error
 
 
 _FREE = ("recipe.name",)

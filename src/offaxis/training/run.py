@@ -1,6 +1,5 @@
 """A training run on disk: run.json (how it was started), log.jsonl, checkpoint.safetensors and model.safetensors."""
 
-import json
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +12,11 @@ from torch import Tensor
 from offaxis import __version__
 from offaxis.data import Normalise
 from offaxis.errors import OffaxisError, RunError, StorageError
-from offaxis.files import replacing, write_text
+from offaxis.files import json_line, read_json, read_lines, write_json, write_text
 from offaxis.heads import describe_head
 from offaxis.networks import build, description
 from offaxis.networks.classifier import Classifier
+from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_network
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import TrainingBatches
 from offaxis.training.checkpoint import Checkpoint
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 FORMAT = "offaxis-run"
-VERSION = 2
+VERSION = 3
+UNCHECKED = 2
+"""The older version that is read too; its files have no checksums."""
+_RESTORE = "it should be what `offaxis train --out` wrote; restore it, or train again in another folder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ def run_record(
     """
     plan, normalise, head = batches.plan, batches.normalise, classifier.head
     settings = {
-        "network": description(classifier),
+        "network": description(classifier) or _attached(classifier),
         "head": describe_head(head) or {"name": type(head).__name__, **head.arguments},
         "frozen": classifier.frozen,
         "parameters": sum(p.numel() for p in classifier.parameters()),
@@ -87,6 +90,14 @@ def run_record(
         "versions": {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "settings": settings,
     }
+
+
+def _attached(classifier: Classifier) -> dict[str, Any] | None:
+    """Describe a network of timm, torchvision or transformers; None for one that must be given again."""
+    if classifier.builder is None:
+        return None
+    plan = blueprint(classifier)
+    return None if must_be_given(plan) else plan
 
 
 class RunFolder:
@@ -136,36 +147,42 @@ class RunFolder:
         for left in filter(_temporary, self.path.glob(".*")):  # of a process that was killed while it wrote
             left.unlink(missing_ok=True)
         if self.record.exists():
-            kept = [json.dumps(r) + "\n" for r in self.log_records() if checkpoint and r["step"] <= checkpoint.step]
+            kept = [json_line(r) for r in self.log_records() if checkpoint and r["step"] <= checkpoint.step]
             write_text(self.log_file, "".join(kept))
             return
-        write_text(self.record, json.dumps(record, indent=2) + "\n")
+        write_json(self.record, record)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to log.jsonl."""
         try:
             with self.log_file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write(json_line(record))
         except OSError as error:
             raise StorageError(
                 f"{self.log_file} cannot be written ({error.strerror}): free some space and resume."
             ) from error
 
     def log_records(self) -> Iterator[dict[str, Any]]:
-        """Iterate over the lines of log.jsonl; a last line that was cut off is left out."""
-        if not self.log_file.exists():
-            return
-        for line in self.log_file.read_text(encoding="utf-8").splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+        """Iterate over the records of log.jsonl; a last line that was cut off is left out.
+
+        Raises:
+            RunError: another line is damaged.
+        """
+        try:
+            lines = self.log_file.read_bytes().splitlines(keepends=True) if self.log_file.exists() else []
+        except OSError as error:
+            raise RunError(f"{self.log_file} cannot be read ({error.strerror or error}).") from error
+        whole = [line for line in lines if line.endswith(b"\n")]
+        remedy = "restore the file, or delete the line to go on without it"
+        required = read_run(self.path)["version"] != UNCHECKED
+        for number, record in enumerate(read_lines(whole, self.log_file, RunError, remedy, required=required), 1):
+            if "kind" not in record or not isinstance(record.get("step"), int):
+                raise RunError(f"Line {number} of {self.log_file} is no record of a step or an epoch: {remedy}.")
+            yield record
 
     def finish(self, classifier: Classifier) -> None:
         """Write the trained weights to model.safetensors."""
-        weights = {name: t.detach().cpu().clone().contiguous() for name, t in classifier.state_dict().items()}
-        with replacing(self.model) as temporary:
-            checkpoints.write_tensors(weights, temporary, {"format": "offaxis-model-1"})
+        checkpoints.write_tensors(self.model, classifier.state_dict(), {"format": "offaxis-model-2"})
 
 
 def _temporary(path: Path) -> bool:
@@ -223,20 +240,23 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"Expected the folder of a training run but {folder} {'has no run.json' if folder.is_dir() else 'does not exist'}. "
             "Name a folder that `offaxis train --out` made."
         )
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version = record.get("version", 1) if "settings" in record else None
-    except (ValueError, AttributeError, TypeError) as error:
-        raise RunError(f"{path} is damaged ({error}): it should be what `offaxis train --out` wrote.") from error
-    if version is None or record.get("format", FORMAT) != FORMAT:
-        raise RunError(f"{path} is damaged or foreign: it should be what `offaxis train --out` wrote.")
-    if version != VERSION:
+    record = read_json(path, RunError, _RESTORE, required=lambda values: values.get("version") == VERSION)
+    version = record.get("version", 1)
+    if record.get("format", FORMAT) != FORMAT or not isinstance(record.get("settings"), dict):
+        raise RunError(f"{path} is damaged or foreign: {_RESTORE}.")
+    if version not in (VERSION, UNCHECKED):
         raise RunError(
             f"Expected a run of format version {VERSION} but {folder} has version {version}: it was made by "
             f"{'an older' if isinstance(version, int) and version < VERSION else 'another'} version of offaxis. Train it "
             "again with this one, in another folder."
         )
     return record
+
+
+def _make_network(plan: dict[str, Any]) -> Classifier:
+    network = rebuild_network(plan) if "kind" in plan else build(plan)
+    assert isinstance(network, Classifier)
+    return network
 
 
 def load_run(folder: str | Path, into: Classifier | None = None) -> Trained:
@@ -261,11 +281,13 @@ def load_run(folder: str | Path, into: Classifier | None = None) -> Trained:
     if into is None:
         if settings["network"] is None:
             raise RunError(
-                f"The run in {run.path} trained a network that is not one of offaxis.networks: make the same network and "
-                "pass it as load_run(folder, into=classifier)."
+                f"The run in {run.path} trained a network that is not one of offaxis.networks, timm, torchvision or "
+                "transformers: make the same network and pass it as load_run(folder, into=classifier), or name the function "
+                "that makes it, --network file.py:function."
             )
-        into = build(settings["network"])
-    checkpoints.restore(into, checkpoints.read_tensors(run.model), run.model)
+        into = _make_network(settings["network"])
+    weights, _ = checkpoints.read_tensors(run.model, required=record["version"] != UNCHECKED)
+    checkpoints.restore(into, weights, run.model)
     normalise = settings["normalise"]
     return Trained(
         classifier=into.eval(),

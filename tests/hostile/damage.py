@@ -42,6 +42,13 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     return bytes(found)
 
 
+def flipped(data: bytes, chance: random.Random, start: int = 0, end: int | None = None) -> bytes:
+    """The bytes with one bit changed, between ``start`` and ``end``."""
+    found = bytearray(data)
+    found[chance.randrange(start, len(data) if end is None else end)] ^= 1 << chance.randrange(8)
+    return bytes(found)
+
+
 def rewritten(bundle: Path, path: Path, change: Mapping[str, object], sign: bool = True) -> Path:
     """A bundle whose manifest says something else, with a checksum that is right unless ``sign`` is False."""
     with zipfile.ZipFile(bundle) as pack:

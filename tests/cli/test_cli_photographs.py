@@ -1,0 +1,159 @@
+"""Folders of photographs from the shell: sizes, held-out images, networks from anywhere, and every wrong input."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import offaxis
+from offaxis.cli import app
+from offaxis.errors import OffaxisError
+
+run = CliRunner().invoke
+
+NETWORK = """
+import torch
+from torch import nn
+from offaxis.data import Normalise
+from offaxis.deploy import Preprocessing
+
+def plain():
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 9))
+
+def sized():
+    return plain(), Preprocessing((3, 40, 40), Normalise((0.4, 0.5, 0.6), (0.2, 0.2, 0.2)), "crop")
+
+def fixed(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8), nn.ReLU(), nn.Linear(8, num_classes))
+
+def ten():
+    return offaxis.attach(plain(), num_classes=10)
+
+import offaxis
+"""
+
+
+def _photo(folder: Path, name: str, seed: int) -> None:
+    """Write a photograph of a size of its own: bright for even seeds, dark for odd ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    chance = np.random.default_rng(seed)
+    height, width = chance.integers(30, 60, 2)
+    pixels = chance.integers(0, 100, (height, width, 3), np.uint8) + np.uint8(120 * (seed % 2 == 0))
+    Image.fromarray(pixels).save(folder / name)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Forty photographs of two classes, without train and test folders."""
+    for seed in range(40):
+        _photo(tmp_path / "photos" / ("day", "night")[seed % 2], f"{seed}.png", seed)
+    (tmp_path / "nets.py").write_text(NETWORK)
+    return tmp_path / "photos"
+
+
+def _train(photos: Path, *options: str, out: str = "run") -> Path:
+    folder = photos.parent / out
+    network = [] if "--network" in options else ["--network", str(photos.parent / "nets.py:sized")]
+    common = ["train", "--id", str(photos), "--out", str(folder), "--epochs", "2", "--batch-size", "8", "--quiet"]
+    done = run(app, [*common, *network, *options])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def test_the_whole_way_with_held_out_images_and_a_network_of_ones_own(photos: Path, tmp_path: Path) -> None:
+    folder = _train(photos, "--holdout", "0.5")
+    settings = json.loads((folder / "run.json").read_text())["settings"]
+    assert settings["data"]["options"] == {"size": [40, 40], "resize": "crop", "holdout": 0.5, "seed": 0}
+    assert settings["data"]["path"] == str(photos)
+    assert settings["normalise"]["mean"] == [0.4, 0.5, 0.6]
+    network = ["--network", str(tmp_path / "nets.py:sized")]
+    bundle = tmp_path / "x.oax"
+    done = run(app, ["bundle", str(folder), "--calibrate", str(photos), "--out", str(bundle), *network])
+    assert done.exit_code == 0, done.output
+    model = offaxis.load(bundle, str(tmp_path / "nets.py:sized"))
+    assert len(model.calibration.scores) == 20  # the held-out half: no training image among them
+    assert model.preprocessing.shape == (3, 40, 40)
+    assert model.preprocessing.resize == "crop"
+    assert model.classes == ("day", "night")
+    _photo(tmp_path / "far", "a.png", 3)
+    options = ["--ood", str(tmp_path / "far"), "--detectors", "cosine,knn", "--out", str(tmp_path / "results")]
+    done = run(app, ["evaluate", str(folder), *options, *network, "--quiet"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    done = run(app, ["report", str(tmp_path / "results"), "--out", str(tmp_path / "report")])
+    assert done.exit_code == 0, done.output
+
+
+def test_size_rule_mean_and_std_can_be_chosen(photos: Path) -> None:
+    chosen = ("--size", "32", "--resize", "crop", "--mean", "0.5,0.5,0.5", "--std", "1,1,1", "--holdout", "0.2")
+    settings = json.loads((_train(photos, *chosen) / "run.json").read_text())["settings"]
+    assert settings["data"]["options"]["size"] == [32, 32]
+    assert settings["data"]["options"]["resize"] == "crop"
+    assert settings["normalise"] == {"mean": [0.5] * 3, "std": [1.0] * 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "Expected a folder train in .*--holdout 0.2"),
+        (("--holdout", "0.2", "--network", "wrn-10-1-half"), "images of one size, .*--size 224"),
+        (("--holdout", "1.5"), "share between 0 and 1"),
+        (("--holdout", "0.2", "--resize", "squash"), "one of crop, stretch but got 'squash'"),
+        (("--holdout", "0.2", "--mean", "0.5"), "both --mean and --std"),
+        (("--holdout", "0.2", "--mean", "a,b", "--std", "1"), "--mean to be numbers with commas"),
+        (("--holdout", "0.2", "--mean", "0.5", "--std", "1"), "for 3 channels but got 1"),
+        (("--holdout", "0.2", "--network", "nets.py:fixed", "--size", "40"), "takes images of 40x40 .*--size"),
+        (("--holdout", "0.2", "--network", "nets.py:ten"), "2 classes but that of .*nets.py has 10"),
+        (("--holdout", "0.2", "--weights", "nowhere.pt"), "file of weights but nowhere.pt is not there"),
+        (("--holdout", "0.2", "--pretrained"), "no pretrained beside .*nets.py"),
+        (("--holdout", "0.2", "--network", "wrn-10-1-half", "--pretrained"), "no --pretrained beside wrn-10-1-half"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_written(
+    photos: Path, options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(photos.parent)
+    with pytest.raises(OffaxisError, match=message):
+        _train(photos, *options)
+    assert not (photos.parent / "run").exists()
+
+
+def test_weights_of_another_network_are_refused_by_name(photos: Path, tmp_path: Path) -> None:
+    import torch
+    from torch import nn
+
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "other.pt")
+    with pytest.raises(OffaxisError, match="other.pt"):
+        _train(photos, "--holdout", "0.2", "--weights", str(tmp_path / "other.pt"))
+
+
+@pytest.mark.parametrize("what", ["one class", "two images", "no image", "huge", "empty class", "no files"])
+def test_folders_that_cannot_be_trained_on_are_named(photos: Path, what: str) -> None:
+    night = photos / "night"
+    if what == "no image":
+        (night / "notes.jpg").write_text("not an image")
+    elif what == "huge":
+        Image.new("L", (12_000, 8_400)).save(night / "huge.png")
+    elif what == "empty class":
+        (photos / "dusk").mkdir()
+    else:
+        kept = {"one class": list((photos / "day").iterdir()), "two images": [photos / "day/0.png", night / "1.png"]}
+        for file in photos.rglob("*.png"):
+            if file not in kept.get(what, []):
+                file.unlink()
+    expected = {
+        "one class": "at least two classes",
+        "two images": "leave one side empty",
+        "no image": "notes.jpg is none",
+        "huge": "huge.png is (12000x8400, more than|too large)",
+        "empty class": "dusk has none",
+        "no files": "there are none",
+    }[what]
+    with pytest.raises(OffaxisError, match=expected):
+        _train(photos, "--holdout", "0.2")
+    if what in ("no image", "huge", "empty class"):
+        assert (_train(photos, "--holdout", "0.2", "--skip-bad") / "model.safetensors").exists()

@@ -1,0 +1,145 @@
+"""Files come out as a browser shows them: orientation, transparency, deep and printed colours; or with a sentence."""
+
+import io
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms, ImageOps
+
+from offaxis.data import load_images
+from offaxis.data.decode import decode, eight_bits, size_of
+from offaxis.errors import DataError
+
+
+def _noise(height: int, width: int, channels: int = 3) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
+    return Image.fromarray(pixels if channels > 1 else pixels[:, :, 0])
+
+
+def _saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format=kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_orientation_that_a_camera_recorded_is_applied(kind: str, orientation: int, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    lossless = {"lossless": True} if kind == "WEBP" else {}
+    data = _saved(_noise(40, 24), kind, exif=exif, **lossless)
+    plain = decode(_saved(_noise(40, 24), kind, **lossless))
+    plain.getexif()[0x0112] = orientation
+    expected = np.asarray(ImageOps.exif_transpose(plain))
+    shown = decode(data)
+    np.testing.assert_array_equal(np.asarray(shown), expected)
+    (tmp_path / "x").write_bytes(data)
+    assert size_of(tmp_path / "x") == shown.size == ((40, 24) if orientation >= 5 else (24, 40))
+
+
+def test_images_of_python_are_turned_too_and_only_once() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    opened = Image.open(io.BytesIO(_saved(_noise(40, 24), "PNG", exif=exif)))
+    turned = eight_bits(opened)
+    assert turned.size == (40, 24)
+    assert eight_bits(turned).size == (40, 24)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("value", [0, 9, 65535])
+def test_an_orientation_that_there_is_not_counts_as_none(value: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = value
+    assert decode(_saved(_noise(40, 24), "PNG", exif=exif)).size == (24, 40)
+    assert decode(_saved(_noise(40, 24), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\1damaged")).size == (24, 40)
+
+
+def test_transparent_pixels_show_white() -> None:
+    image = _noise(8, 8, 4)
+    image.putalpha(Image.fromarray(np.repeat(np.array([[0, 255]], np.uint8), 8, 0).repeat(4, 1)))
+    for kind in ("PNG", "WEBP", "TIFF"):
+        shown = np.asarray(decode(_saved(image, kind, **({"lossless": True} if kind == "WEBP" else {}))))
+        assert (shown[:, :4] == 255).all()
+        np.testing.assert_array_equal(shown[:, 4:], np.asarray(image)[:, 4:, :3])
+    grey = Image.merge("LA", [_noise(8, 8, 1), Image.new("L", (8, 8), 0)])
+    assert np.asarray(decode(_saved(grey, "PNG"))).min() == 255
+    half = Image.new("RGBA", (2, 2), (0, 0, 0, 128))
+    assert np.asarray(decode(_saved(half, "PNG"))).tolist() == [[[127] * 3] * 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "deep"), [("RGB", (9, 8, 7), 0), ("L", 9, 0), ("P", 0, 0), ("I;16", 900, 900)]
+)
+def test_a_colour_that_is_declared_transparent_shows_white(mode: str, colour: object, deep: int) -> None:
+    deep_grey = Image.fromarray(np.full((4, 4), deep, np.uint16))
+    image = deep_grey if mode == "I;16" else Image.new(mode, (4, 4), colour)  # type: ignore[arg-type]
+    assert np.asarray(decode(_saved(image, "PNG", transparency=colour))).min() == 255
+    assert np.asarray(decode(_saved(image, "PNG"))).max() < 255
+
+
+def test_sixteen_bits_keep_their_upper_half() -> None:
+    image = Image.fromarray(np.array([[0, 255, 256, 65535]], np.uint16))
+    for kind in ("PNG", "TIFF", "PPM"):
+        assert np.asarray(decode(_saved(image, kind))).tolist() == [[0, 0, 1, 255]]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_values_of_unknown_range_are_refused(kind: type) -> None:
+    with pytest.raises(DataError, match="8 or 16 bits but the scan has .*: scale them to 0 to 255"):
+        decode(_saved(Image.fromarray(np.full((4, 4), 200, kind)), "TIFF"), "the scan")
+
+
+def test_printed_colours_follow_their_profile_where_there_is_one() -> None:
+    image = Image.new("CMYK", (8, 8), (255, 0, 0, 0))
+    assert np.asarray(decode(_saved(image, "TIFF")))[0, 0].tolist() == [0, 255, 255]
+    damaged = _saved(image, "TIFF", icc_profile=b"no profile at all")
+    assert np.asarray(decode(damaged))[0, 0].tolist() == [0, 255, 255]
+    rgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()  # of another kind of image
+    assert np.asarray(decode(_saved(image, "TIFF", icc_profile=rgb)))[0, 0].tolist() == [0, 255, 255]
+
+
+def _png(width: int, height: int, kind: int, interlaced: int, rows: bytes) -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
+
+    head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, kind, 0, 0, interlaced])
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)[:]) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("kind", "channels"), [(0, 1), (2, 3), (6, 4)])
+@pytest.mark.parametrize("value", [0, 99])
+def test_a_png_file_without_its_last_rows_is_refused(kind: int, channels: int, value: int) -> None:
+    row = bytes([0]) + bytes([value]) * (5 * channels)
+    assert decode(_png(5, 6, kind, 0, row * 6)).size == (5, 6)
+    for left in (0, 1, 5):
+        with pytest.raises(DataError, match="the photo is truncated: its last rows are missing|damaged or truncated"):
+            decode(_png(5, 6, kind, 0, row * left), "the photo")
+
+
+@pytest.mark.parametrize(("width", "height", "size"), [(1, 1, 2), (2, 1, 4), (1, 2, 4), (5, 6, 42), (8, 8, 79)])
+def test_an_interlaced_png_file_is_counted_too(width: int, height: int, size: int) -> None:
+    assert decode(_png(width, height, 0, 1, bytes(size))).size == (width, height)
+    with pytest.raises(DataError, match="truncated"):
+        decode(_png(width, height, 0, 1, bytes(size - 1)))
+
+
+def test_names_that_are_not_utf8_are_refused_for_classes_and_escaped_elsewhere(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path)
+    for name in (b"caf\xe9", b"tea"):
+        os.mkdir(folder + b"/" + name)  # noqa: PTH102
+        _noise(8, 8).save(Path(os.fsdecode(folder + b"/" + name + b"/0.png")))
+    with pytest.raises(DataError, match=r"UTF-8 but .*caf\\xe9 is not: rename the folder"):
+        load_images(tmp_path)
+    bad = Path(os.fsdecode(folder + b"/tea/b\xe4d.png"))
+    bad.write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"b\\xe4d\.png is none") as refused:
+        load_images(tmp_path / "tea")
+    str(refused.value).encode()  # it can be printed
+    skipped = load_images(tmp_path / "tea", skip_bad=True)
+    assert len(skipped) == 1
+    assert skipped.skipped[0].path.endswith(r"b\xe4d.png")

@@ -1,0 +1,81 @@
+"""Run a function in a child process with a limit of memory and time, so that a crash or a hog is a failed test.
+
+A fuzzer is a function ``fuzz(count, seed, ...)`` of a module under ``tests``: it tries ``count`` damaged inputs, raises
+AssertionError with the input where one is not answered as it must be, and returns what it counted. The test calls it
+through ``in_child``. ``SEEDS`` are the seeds that every fuzzer runs with, a fixed one and a new one; ``times(count)`` is how
+many inputs to try: ``count``, times OFFAXIS_FUZZ.
+"""
+
+import importlib
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SEEDS = (0, int(os.environ.get("OFFAXIS_FUZZ_SEED", random.SystemRandom().randrange(2**31))))
+MEGABYTE = 2**20
+
+
+def times(count: int) -> int:
+    """Return how many inputs to try."""
+    return max(1, int(count * float(os.environ.get("OFFAXIS_FUZZ", "1"))))
+
+
+def in_child(function: Callable[..., Any], *args: Any, megabytes: int = 1024, seconds: float = 240.0) -> Any:
+    """Call a function of a module in a child process and return what it returns; both must fit in JSON.
+
+    Args:
+        function: a function at the top of an importable module.
+        args: its arguments.
+        megabytes: how much memory it may take beyond what its imports took.
+        seconds: how long it may take.
+
+    Raises:
+        AssertionError: it raised something, was killed by a signal, or took more memory or time.
+    """
+    words = [function.__module__, function.__name__, json.dumps(args), str(megabytes)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from tests.hostile.child import main; main()", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    named = f"{function.__module__}.{function.__name__}{args}"
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        _, err = process.communicate()
+        raise AssertionError(f"{named} took more than {seconds} s\n{err[-3000:]}") from None
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        raise AssertionError(f"{named} was killed by {name}\n{out[-500:]}\n{err[-3000:]}")
+    assert process.returncode == 0, f"{named} failed\n{err[-4000:]}"
+    return json.loads(out.splitlines()[-1])
+
+
+def main() -> None:
+    """Import, limit the memory, call, print: the child's side."""
+    module, name, args, megabytes = sys.argv[1:]
+    function = getattr(importlib.import_module(module), name)
+    limit_memory(int(megabytes))
+    print(json.dumps(function(*json.loads(args))))
+
+
+def limit_memory(megabytes: int) -> None:
+    """Let this process take so much address space beyond what it has; more is a MemoryError."""
+    if not Path("/proc/self/statm").exists():
+        return
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = taken + megabytes * MEGABYTE
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
