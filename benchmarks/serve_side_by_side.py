@@ -13,6 +13,7 @@ All of them have one process for the model, uvicorn with httptools and uvloop wh
 does falls on all of them; the ratio is the median over rounds. Prints JSON, with the load of the machine.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -122,11 +123,9 @@ def start_all(folder: Path) -> dict[str, tuple["subprocess.Popen[bytes]", int]]:
         "offaxis": ["-m", "offaxis", "serve", str(folder / "x.oax"), "--engine", "onnx", "--port"],
         "minimal": [str(folder / "minimal.py"), graph],
     }
-    try:
-        import litserve  # noqa: F401
-
+    if importlib.util.find_spec("litserve") is not None:
         commands |= {"litserve": [str(folder / "lit.py"), graph], "litserve-batched": [str(folder / "lit.py"), graph]}
-    except ImportError:
+    else:
         print("litserve is not installed, so it is left out: pip install litserve", file=sys.stderr)
     for name, words in commands.items():
         port = free_port()

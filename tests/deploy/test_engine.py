@@ -1,5 +1,6 @@
 """The engine that runs a model's network: onnxruntime where it gives the same outputs, PyTorch elsewhere."""
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import offaxis
 from offaxis import Model
 from offaxis.deploy import engine as engines
 from offaxis.deploy.engine import with_engine
+from offaxis.deploy.onnx import graph_bytes
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError
+from offaxis.networks.ensemble import AnyNetwork
 from tests.models import World
 
 pytest.importorskip("onnxruntime")
@@ -69,9 +72,7 @@ def test_the_graph_is_kept_and_a_damaged_one_is_made_again(
     assert with_engine(other, "auto").engine is None
 
 
-def _other(model: Model) -> torch.nn.Module:
-    from copy import deepcopy
-
+def _other(model: Model) -> AnyNetwork:
     network = deepcopy(model.network)
     with torch.no_grad():
         next(network.parameters()).mul_(-1)
@@ -101,7 +102,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(engines, "cache_folder", lambda: tmp_path / "file")
-    content = engines.graph_bytes(model, p_values=False)
+    content = graph_bytes(model, p_values=False)
     monkeypatch.setattr(engines, "graph_bytes", lambda *_, **__: content)
     assert with_engine(model, "onnx").engine is not None
 
