@@ -6,6 +6,7 @@ Images that arrive while the network is busy go through it as one batch afterwar
 import asyncio
 import heapq
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from offaxis.data.decode import decode_opened, open_image
-from offaxis.data.transforms import fit
+from offaxis.data.transforms import Shape, fit
 from offaxis.deploy.model import Prediction
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import DataError
@@ -28,7 +29,9 @@ from offaxis.server.body import Limits, overloaded, too_many_pixels
 PredictionOrError = Prediction | str
 """The prediction for an image, or why there is none."""
 PredictBatch = Callable[[Tensor], list[PredictionOrError]]
-Waiting = tuple[NDArray[np.uint8], asyncio.Future[PredictionOrError]]
+Pixels = NDArray[np.uint8]
+Waiting = tuple[Pixels, asyncio.Future[PredictionOrError]]
+QUICK_SECONDS = 0.005
 
 
 class Batcher:
@@ -46,7 +49,8 @@ class Batcher:
         self.queue: deque[Waiting] = deque()
         self.batches = 0
         self._work = asyncio.Event()
-        self._closing = False
+        self._closing = self._busy = False
+        self._quick = False  # whether one image takes so little time that it need not go to the thread
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="network")
 
@@ -62,12 +66,28 @@ class Batcher:
             await self._task
         self._thread.shutdown()
 
-    async def predict(self, images: Sequence[NDArray[np.uint8]]) -> list[PredictionOrError]:
+    def measure(self, shape: Shape) -> None:
+        """Run one image of zeros a few times, to learn whether the network is quick."""
+        pixels, times = torch.zeros(1, *shape, dtype=torch.uint8), []
+        for _ in range(5):
+            began = time.thread_time()
+            self.predict_batch(pixels)
+            times.append(time.thread_time() - began)
+        self._quick = min(times) < QUICK_SECONDS
+
+    async def predict(self, images: Sequence[Pixels], alone: bool = False) -> list[PredictionOrError]:
         """Return the predictions for the images (c, h, w) of one request.
+
+        Args:
+            images: the images.
+            alone: whether no other request is in work: one image of it then goes through a quick network at once.
 
         Raises:
             Refusal: the queue has no room for all of them (503).
         """
+        if alone and self._quick and len(images) == 1 and not (self.queue or self._busy):
+            self.batches += 1
+            return self.predict_batch(torch.from_numpy(images[0][None]))
         if len(self.queue) + len(images) > self.limits.queue:
             raise overloaded(self.limits.retry_after)
         loop = asyncio.get_running_loop()
@@ -94,6 +114,7 @@ class Batcher:
             if not taken:
                 continue
             pixels = torch.from_numpy(np.stack([image for image, _ in taken]))
+            self._busy = True
             try:
                 predictions = await loop.run_in_executor(self._thread, self.predict_batch, pixels)
             except Exception as error:  # the requests get the error; the service continues
@@ -101,14 +122,16 @@ class Batcher:
                     if not future.done():
                         future.set_exception(error)
                 continue
+            finally:
+                self._busy = False
             self.batches += 1
             for (_, future), prediction in zip(taken, predictions, strict=True):
                 if not future.done():
                     future.set_result(prediction)
 
 
-Pixels = NDArray[np.uint8]
 QUICK_PIXELS = 256 * 256  # images up to this size are decoded as soon as their header is read
+SMALL_PIXELS, SMALL_BYTES = 128 * 128, 16_384  # up to these an image, and all of a request, need no thread
 PIECE = 8  # images of a request that a thread takes at once
 
 
@@ -147,8 +170,10 @@ class _Piece:
     images: list[tuple[int, Source]] = field(compare=False)
 
 
-Opened = tuple[int, "Pixels | str | tuple[Image.Image, bytes]", int]
-"""The number of an image in its request; its pixels, an error message, or the opened image; width x height."""
+Result = Pixels | str | tuple[Image.Image, bytes]
+"""The pixels of an image, an error message, or the opened image."""
+Opened = tuple[int, Result, int]
+"""The number of an image in its request; its result; width x height."""
 
 
 class FairDecoder:
@@ -180,6 +205,11 @@ class FairDecoder:
         """
         if self.images + len(images) > self.limits.queue:
             raise overloaded(self.limits.retry_after)
+        if sum(map(len, images)) <= SMALL_BYTES:
+            results = [self._decode_image(data, preprocessing, SMALL_PIXELS)[0] for data in images]
+            decoded = [result for result in results if not isinstance(result, tuple)]
+            if len(decoded) == len(images):
+                return decoded
         done = asyncio.get_running_loop().create_future()
         request = _Request(preprocessing, [None] * len(images), done, len(images))
         self.images += len(images)
@@ -219,22 +249,24 @@ class FairDecoder:
     def _decode(self, piece: _Piece) -> list[Opened]:
         """Decode small images, and large ones whose header was read before; of the other large ones read the header."""
         results: list[Opened] = []
-        wanted = piece.request.preprocessing
         for number, source in piece.images:
             if piece.request.done.done():
                 break
-            size = 0
-            try:
-                if isinstance(source, bytes):
-                    source = open_image(source, "the image", self.limits.pixels)
-                    size = source[0].width * source[0].height
-                    if size > QUICK_PIXELS:
-                        results.append((number, source, size))
-                        continue
-                results.append((number, fit(decode_opened(*source), wanted.shape, wanted.resize), size))
-            except DataError as error:
-                results.append((number, str(error), size))
+            results.append((number, *self._decode_image(source, piece.request.preprocessing, QUICK_PIXELS)))
         return results
+
+    def _decode_image(self, source: Source, wanted: Preprocessing, most: int) -> tuple[Result, int]:
+        """Decode one image; open it alone where it has more than ``most`` pixels and was not opened before."""
+        size = 0
+        try:
+            if isinstance(source, bytes):
+                source = open_image(source, "the image", self.limits.pixels)
+                size = source[0].width * source[0].height
+                if size > most:
+                    return source, size
+            return fit(decode_opened(*source), wanted.shape, wanted.resize), size
+        except DataError as error:
+            return str(error), size
 
     def _finish(self, request: _Request, ended: asyncio.Future[list[Opened]]) -> None:
         self._idle += 1

@@ -104,6 +104,8 @@ class Service:
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
         self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
+        self._requests = 0  # in work
+        self.batcher.measure(model.preprocessing.shape)
         self.description = self.describe()  # here, as it takes a second at its first time
 
     async def predict(self, images: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
@@ -112,13 +114,16 @@ class Service:
         Raises:
             Refusal: the queue is full or the prediction takes too long (503 in both cases: it asks to try again).
         """
+        self._requests += 1
         try:
             async with asyncio.timeout(self.limits.seconds_to_answer):
                 decoded = await self.decoder.decode([data for _, data in images], self.model.preprocessing)
                 good = [pixels for pixels in decoded if not isinstance(pixels, str)]
-                predictions = iter(await self.batcher.predict(good) if good else [])
+                predictions = iter(await self.batcher.predict(good, self._requests == 1) if good else [])
         except TimeoutError:
             raise overloaded(self.limits.retry_after) from None
+        finally:
+            self._requests -= 1
         records: list[dict[str, Any]] = []
         for (name, _), pixels in zip(images, decoded, strict=True):
             prediction = pixels if isinstance(pixels, str) else next(predictions)
