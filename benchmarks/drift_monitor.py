@@ -54,7 +54,7 @@ def main(streams: int = 200, length: int = 20_000) -> None:
         if seed < SHOWN:
             shown["online p-values"] += adaptive_bettor_alarms(online)
             shown["p-values from a fixed calibration set"] += adaptive_bettor_alarms(
-                p_values(quiet, np.sort(calibration))
+                p_values(calibration_scores=np.sort(calibration), scores=quiet)
             )
         for before, values in delays.items():
             monitor = DriftMonitor(calibration, LEVEL, seed)

@@ -57,7 +57,7 @@ def test_no_level_is_advised_without_images() -> None:
 )
 def test_threshold_and_p_value_agree_under_ties(known: list[int], new: list[int], alpha: float) -> None:
     calibration, scores = np.sort(np.array(known, np.float64)), np.array(new, np.float64)
-    by_p = p_values(scores, calibration) <= alpha
+    by_p = p_values(calibration_scores=calibration, scores=scores) <= alpha
     by_threshold = scores > threshold(calibration, alpha)
     exact = [Fraction(1 + sum(k >= s for k in known), len(known) + 1) <= Fraction(repr(alpha)) for s in new]
     assert by_p.tolist() == by_threshold.tolist() == exact
@@ -67,7 +67,10 @@ def test_threshold_and_p_value_agree_under_ties(known: list[int], new: list[int]
 def test_ties_are_conservative_for_every_order(scores: list[int]) -> None:
     """Each image as the new one in turn: at most floor(alpha (n + 1)) of n + 1 are flagged, whatever the ties."""
     values = np.array(scores, np.float64)
-    flagged = sum(p_values(values[i : i + 1], np.sort(np.delete(values, i)))[0] <= 0.1 for i in range(len(values)))
+    flagged = sum(
+        p_values(calibration_scores=np.sort(np.delete(values, i)), scores=values[i : i + 1])[0] <= 0.1
+        for i in range(len(values))
+    )
     assert flagged <= allowed(len(values) - 1, 0.1)
 
 

@@ -23,7 +23,7 @@ from offaxis.deploy import Preprocessing, container
 from offaxis.deploy.preprocessing import ImageLike
 from offaxis.detectors import DETECTORS, Detector, Energy
 from offaxis.errors import BundleError, DataError, OffaxisError, OverlapError, StorageError, TooFewImagesError
-from offaxis.heads import Outputs, make_head
+from offaxis.heads import LinearHead, Outputs, make_head
 from offaxis.networks import third_party
 from tests.hostile.damage import rewritten
 from tests.models import World
@@ -84,7 +84,7 @@ def test_the_level_holds_over_splits_of_real_images(world: World, model: Model, 
     chance, shares = np.random.default_rng(0), []
     for _ in range(500):
         chance.shuffle(scores)
-        shares.append((p_values(scores[240:], np.sort(scores[:240])) <= alpha).mean())
+        shares.append((p_values(calibration_scores=np.sort(scores[:240]), scores=scores[240:]) <= alpha).mean())
     spread = np.std(shares) / np.sqrt(500)
     assert allowed(240, alpha) / 241 - 4 * spread < np.mean(shares) < alpha + 4 * spread
 
@@ -212,12 +212,36 @@ def test_a_network_of_ones_own_is_given_when_loading(world: World, tmp_path: Pat
     torch.manual_seed(0)
     made = Model.calibrated(make().eval(), world.calibration, preprocessing=Preprocessing((1, 8, 8), world.normalise))
     made.save(tmp_path / "own.oax")
-    with pytest.raises(BundleError, match="network=classifier"):
+    with pytest.raises(BundleError, match="network=module"):
         offaxis.load(tmp_path / "own.oax")
     with pytest.raises(BundleError, match="do not fit"):
         offaxis.load(tmp_path / "own.oax", network=networks.wide_resnet(10, 1, 10, in_channels=1))
     images = world.test.batch(torch.arange(20))
     assert offaxis.load(tmp_path / "own.oax", network=make()).predict(images) == made.predict(images)
+    bare = nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), nn.Linear(16, 10))
+    with pytest.raises(BundleError, match="do not fit"):  # its backbone has other names
+        offaxis.load(tmp_path / "own.oax", network=bare)
+
+
+@pytest.mark.parametrize("head", ["cosine", "keep"])
+def test_a_bare_module_gets_the_head_that_was_saved(world: World, tmp_path: Path, head: str) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10, bias=False))
+
+    network = offaxis.attach(make(), head).eval()
+    preprocessing = Preprocessing((1, 8, 8), world.normalise)
+    made = Model.calibrated(network, world.calibration, preprocessing=preprocessing, detector="max-softmax")
+    made.save(tmp_path / "own.oax")
+    images = world.test.batch(torch.arange(20))
+    assert offaxis.load(tmp_path / "own.oax", network=make()).predict(images) == made.predict(images)
+    hidden = nn.ModuleDict({"one": nn.Linear(64, 16), "two": nn.Linear(16, 10)})  # it cannot tell which is the output
+    with pytest.raises(BundleError, match=r"Cannot tell .*offaxis\.attach\(module, head='(cosine|linear)', layer="):
+        offaxis.load(tmp_path / "own.oax", network=hidden)
+    own_head = Classifier(nn.Flatten(), type("Own", (LinearHead,), {})(64, 10)).eval()
+    made = Model.calibrated(own_head, world.calibration, preprocessing=preprocessing, detector="max-softmax")
+    made.save(tmp_path / "head.oax")
+    with pytest.raises(BundleError, match=r"got a Sequential: give it the head .*offaxis\.attach"):
+        offaxis.load(tmp_path / "head.oax", network=make())
 
 
 class Margin(Detector):

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 import offaxis
 from offaxis import Classifier
-from offaxis.calibration.conformal import flag_rate
+from offaxis.calibration.conformal import allowed, flag_rate
 from offaxis.cli import app
 from offaxis.data import load_images
 from offaxis.deploy import Preprocessing
 from offaxis.deploy.assemble import make_model
 from offaxis.detectors import KNN
-from offaxis.errors import ArgumentError, DataError, OverlapError
+from offaxis.errors import ArgumentError, DataError, OverlapError, TooFewImagesError
 from offaxis.heads import make_head
 from offaxis.networks.inference import Batches
 from tests.models import World, write_images
@@ -43,6 +43,29 @@ def test_a_run_becomes_a_bundle_and_is_calibrated_anew(world: World, tmp_path: P
     write_images(tmp_path / "seen", load_images("small-digits", "train"), 60)
     refused = run(app, ["calibrate", str(out), str(tmp_path / "seen")])
     assert isinstance(refused.exception, OverlapError)
+
+
+def test_a_confidence_is_kept_in_the_bundle_and_can_be_taken_back(world: World, tmp_path: Path) -> None:
+    out, folder = tmp_path / "sure.oax", str(world.trained.folder)
+    done = run(app, ["bundle", folder, "--calibrate", "small-digits", "--out", str(out), "--confidence", "0.95"])
+    assert done.exit_code == 0, done.output
+    assert "(alpha 0.05, confidence 0.95)" in done.stderr
+    assert "With a probability of 0.95 over calibration sets it flags at most 0.05 of ID images" in done.stderr
+    model = offaxis.load(out)
+    calibration = model.calibration
+    assert calibration.confidence == 0.95
+    assert calibration.levels[0] == allowed(359, 0.05, 0.95) / 360 < 0.05
+    predictions = model.predict(world.test)
+    flagged = [p.verdict is offaxis.Verdict.OUT for p in predictions]
+    assert flagged == [p.score > calibration.threshold() for p in predictions]
+    assert sum(flagged) < sum(p.p_value <= 0.05 for p in predictions)
+    write_images(tmp_path / "pictures", world.test, 58)
+    refused = run(app, ["calibrate", str(out), str(tmp_path / "pictures")])
+    assert isinstance(refused.exception, TooFewImagesError)
+    assert "at least 59 calibration images" in str(refused.exception)
+    done = run(app, ["calibrate", str(out), str(tmp_path / "pictures"), "--confidence", "0"])
+    assert done.exit_code == 0, done.output
+    assert offaxis.load(out).calibration.confidence is None
 
 
 def test_fitted_detectors_pairs_and_folders(world: World, tmp_path: Path) -> None:

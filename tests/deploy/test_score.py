@@ -24,7 +24,7 @@ from offaxis.cli import app
 from offaxis.deploy import container
 from offaxis.deploy.scoring import ScoringOptions, score_images, write_top_sheet
 from offaxis.deploy.scoring.rows import Journal
-from offaxis.errors import ArgumentError, DataError, StorageError
+from offaxis.errors import ArgumentError, DataError, StorageError, TooFewImagesError
 from tests.models import World, write_images
 from tests.waiting import eventually
 
@@ -346,3 +346,46 @@ def test_ray_gives_the_same_rows(bundle: Path, mixed: Path, tmp_path: Path) -> N
     ]
     subprocess.run([*command, "--runner", "ray", "--batch", "4", "--workers", "1"], check=True, timeout=240)
     assert rows_of(tmp_path / "there.jsonl") == here
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_images_are_flagged_together(bundle: Path, mixed: Path, tmp_path: Path, suffix: str) -> None:
+    """Noise beside digits: the flagged rows are those of the calibration's own rule, bad files have no flag."""
+    random = torch.Generator().manual_seed(0)
+    for i in range(40):
+        pixels = torch.randint(0, 256, (8, 8), dtype=torch.uint8, generator=random).numpy()
+        Image.fromarray(pixels).save(mixed / f"noise{i}.png")
+    out = tmp_path / f"out{suffix}"
+    done = run(app, ["score", str(bundle), str(mixed), "--fdr", "0.3", "--out", str(out), "--quiet"])
+    assert done.exit_code == 0, done.output
+    if suffix == ".csv":
+        rows: list[dict[str, Any]] = [dict(row) for row in csv.DictReader(io.StringIO(out.read_text()))]
+        for row in rows:
+            row |= {"error": row["error"] or None, "flagged": row["flagged"] == "True"}
+            row["p_value"] = None if row["error"] else float(row["p_value"])
+    elif suffix == ".jsonl":
+        rows = rows_of(out)
+    else:
+        rows = pytest.importorskip("pyarrow.parquet").read_table(out).to_pylist()
+    read = [row for row in rows if row["error"] is None]
+    calibration = offaxis.load(bundle).calibration
+    flags = calibration.control_fdr([row["p_value"] for row in read], 0.3)
+    assert [row["flagged"] for row in read] == flags.flagged.tolist()
+    assert sum(flags.flagged) > 5
+    assert all(not row["flagged"] for row in rows if row["error"] is not None)
+    summary = json.loads(out.with_suffix(".summary.json").read_text())["flagged_together"]
+    assert (summary["fdr"], summary["flagged"], summary["fewest"]) == (0.3, int(flags.flagged.sum()), flags.least)
+    assert summary["meaning"] in done.stderr
+    printed = run(app, ["score", str(bundle), str(mixed), "--fdr", "0.3", "--format", "jsonl", "--quiet"])
+    assert [json.loads(line)["flagged"] for line in printed.stdout.splitlines()].count(True) == summary["flagged"]
+
+
+def test_a_bound_that_can_never_flag_is_refused_before_anything_is_scored(
+    bundle: Path, mixed: Path, tmp_path: Path
+) -> None:
+    done = run(app, ["score", str(bundle), str(mixed), "--fdr", "0.001", "--out", str(tmp_path / "x.csv")])
+    assert isinstance(done.exception, TooFewImagesError)
+    assert "at least 999 calibration images" in str(done.exception)
+    done = run(app, ["score", str(bundle), str(mixed), "--fdr", "10", "--out", str(tmp_path / "x.csv")])
+    assert "Expected `fdr` to be a number between 0 and 1" in str(done.exception)
+    assert not list(tmp_path.glob("x.*"))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+import offaxis
 from offaxis.data import Normalise, TensorSet
 from offaxis.detectors import (
     ASH,
@@ -389,3 +390,29 @@ def test_grid_scores_serve_every_tuned_detector(toy: Toy, network_of: NetworkOf)
         assert (scores.unsqueeze(1) > tuned.score_from_grid(id_grid)).double().mean() > 0.8
         again = detector.tune(network, [toy.images], [(toy.ood_images, toy.labels)])
         assert again.arguments == tuned.arguments
+
+
+class Refusing(Detector):
+    """A detector that cannot be fitted."""
+
+    name = "refusing"
+    needs_fit = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expect("nothing")
+
+    def begin(self, network: object) -> None:
+        raise ArgumentError("Expected something else.")
+
+    def forward(self, outputs: offaxis.Outputs) -> torch.Tensor:
+        return outputs.logits[:, 0]
+
+
+def test_one_that_cannot_be_fitted_does_not_stop_the_others(network_of: NetworkOf, toy: Toy) -> None:
+    network, nearest = network_of("linear"), KNN(k=3)
+    with pytest.raises(DetectorError, match=r"refusing cannot be fitted: .* All others are fitted \(knn, energy\)"):
+        fit_all(network, toy.train, [Refusing(), nearest, Energy()])
+    assert nearest.fitted
+    with pytest.raises(ArgumentError, match="^Expected something else"):
+        fit_all(network, toy.train, [Refusing()])

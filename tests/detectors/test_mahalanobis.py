@@ -188,9 +188,6 @@ def test_errors_say_what_to_do(toy: Toy, network_of: NetworkOf) -> None:
         Mahalanobis().fit(network, [(images, labels + 1)])
     with pytest.raises(DetectorError, match="100 labels"):
         Mahalanobis().fit(network, [(images, labels[:5])])
-    network.layers = ()
-    with pytest.raises(ArgumentError, match="layers"):
-        Mahalanobis().fit(network, toy.train)
     fitted = Mahalanobis(("second",)).fit(network, toy.train)
     with pytest.raises(ArgumentError, match="at least 12"):
         fitted.tune(network, [toy.images[:8]], [toy.ood_images])
@@ -200,3 +197,26 @@ def test_errors_say_what_to_do(toy: Toy, network_of: NetworkOf) -> None:
         fitted.with_hyperparameters(eps=0.1).score_images(network_of("ensemble"), toy.images)
     with pytest.raises(ArgumentError, match="channels"):
         Mahalanobis(("second",), eps=0.1, std=(1, 1, 1)).fit(network, toy.train).score_images(network, toy.images)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.002])
+def test_without_layers_it_reads_the_features(network_of: NetworkOf, toy: Toy, eps: float) -> None:
+    """The plain Mahalanobis of penultimate features, with a perturbation too, and through a saved state."""
+    network = network_of("linear")
+    network.layers = ()
+    plain = Mahalanobis(eps=eps, std=STD).fit(network, toy.train)
+    assert plain.layers == ("",)
+    features = torch.cat([network.eval().outputs(images).features.detach() for images, _ in toy.train])
+    labels = torch.cat([labels for _, labels in toy.train])
+    own = network.outputs(toy.images, ("",))
+    assert own.layers is not None
+    assert torch.equal(own.layers[""], own.features)
+    if not eps:
+        expected = slowly(features.double().numpy(), labels.numpy(), own.features.detach().double().numpy())
+        np.testing.assert_allclose(plain.score(own).numpy(), expected, rtol=1e-4)
+    again = Mahalanobis(eps=eps, std=STD)
+    again.load_state_dict(plain.state_dict())
+    assert again.layers == ("",)
+    scores = plain.score_images(network, toy.images)
+    assert torch.equal(again.score_images(network, toy.images), scores)
+    assert float(plain.score_images(network, toy.ood_images).mean()) > float(scores.mean())

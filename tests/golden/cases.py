@@ -434,7 +434,7 @@ def conformal_values() -> Json:
     for name, digit in (("without ties", 15), ("with ties", 0)):
         own, other = scores.round(digit), new.round(digit)
         found[f"functions, {name}"] = {
-            "p_values": conformal.p_values(other, np.sort(own)),
+            "p_values": conformal.p_values(calibration_scores=np.sort(own), scores=other),
             "thresholds": [conformal.threshold(np.sort(own), a) for a in alphas],
         }
         for alpha in alphas:

@@ -133,3 +133,28 @@ def test_a_head_of_the_users_own() -> None:
     network = small(head=Doubled)
     assert isinstance(network.head, Doubled)
     assert network(torch.rand(2, 3, 16, 16)).shape == (2, 10)
+
+
+def test_it_is_called_as_networks_of_transformers_are() -> None:
+    network, images, labels = small().eval(), torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    logits = network(images)
+    assert torch.equal(network(pixel_values=images), logits)
+    out = network(pixel_values=images, labels=labels)
+    assert torch.equal(out["logits"], logits)
+    assert torch.equal(out["loss"], nn.functional.cross_entropy(logits, labels))
+    for arguments in ({}, {"images": images, "pixel_values": images}):
+        with pytest.raises(ArgumentError, match="and not both"):
+            network(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "remedy"),
+    [(1, 3, "convert\\('L'\\)"), (3, 1, "expand\\(-1, 3"), (3, 8, "height, width, channels")],
+)
+def test_another_number_of_channels_is_refused_with_the_remedy(expected: int, given: int, remedy: str) -> None:
+    network = small(in_channels=expected).eval()
+    with pytest.raises(ArgumentError, match=rf"\(N, {expected}, h, w\).* but got \(2, {given}, 8, 8\): .*{remedy}"):
+        network(torch.rand(2, given, 8, 8))
+    own = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), LinearHead(2, 3))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # what is not known is not hidden
+        own(torch.rand(2, 3, 2, 2))

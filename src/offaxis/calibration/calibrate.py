@@ -1,12 +1,14 @@
 """ID images -> a p-value for each new image, and a threshold that flags at most alpha of new ID images.
 
 The guarantee is marginal (over all ID images) or per predicted class (Mondrian: each class is compared with its own
-calibration images alone). It requires that the calibration images come from the same source as the images to be scored, and
-that nothing was trained, fitted or selected on them.
+calibration images alone); with a confidence it holds for this one calibration set with that probability. It requires that
+the calibration images come from the same source as the images to be scored, and that nothing was trained, fitted or selected
+on them.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -35,6 +37,8 @@ class Calibration:
         num_classes: C.
         alpha: the share of new ID images that may be flagged.
         per_class: whether verdicts compare an image with those of its predicted class alone.
+        confidence: None where at most alpha is flagged on average over calibration sets; else the probability, over
+            calibration sets, that at most alpha is flagged in the long run (of each class, where verdicts are per class).
         cosine: (n,) float64, the largest cosine of each; None where the network has none.
     """
 
@@ -43,6 +47,7 @@ class Calibration:
     num_classes: int
     alpha: float = 0.05
     per_class: bool = False
+    confidence: float | None = None
     cosine: Floats | None = None
 
     @classmethod
@@ -54,6 +59,7 @@ class Calibration:
         alpha: float = 0.05,
         *,
         per_class: bool = False,
+        confidence: float | None = None,
         cosine: Floats | None = None,
     ) -> Self:
         """Return a calibration from scores (n,) and predicted classes (n,) of ID images, in any order.
@@ -73,6 +79,7 @@ class Calibration:
             num_classes=num_classes,
             alpha=alpha,
             per_class=per_class,
+            confidence=conformal.check_confidence(confidence),
             cosine=sorted_cosine,
         )
         calibration.check()
@@ -80,10 +87,10 @@ class Calibration:
 
     def check(self) -> None:
         """Raise TooFewImagesError where nothing could ever be flagged."""
-        conformal.check_count(len(self.scores), self.alpha)
+        conformal.check_count(len(self.scores), self.alpha, "", self.confidence)
         if self.per_class:
             largest = max(self.class_counts())
-            conformal.check_count(largest, self.alpha, " of one class (the class with the most)")
+            conformal.check_count(largest, self.alpha, " of one class (the class with the most)", self.confidence)
 
     def with_alpha(self, alpha: float) -> Self:
         """Return the calibration at another level, with the same images."""
@@ -97,42 +104,61 @@ class Calibration:
 
     def enough(self) -> list[bool]:
         """Return, for each class, whether it has enough calibration images for a verdict of its own at this alpha."""
-        least = conformal.smallest_count(self.alpha)
+        least = conformal.smallest_count(self.alpha, self.confidence)
         return [count >= least for count in self.class_counts()]
+
+    @cached_property
+    def levels(self) -> list[float]:
+        """For each predicted class, the p-value up to which an image is flagged: alpha, or k / (n + 1) with a confidence."""
+        if self.confidence is None:
+            return [self.alpha] * self.num_classes
+        counts = self.class_counts() if self.per_class else [len(self.scores)] * self.num_classes
+        level = {n: conformal.allowed(n, self.alpha, self.confidence) / (n + 1) for n in set(counts)}
+        return [level[n] for n in counts]
 
     def threshold(self) -> float:
         """Return the score above which an image is flagged, over all classes."""
-        return conformal.threshold(self.scores, self.alpha)
+        return conformal.threshold(self.scores, self.alpha, self.confidence)
 
     def class_thresholds(self) -> list[float | None]:
         """Return, for each predicted class, the score above which an image is flagged; None where images are too few."""
         return [
-            conformal.threshold(self.scores[self.predicted == c], self.alpha) if enough else None
+            conformal.threshold(self.scores[self.predicted == c], self.alpha, self.confidence) if enough else None
             for c, enough in enumerate(self.enough())
         ]
 
     def p_values(self, scores: Floats) -> Floats:
         """Compute marginal p-values (N,) in (0, 1] of scores (N,): small = out-of-distribution."""
-        return conformal.p_values(conformal.check_scores(scores), self.scores)
+        return conformal.p_values(calibration_scores=self.scores, scores=conformal.check_scores(scores))
+
+    def control_fdr(self, p_values: Floats | Sequence[float], fdr: float) -> conformal.BatchFlags:
+        """Flag images of a batch together by their marginal p-values (m,); see :func:`conformal.control_fdr`."""
+        return conformal.control_fdr(np.asarray(p_values, np.float64), fdr, calibration_images=len(self.scores))
 
     def class_p_values(self, scores: Floats, predicted: Labels) -> Floats:
         """Compute Mondrian p-values (N,) of scores (N,) and predicted classes (N,); NaN where a class has too few images."""
-        values, enough = conformal.check_scores(scores), self.enough()
+        values = conformal.check_scores(scores)
         p_values = np.full(len(values), np.nan)
-        for c in np.unique(predicted).tolist():
-            if enough[c]:
+        for c in set(predicted.tolist()):
+            own = self._class_scores[c]
+            if own is not None:
                 chosen = predicted == c
-                p_values[chosen] = conformal.p_values(values[chosen], self.scores[self.predicted == c])
+                p_values[chosen] = conformal.p_values(calibration_scores=own, scores=values[chosen])
         return p_values
+
+    @cached_property
+    def _class_scores(self) -> list[Floats | None]:
+        """The sorted scores of each predicted class, None where they are too few."""
+        return [self.scores[self.predicted == c] if enough else None for c, enough in enumerate(self.enough())]
 
     def flag_rate(self) -> conformal.FlagRate:
         """Compute the share of new ID images that is flagged in the long run, with its range over calibration sets."""
-        return conformal.flag_rate(len(self.scores), self.alpha)
+        return conformal.flag_rate(len(self.scores), self.alpha, self.confidence)
 
     def class_flag_rates(self) -> list[conformal.FlagRate | None]:
         """Compute the same for each predicted class with its own calibration images; None where they are too few."""
         return [
-            conformal.flag_rate(count, self.alpha) if enough else None
+            conformal.flag_rate(count, self.alpha, self.confidence) if enough else None
             for count, enough in zip(self.class_counts(), self.enough(), strict=True)
         ]
 
@@ -145,6 +171,7 @@ def calibrate(
     *,
     alpha: float = 0.05,
     per_class: bool = False,
+    confidence: float | None = None,
     used: Sequence[ImageSet | Iterable[bytes]] = (),
     batch: int = 256,
 ) -> Calibration:
@@ -159,11 +186,13 @@ def calibrate(
             cosine-ensemble or leave-out.
         alpha: the share of new ID images that may be flagged.
         per_class: whether verdicts are to hold for each predicted class.
+        confidence: None for at most alpha on average over calibration sets; such as 0.95 for at most alpha with that
+            probability over calibration sets, which flags a little less.
         used: image sets (or their ``image_hashes``) that training, fitting or selection saw.
         batch: images per step; a DataLoader has its own.
 
     Raises:
-        TooFewImagesError: fewer than ceil(1 / alpha) - 1 images.
+        TooFewImagesError: fewer than ceil(1 / alpha) - 1 images; with a confidence more (59 for 5 % at 95 %).
         OverlapError: some of them are among ``used``.
         DataError: the images cannot be used.
         DetectorError: the detector cannot be used with such a network.
@@ -180,7 +209,7 @@ def calibrate(
         images = as_image_set(images)
         if len(images) == 0:
             raise DataError(f"Expected calibration images but {images.name} has none.")
-        conformal.check_count(len(images), alpha)
+        conformal.check_count(len(images), alpha, "", conformal.check_confidence(confidence))
         check_overlap(images, used)
     scores: list[Floats] = []
     predicted: list[Labels] = []
@@ -200,6 +229,7 @@ def calibrate(
         network.num_classes,
         alpha,
         per_class=per_class,
+        confidence=confidence,
         cosine=np.concatenate(cosines) if cosines else None,
     )
 

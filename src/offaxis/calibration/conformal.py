@@ -3,6 +3,13 @@
 Scores are those of a detector: larger = more out-of-distribution. If a new ID image and the n calibration images are
 exchangeable, then p = (1 + number of calibration scores that are at least as large) / (n + 1) satisfies P(p <= alpha) <= alpha
 for every alpha and n (Vovk, Gammerman, Shafer 2005). Ties count against a flag: they cost power, never validity.
+
+Two more promises than this marginal one:
+
+- with a *confidence*, the false positive rate of this one calibration is at most alpha with that probability over calibration
+  sets: without ties it is Beta(k, n + 1 - k), and k is the largest whose quantile at that confidence is at most alpha;
+- over a batch, ``control_fdr`` (Benjamini, Hochberg 1995) keeps the expected share of false alarms among the flagged images
+  below a bound. Conformal p-values of one calibration set depend on each other in a way that it allows (Bates et al. 2023).
 """
 
 import math
@@ -18,31 +25,52 @@ from offaxis.errors import ArgumentError, CalibrationError, TooFewImagesError
 Floats = NDArray[np.float64]
 
 
-def check_alpha(alpha: float) -> float:
-    """Return a level strictly between 0 and 1, or raise ArgumentError."""
+def check_alpha(alpha: float, name: str = "alpha") -> float:
+    """Return a level strictly between 0 and 1, or raise ArgumentError, which calls it ``name``."""
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < 1:
-        raise ArgumentError(f"Expected `alpha` to be a number between 0 and 1, such as 0.05, but got {alpha!r}.")
+        raise ArgumentError(f"Expected `{name}` to be a number between 0 and 1, such as 0.05, but got {alpha!r}.")
     return float(alpha)
 
 
-def smallest_count(alpha: float) -> int:
+def check_confidence(confidence: float | None) -> float | None:
+    """Return a confidence strictly between 0 and 1, or None for the marginal promise alone (which 0 stands for too)."""
+    number = isinstance(confidence, (int, float)) and not isinstance(confidence, bool)
+    if confidence is None or (number and confidence == 0):
+        return None
+    if not number or not 0 < confidence < 1:
+        raise ArgumentError(
+            f"Expected `confidence` to be a number between 0 and 1, such as 0.95, or None but got {confidence!r}."
+        )
+    return float(confidence)
+
+
+def smallest_count(alpha: float, confidence: float | None = None) -> int:
     """Return the fewest calibration images with which anything can be flagged at level alpha: ceil(1 / alpha) - 1.
 
-    With n images the smallest p-value is 1 / (n + 1).
+    With n images the smallest p-value is 1 / (n + 1). With a confidence it takes more: log(1 - confidence) / log(1 - alpha).
 
     Example:
-        >>> smallest_count(0.05), smallest_count(0.01)
-        (19, 99)
+        >>> smallest_count(0.05), smallest_count(0.01), smallest_count(0.05, 0.95)
+        (19, 99, 59)
     """
-    return math.ceil(1 / _exact(alpha)) - 1
+    confidence = check_confidence(confidence)
+    marginal = math.ceil(1 / _exact(alpha)) - 1
+    if confidence is None:
+        return marginal
+    count = max(marginal, math.floor(math.log1p(-confidence) / math.log1p(-check_alpha(alpha))) - 1, 1)
+    while not allowed(count, alpha, confidence):
+        count += 1
+    return count
 
 
-def check_count(count: int, alpha: float, whose: str = "") -> None:
+def check_count(count: int, alpha: float, whose: str = "", confidence: float | None = None) -> None:
     """Raise TooFewImagesError unless ``count`` calibration images are enough for level alpha."""
-    least = smallest_count(alpha)
-    if count < least and not count:
+    least = smallest_count(alpha, confidence)
+    if count < least and (not count or confidence):
+        sure = f" and a confidence of {confidence:g}" if confidence else ""
         raise TooFewImagesError(
-            f"Expected at least {least} calibration images{whose} for alpha = {alpha:g} but got none."
+            f"Expected at least {least} calibration images{whose} for alpha = {alpha:g}{sure} but got {count or 'none'}."
+            + (" Add images, or take a larger alpha or no confidence." if count else "")
         )
     if count < least:
         enough = Context(prec=3, rounding=ROUND_CEILING).divide(Decimal(1), Decimal(count + 1))
@@ -53,37 +81,56 @@ def check_count(count: int, alpha: float, whose: str = "") -> None:
         )
 
 
-def p_values(scores: Floats, calibration: Floats) -> Floats:
+def p_values(*, calibration_scores: Floats, scores: Floats) -> Floats:
     """Compute p-values (N,) in [1 / (n + 1), 1] of scores (N,), given sorted calibration scores (n,): small = OOD.
 
     Example:
-        >>> p_values(np.array([0.0, 2.5, 9.0]), np.array([1.0, 2.0, 3.0]))
+        >>> p_values(calibration_scores=np.array([1.0, 2.0, 3.0]), scores=np.array([0.0, 2.5, 9.0]))
         array([1.  , 0.5 , 0.25])
+
+    Raises:
+        ArgumentError: the calibration scores are not sorted.
     """
+    calibration = _check_sorted(calibration_scores)
     at_least = len(calibration) - np.searchsorted(calibration, scores, side="left")
     return np.asarray((1 + at_least) / (len(calibration) + 1), np.float64)
 
 
-def threshold(calibration: Floats, alpha: float) -> float:
-    """Return the score above which an image is flagged: ``score > threshold`` exactly where ``p <= alpha``.
+def threshold(calibration: Floats, alpha: float, confidence: float | None = None) -> float:
+    """Return the score above which an image is flagged: ``score > threshold`` exactly where ``p <= k / (n + 1)``.
 
     Args:
         calibration: sorted scores (n,) of ID images.
         alpha: the share of new ID images that may be flagged.
+        confidence: see ``allowed``.
 
     Raises:
-        TooFewImagesError: n is below ``smallest_count(alpha)``.
+        TooFewImagesError: n is below ``smallest_count(alpha, confidence)``.
         ArgumentError: the scores are not sorted.
     """
-    check_count(len(calibration), alpha)
-    if np.any(calibration[1:] < calibration[:-1]):
-        raise ArgumentError("Expected calibration scores in rising order but these are not: sort them.")
-    return float(calibration[len(calibration) - allowed(len(calibration), alpha)])
+    check_count(len(calibration), alpha, confidence=confidence)
+    _check_sorted(calibration)
+    return float(calibration[len(calibration) - allowed(len(calibration), alpha, confidence)])
 
 
-def allowed(count: int, alpha: float) -> int:
-    """Return k = floor(alpha (n + 1)): an image is flagged where fewer than k calibration scores are at least as large."""
-    return math.floor(_exact(alpha) * (count + 1))
+def allowed(count: int, alpha: float, confidence: float | None = None) -> int:
+    """Return k: an image is flagged where p <= k / (n + 1), so fewer than k calibration scores are at least as large.
+
+    Without a confidence k is floor(alpha (n + 1)). With one it is the largest such k whose Beta(k, n + 1 - k), the false
+    positive rate in the long run over calibration sets, is at most alpha with that probability; 0 where there is none.
+
+    Example:
+        >>> allowed(199, 0.05), allowed(199, 0.05, 0.95)
+        (10, 5)
+    """
+    marginal = math.floor(_exact(alpha) * (count + 1))
+    confidence = check_confidence(confidence)
+    if confidence is None:
+        return marginal
+    from scipy.special import betainc
+
+    k = np.arange(1, count + 1)
+    return min(marginal, int((betainc(k, count + 1 - k, alpha) >= confidence).sum()))  # which falls with k
 
 
 @dataclass(frozen=True)
@@ -100,7 +147,7 @@ class FlagRate:
     high: float
 
 
-def flag_rate(count: int, alpha: float) -> FlagRate:
+def flag_rate(count: int, alpha: float, confidence: float | None = None) -> FlagRate:
     """Compute the distribution of the share of ID images that is flagged, for n = ``count`` images without ties.
 
     The guarantee holds on average over calibration sets; a given set may flag more or less, by this much. With ties
@@ -113,9 +160,79 @@ def flag_rate(count: int, alpha: float) -> FlagRate:
     """
     from scipy.stats import beta
 
-    check_count(count, alpha)
-    law = beta(allowed(count, alpha), count + 1 - allowed(count, alpha))
+    check_count(count, alpha, confidence=confidence)
+    k = allowed(count, alpha, confidence)
+    law = beta(k, count + 1 - k)
     return FlagRate(mean=float(law.mean()), low=float(law.ppf(0.05)), high=float(law.ppf(0.95)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BatchFlags:
+    """The images of a batch that are flagged together, with a bound on the share of false alarms among them.
+
+    Attributes:
+        flagged: (m,) bool.
+        fdr: the bound: among the flagged images this share at most is in-distribution, in expectation over calibration sets
+            and batches.
+        least: so many images or none are flagged: m / (fdr (n + 1)), since no p-value is below 1 / (n + 1).
+        calibration_images: n.
+    """
+
+    flagged: NDArray[np.bool_]
+    fdr: float
+    least: int
+    calibration_images: int
+
+    def explain(self) -> str:
+        """Return what the flags promise, or why there are none and how many calibration images it would take."""
+        count, size, bound = int(self.flagged.sum()), len(self.flagged), f"{100 * self.fdr:g} %"
+        if count:
+            return (
+                f"{count:,} of {size:,} images are flagged together; of such lists at most {bound} are false alarms, in "
+                "expectation."
+            )
+        needed = math.ceil(size / _exact(self.fdr)) - 1
+        return (
+            f"None of {size:,} images is flagged with at most {bound} of false alarms: {self.calibration_images:,} calibration "
+            f"images can flag {self.least:,} images or more together, or none. To flag a single one of so many it takes "
+            f"{needed:,} calibration images; smaller batches take fewer."
+        )
+
+
+def control_fdr(p_values: Floats, fdr: float, *, calibration_images: int) -> BatchFlags:
+    """Flag images of a batch together so that at most a share ``fdr`` of the flagged ones is false alarms, in expectation.
+
+    The procedure of Benjamini and Hochberg: with m images, flag those with p <= k fdr / m for the largest k that flags k
+    images. It holds for the marginal p-values of ID images that are independent of each other and of the calibration images
+    (Bates et al. 2023): not for frames of one video, and not for p-values per class.
+
+    Args:
+        p_values: (m,) of one calibration set, as ``p_values`` computes them.
+        fdr: the bound, such as 0.1.
+        calibration_images: n, the size of that calibration set.
+
+    Example:
+        >>> control_fdr(np.array([0.01, 0.5, 0.02, 0.9]), 0.1, calibration_images=99).flagged
+        array([ True, False,  True, False])
+
+    Raises:
+        ArgumentError: ``fdr`` is not between 0 and 1, or these are not marginal p-values of so many calibration images.
+    """
+    exact, places = _exact(fdr, "fdr"), calibration_images + 1
+    values = np.asarray(p_values, np.float64)
+    ranks = np.rint(np.nan_to_num(values) * places).astype(np.int64)
+    if values.ndim != 1 or np.any((ranks < 1) | (ranks > places) | (np.abs(values * places - ranks) > 0.01)):
+        raise ArgumentError(
+            f"Expected p-values in whole multiples of 1/{places}, as {calibration_images} calibration images give them, but "
+            "got others: use the marginal p-values (p_value) of one calibration, not those per class, whose lists have no such "
+            "guarantee."
+        )
+    size = len(ranks)
+    at_most = np.cumsum(np.bincount(ranks, minlength=places + 1))  # images with this rank or a smaller one
+    passing = [r for r in np.unique(ranks).tolist() if r * size <= exact * places * int(at_most[r])]
+    last = max(passing, default=0)
+    least = math.ceil(size / (exact * places)) if size else 0
+    return BatchFlags(flagged=ranks <= last, fdr=float(fdr), least=least, calibration_images=calibration_images)
 
 
 def check_scores(scores: Floats) -> Floats:
@@ -129,6 +246,12 @@ def check_scores(scores: Floats) -> Floats:
     return values
 
 
-def _exact(alpha: float) -> Fraction:
+def _check_sorted(calibration: Floats) -> Floats:
+    if np.any(calibration[1:] < calibration[:-1]):
+        raise ArgumentError("Expected calibration scores in rising order but these are not: sort them.")
+    return calibration
+
+
+def _exact(alpha: float, name: str = "alpha") -> Fraction:
     """Return 0.1 as one tenth: a product with the nearest binary fraction can fall just short of a whole number."""
-    return Fraction(repr(check_alpha(alpha)))
+    return Fraction(repr(check_alpha(alpha, name)))

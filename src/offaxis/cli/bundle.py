@@ -52,6 +52,12 @@ def bundle_command(
     ] = None,
     alpha: Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")] = 0.05,
     per_class: Annotated[bool, typer.Option(help="Verdicts hold for each predicted class.")] = False,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            help="At most alpha with this probability over calibration sets, such as 0.95, not only on average."
+        ),
+    ] = None,
     trained_on: Annotated[
         str | None, typer.Option(help="The training images, where the run does not name a known set.")
     ] = None,
@@ -79,6 +85,7 @@ def bundle_command(
         detector=detector,
         alpha=alpha,
         per_class=per_class,
+        confidence=confidence,
         trained_on=trained_on,
         unchecked=unchecked,
         size=size,
@@ -97,6 +104,12 @@ def calibrate_command(
     out: Annotated[Path | None, typer.Option(help="Write another bundle.", show_default="BUNDLE itself")] = None,
     alpha: Annotated[float | None, typer.Option(help="Another level.", show_default="unchanged")] = None,
     per_class: Annotated[bool | None, typer.Option(help="Verdicts per class.", show_default="unchanged")] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            help="At most alpha with this probability over calibration sets; 0: on average.", show_default="unchanged"
+        ),
+    ] = None,
     network: Network = None,
     device: Device = "auto",
     data: Data = None,
@@ -106,9 +119,9 @@ def calibrate_command(
     from offaxis.deploy.bundle import load
 
     model = load(bundle, network).to(device)
-    model = model.recalibrated(
-        images_like(images, model.preprocessing.shape, data, resize=model.preprocessing.resize), alpha, per_class
-    )
+    rule = model.preprocessing.resize
+    calibration_images = images_like(images, model.preprocessing.shape, data, resize=rule)
+    model = model.recalibrated(calibration_images, alpha, per_class, confidence=confidence)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
 
@@ -117,7 +130,8 @@ def _report(model: "Model", path: Path) -> None:
     """Print the detector, its threshold and the share of ID images that it will flag."""
     calibration = model.calibration
     about = f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above"
-    level = f"(alpha {calibration.alpha:g})"
+    sure = "" if calibration.confidence is None else f", confidence {calibration.confidence:g}"
+    level = f"(alpha {calibration.alpha:g}{sure})"
     if calibration.per_class:
         thresholds = [value for value in calibration.class_thresholds() if value is not None]
         rates = [rate for rate in calibration.class_flag_rates() if rate is not None]
@@ -134,6 +148,12 @@ def _report(model: "Model", path: Path) -> None:
             f"In the long run it flags {rate.mean:.2%} of ID images; nine of ten calibration sets of this size give "
             f"{rate.low:.2%} to {rate.high:.2%}.",
         ]
+    if calibration.confidence is not None:
+        whose = "ID images of each class" if calibration.per_class else "ID images"
+        lines.append(
+            f"With a probability of {calibration.confidence:.4g} over calibration sets it flags at most "
+            f"{calibration.alpha:.4g} of {whose} in the long run."
+        )
     few = [name for name, enough in zip(model.classes, calibration.enough(), strict=True) if not enough]
     if few and calibration.per_class:
         lines.append(

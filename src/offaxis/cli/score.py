@@ -18,7 +18,13 @@ EngineOption = Annotated[
 ]
 
 
-@app.command("score", epilog=example("offaxis score digits.oax photos/ more.zip --out scores.csv"))
+@app.command(
+    "score",
+    epilog=example(
+        "offaxis score digits.oax photos/ more.zip --out scores.csv",
+        "offaxis score digits.oax photos/ --fdr 0.1 --out scores.csv",
+    ),
+)
 def score_command(
     bundle: Annotated[Path, typer.Argument(help="A bundle.")],
     paths: Annotated[
@@ -39,6 +45,13 @@ def score_command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    fdr: Annotated[
+        float | None,
+        typer.Option(
+            help="Flag images together (column flagged) so that at most this share of the flagged ones, such as 0.1, is false "
+            "alarms in expectation."
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(min=0, help="Images on the sheet of those with the highest scores.")] = 49,
     network: Network = None,
     device: Device = "auto",
@@ -65,6 +78,7 @@ def score_command(
         resume=resume,
         overwrite=overwrite,
         top=top,
+        fdr=fdr,
         quiet=quiet,
     )
     summary = score_images(bundle, model, _paths(paths or ["-"]), options)

@@ -27,6 +27,7 @@ def make_model(
     detector: str | None = None,
     alpha: float = 0.05,
     per_class: bool = False,
+    confidence: float | None = None,
     trained_on: str | None = None,
     unchecked: bool = False,
     size: int | None = None,
@@ -46,6 +47,7 @@ def make_model(
             default of such networks.
         alpha: the share of new ID images that may be flagged.
         per_class: whether verdicts are to hold for each predicted class.
+        confidence: see :func:`offaxis.calibrate`.
         trained_on: the training images, where the networks do not name a set of the catalogue.
         unchecked: do not look for calibration images among the training images.
         size: height and width of the images, needed where ``unchecked``.
@@ -85,6 +87,7 @@ def make_model(
         detector=chosen,
         alpha=alpha,
         per_class=per_class,
+        confidence=confidence,
         preprocessing=Preprocessing(shape, network.normalise, options.get("resize")),
         command=command,
     )

@@ -57,7 +57,8 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
     Args:
         path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote.
         network: the network to put the weights into, for one that is not of offaxis, timm, torchvision or transformers: a
-            Classifier, a Paired or an Ensemble, or whatever else ``open_network`` takes, such as ``file.py:function``.
+            Classifier, a Paired or an Ensemble; a bare module, which then gets the bundle's head (``attach``); or whatever
+            else ``open_network`` takes, such as ``file.py:function``.
         engine: what runs the network: ``"torch"``, ``"onnx"`` (faster on a CPU, outputs within 1e-4), or ``"auto"``:
             onnxruntime wherever the model can be exported. The first time the export takes some seconds.
 
@@ -116,7 +117,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "preprocessing": model.preprocessing.to_json(),
         "classes": list(model.classes),
         "detector": description,
-        "calibration": {"alpha": calibration.alpha, "per_class": calibration.per_class},
+        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence")},
         "provenance": model.provenance,
     }
     return meta, files
@@ -136,6 +137,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         len(classes),
         meta["calibration"]["alpha"],
         per_class=meta["calibration"]["per_class"],
+        confidence=meta["calibration"].get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
     return Model(

@@ -22,7 +22,7 @@ from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, 
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
-from offaxis.errors import ArgumentError, DataError
+from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import resolve_device, run_batch, to_network
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Model", "Prediction", "Verdict"]
 
 NEAREST = 5  # classes that a prediction lists
+NOT_FINITE = "Expected finite outputs of the network but for this image it gives no finite numbers."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,6 +79,7 @@ class Model:
         detector: Detector | str | None = None,
         alpha: float = 0.05,
         per_class: bool = False,
+        confidence: float | None = None,
         preprocessing: Preprocessing | None = None,
         classes: Sequence[str] = (),
         command: Sequence[str] | None = None,
@@ -94,6 +96,7 @@ class Model:
                 cosine-ensemble or leave-out.
             alpha: the share of new ID images that may be flagged.
             per_class: whether verdicts are to hold for each predicted class.
+            confidence: see :func:`offaxis.calibrate`.
             preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
             classes: names; else those of the training, else numbers.
             command: the command that makes the model, for the record.
@@ -124,7 +127,14 @@ class Model:
             h for other in used_sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))
         ]
         calibration, calibration_set = _calibrate(
-            opened.network, images, preprocessing, detector, hashes, alpha=alpha, per_class=per_class
+            opened.network,
+            images,
+            preprocessing,
+            detector,
+            hashes,
+            alpha=alpha,
+            per_class=per_class,
+            confidence=confidence,
         )
         names = tuple(classes) or opened.classes or tuple(str(number) for number in range(opened.network.num_classes))
         return cls(
@@ -141,13 +151,21 @@ class Model:
             used=pack_hashes(hashes),
         )
 
-    def recalibrated(self, images: Any, alpha: float | None = None, per_class: bool | None = None) -> Self:
+    def recalibrated(
+        self,
+        images: Any,
+        alpha: float | None = None,
+        per_class: bool | None = None,
+        *,
+        confidence: float | None = None,
+    ) -> Self:
         """Return the same model calibrated on other images; nothing is trained.
 
         Args:
             images: ID images, as in ``calibrated``.
             alpha: another level; None keeps it.
             per_class: whether verdicts hold for each predicted class; None keeps it.
+            confidence: another one; 0 for none, None keeps it.
 
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
@@ -160,6 +178,7 @@ class Model:
             unpack_hashes(self.used),
             alpha=self.calibration.alpha if alpha is None else alpha,
             per_class=self.calibration.per_class if per_class is None else per_class,
+            confidence=self.calibration.confidence if confidence is None else confidence,
         )
         provenance = {**self.provenance, "calibration_set": calibration_set}
         return replace(self, calibration=calibration, provenance=provenance)
@@ -212,6 +231,15 @@ class Model:
             return self._predictions(*self.engine(pixels))
         return self._predict(self.preprocessing.normalise(pixels)) if len(pixels) else []
 
+    def predict_each(self, pixels: Tensor) -> list[Prediction | str]:
+        """Predict as ``predict_batch`` does; an image without finite outputs gets a message and does not affect the others."""
+        try:
+            return list(self.predict_batch(pixels))
+        except (BadOutputsError, CalibrationError):
+            if len(pixels) == 1:
+                return [NOT_FINITE]
+            return [prediction for half in pixels.chunk(2) for prediction in self.predict_each(half)]
+
     def _predict(self, images: Tensor) -> list[Prediction]:
         """Predict normalised images (N, c, h, w): the only place where a model runs its network."""
         batch = to_network(self.network, images)
@@ -238,13 +266,13 @@ class Model:
         closeness = probabilities if outputs.cosine is None else outputs.cosine
         nearest = closeness.topk(min(NEAREST, closeness.shape[1]), dim=1)
         indices, values = nearest.indices.tolist(), nearest.values.tolist()
-        cosines = [None] * len(scores) if outputs.cosine is None else outputs.cosine.amax(1).tolist()
+        cosines = [None if outputs.cosine is None else row[0] for row in values]
         classes = predicted.cpu().numpy()
         p_values = self.calibration.p_values(scores).tolist()
         class_p_values = [
             None if math.isnan(p) else p for p in self.calibration.class_p_values(scores, classes).tolist()
         ]
-        alpha, per_class = self.calibration.alpha, self.calibration.per_class
+        levels, per_class = self.calibration.levels, self.calibration.per_class
         return [
             Prediction(
                 class_name=self.classes[index],
@@ -254,7 +282,7 @@ class Model:
                 score=float(scores[i]),
                 p_value=p_values[i],
                 class_p_value=class_p_values[i],
-                verdict=verdict(p_values[i], class_p_values[i], alpha, per_class),
+                verdict=verdict(p_values[i], class_p_values[i], levels[index], per_class),
                 nearest=tuple((self.classes[c], value) for c, value in zip(indices[i], values[i], strict=True)),
             )
             for i, index in enumerate(classes.tolist())
@@ -287,17 +315,17 @@ def _calibrate(
     *,
     alpha: float,
     per_class: bool,
+    confidence: float | None,
 ) -> tuple[Calibration, dict[str, Any]]:
     """Return the calibration and what it was made on; images that were used before (``hashes``) are refused."""
+    promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
     used = [hashes] if hashes else []
     if is_loader(images):
-        calibration = calibrate(network, images, None, detector, alpha=alpha, per_class=per_class, used=used)
+        calibration = calibrate(network, images, None, detector, used=used, **promise)
         name = LoaderBatches(images).name
         return calibration, {"name": name, "images": len(calibration.scores), "fingerprint": None}
     fitted = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
-    calibration = calibrate(
-        network, fitted, preprocessing.normalise, detector, alpha=alpha, per_class=per_class, used=used
-    )
+    calibration = calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise)
     return calibration, fitted.describe()
 
 

@@ -197,8 +197,10 @@ def _describe(proto: Any, model: Model) -> None:
         "provenance": json.dumps(model.provenance),
         "verdict": "out-of-distribution where "
         + ("class_p_value" if calibration.per_class else "p_value")
-        + " <= alpha",
+        + (" <= alpha" if calibration.confidence is None else " <= levels[class]"),
     }
+    if calibration.confidence is not None:
+        metadata |= {"confidence": repr(calibration.confidence), "levels": json.dumps(calibration.levels)}
     del proto.metadata_props[:]
     for key, value in metadata.items():
         entry = proto.metadata_props.add()

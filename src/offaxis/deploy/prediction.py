@@ -31,7 +31,8 @@ class Prediction:
         score: the detection score; larger = more out-of-distribution.
         p_value: the conformal p-value of the score among the ID calibration images, in (0, 1]; small = out-of-distribution.
         class_p_value: the same among ID images of this predicted class; None where there are too few.
-        verdict: ``p_value <= alpha`` is out-of-distribution; where verdicts are per class, ``class_p_value`` decides.
+        verdict: ``p_value <= alpha`` is out-of-distribution, with a confidence at most k / (n + 1); where verdicts are per
+            class, ``class_p_value`` decides.
         nearest: the classes with the largest cosines, with these (probabilities where there is no cosine).
     """
 
@@ -60,12 +61,12 @@ class Prediction:
         }
 
 
-def verdict(p_value: float, class_p_value: float | None, alpha: float, per_class: bool) -> Verdict:
-    """Return the verdict at level alpha, over all images or within the predicted class."""
+def verdict(p_value: float, class_p_value: float | None, level: float, per_class: bool) -> Verdict:
+    """Return the verdict: out-of-distribution up to this p-value, over all images or within the predicted class."""
     deciding = class_p_value if per_class else p_value
     if deciding is None:
         return Verdict.TOO_FEW
-    return Verdict.OUT if deciding <= alpha else Verdict.IN
+    return Verdict.OUT if deciding <= level else Verdict.IN
 
 
 def class_probabilities(outputs: Outputs) -> Tensor:
@@ -78,6 +79,8 @@ def class_probabilities(outputs: Outputs) -> Tensor:
         BadOutputsError: there is no cosine either, or it is not finite.
     """
     probabilities = outputs.logits.float().softmax(1)
+    if torch.isfinite(probabilities).all():
+        return probabilities
     lost = probabilities.isnan().any(1)
     if outputs.cosine is not None and lost.any():
         probabilities[lost] = (outputs.cosine[lost].float() * torch.finfo(torch.float32).max).softmax(1)

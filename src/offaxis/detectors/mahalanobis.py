@@ -36,6 +36,9 @@ from offaxis.networks.inference import Batches, Network, eval_mode, to_network
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
 """The magnitudes that the paper's code tries."""
 
+FEATURES = ("",)
+"""The layers of a network that names none: its features, which are the output of the whole backbone."""
+
 
 def mahalanobis_score(distances: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
     """Compute scores (N,) from half squared distances of L layers (N, L): larger = more OOD."""
@@ -46,7 +49,8 @@ class Mahalanobis(Detector):
     """Distances to the class means of several layers, weighted.
 
     Args:
-        layers: names inside the backbone; None takes the network's own (``network.layers``) when fitted.
+        layers: names inside the backbone; None takes the network's own (``network.layers``) when fitted, or where it names
+            none, the features alone, the input of the head. These are the layer ``""``.
         eps: how far the image moves, in units of the pixels' range [0, 1]; 0 until tuned.
         std: what each channel was divided by in normalisation.
         epsilons: the magnitudes to try when tuned.
@@ -78,12 +82,12 @@ class Mahalanobis(Detector):
 
     def _build(self, layers: Iterable[str]) -> None:
         # A module's name may not hold a dot, a layer's may: "/" stands for it, so that the state names the layers.
-        self.gaussians = nn.ModuleDict({name.replace(".", "/"): TiedGaussian() for name in layers})
+        self.gaussians = nn.ModuleDict({name.replace(".", "/") or "/": TiedGaussian() for name in layers})
 
     @property
     def layers(self) -> tuple[str, ...]:
         """Return the layers that it reads."""
-        return tuple(name.replace("/", ".") for name in self.gaussians)
+        return tuple(map(_layer, self.gaussians))
 
     @property
     def reads(self) -> Reads:
@@ -118,12 +122,7 @@ class Mahalanobis(Detector):
     def begin(self, network: Network) -> None:
         """Take the network's layers where none were given, and start the sums."""
         if not self.gaussians:
-            if not network.layers:
-                raise ArgumentError(
-                    "Expected names of layers for mahalanobis, as the network names none of its own: "
-                    "Mahalanobis(layers=('layer1', 'layer2')), with names out of named_modules() of its backbone."
-                )
-            self._build(network.layers)
+            self._build(network.layers or FEATURES)
         self.tuned_on = None  # new statistics, new weights
         self._moments = {name: ClassMoments(network.num_classes) for name in self.layers}
 
@@ -246,10 +245,15 @@ class Mahalanobis(Detector):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         start = f"{prefix}gaussians."
         keys = [key.removeprefix(start) for key in state_dict if key.startswith(start)]
-        names = dict.fromkeys(key.rpartition(".")[0].replace("/", ".") for key in keys)
+        names = dict.fromkeys(_layer(key.rpartition(".")[0]) for key in keys)
         if set(names) != set(self.layers):  # files sort their names; the weights follow the order of the layers
             self._build(names)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _layer(key: str) -> str:
+    """Return the layer that a name of the state stands for."""
+    return key.replace("/", ".") if key != "/" else ""
 
 
 def half_distance(gaussian: TiedGaussian, features: Tensor) -> Tensor:

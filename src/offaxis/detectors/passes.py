@@ -1,6 +1,6 @@
 """Several detectors for one network: by their names, which of them can be used, and one pass to fit or score them all."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from offaxis.data.transforms import Normalise
 from offaxis.detectors.base import Detector, Reads, TrainingImages, training_batches
 from offaxis.detectors.registry import DETECTORS, FAMILIES, NATIVE, is_pytorch_ood, make_detector
-from offaxis.errors import ArgumentError, DetectorError
+from offaxis.errors import ArgumentError, DetectorError, OffaxisError
 from offaxis.heads import DeConfHead, IsoMaxHead
 from offaxis.networks.ensemble import Ensemble
 from offaxis.networks.inference import (
@@ -112,22 +112,41 @@ def fit_all(
         detectors: those that need no fitting are left as they are.
         normalise: as in training, for images that are not normalised yet.
         batch_size: images per batch, for images that are not in batches yet.
+
+    Raises:
+        DetectorError: some cannot be fitted with such a network, and the message says which and why; all others are.
     """
     if not any(detector.needs_fit for detector in detectors):
         return
     batches = training_batches(network, images, normalise, batch_size)
-    shared = [d for d in detectors if d.needs_fit and not d.fits_on_images]
-    for detector in shared:
-        detector.begin(network)
+    reasons: dict[str, OffaxisError] = {}
+
+    def attempt(step: Callable[[Detector], None], those: Iterable[Detector]) -> list[Detector]:
+        """Take a step with each detector; return those that could."""
+        able = []
+        for detector in those:
+            try:
+                step(detector)
+            except (DetectorError, ArgumentError) as error:
+                reasons[detector.name] = error
+            else:
+                able.append(detector)
+        return able
+
+    shared = attempt(lambda d: d.begin(network), [d for d in detectors if d.needs_fit and not d.fits_on_images])
     if shared:
         for outputs, labels in stream(network, batches, layers_of(shared)):
-            for detector in shared:
-                detector.update(outputs, labels)
-        for detector in shared:
-            detector.finish()
-    for detector in detectors:
-        if detector.needs_fit and detector.fits_on_images:
-            detector.fit_batches(network, batches)
+            shared = attempt(lambda d: d.update(outputs, labels), shared)  # noqa: B023 - called at once
+    attempt(lambda d: d.finish(), shared)
+    attempt(lambda d: d.fit_batches(network, batches), [d for d in detectors if d.needs_fit and d.fits_on_images])
+    if reasons:
+        fitted = [d.name for d in detectors if d.name not in reasons]
+        if not fitted and len(reasons) == 1:
+            raise next(iter(reasons.values()))
+        raise DetectorError(
+            f"{'; '.join(f'{name} cannot be fitted: {reason}' for name, reason in reasons.items())} "
+            + (f"All others are fitted ({', '.join(fitted)}): leave {', '.join(reasons)} out." if fitted else "")
+        )
 
 
 def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detector]) -> list[Tensor]:

@@ -1,5 +1,6 @@
 """Classifier = backbone + head, and Paired: a classifier with a second network that detects."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -60,13 +61,40 @@ class Classifier(nn.Module):
         return self
 
     def features(self, images: Tensor) -> Tensor:
-        """Compute the features (N, d), the input of the head, of images (N, c, h, w)."""
-        return feature_tensor(self.backbone(images))
+        """Compute the features (N, d), the input of the head, of images (N, c, h, w).
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute logits (N, C) of images (N, c, h, w)."""
-        logits: Tensor = self.head(self.features(images))
-        return logits
+        Raises:
+            ArgumentError: the images have another number of channels than the network takes.
+        """
+        try:
+            return feature_tensor(self.backbone(images))
+        except RuntimeError as error:
+            channels = re.search(r"to have (\d+) channels, but got (\d+) channels", str(error))
+            if channels is None or images.dim() != 4 or images.shape[1] != int(channels[2]):
+                raise
+            raise ArgumentError(
+                f"Expected images (N, {channels[1]}, h, w), as the network takes {_colour(int(channels[1]))}, but got "
+                f"{tuple(images.shape)}: {_remedy(int(channels[1]), int(channels[2]))}."
+            ) from error
+
+    def forward(
+        self, images: Tensor | None = None, *, pixel_values: Tensor | None = None, labels: Tensor | None = None
+    ) -> Any:
+        """Compute logits (N, C) of images (N, c, h, w).
+
+        Args:
+            images: normalised as in training.
+            pixel_values: the same, as transformers calls them.
+            labels: (N,); with them the result is a dictionary of ``loss``, the cross-entropy, and ``logits``, as the
+                trainers of transformers read it.
+        """
+        given = pixel_values if images is None else images
+        if given is None or (images is not None and pixel_values is not None):
+            raise ArgumentError("Expected images (N, c, h, w), or pixel_values= of that shape, and not both.")
+        logits: Tensor = self.head(self.features(given))
+        if labels is None:
+            return logits
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
         """Compute all outputs for a batch in one forward pass.
@@ -74,7 +102,7 @@ class Classifier(nn.Module):
         Args:
             images: (N, c, h, w), normalised as in training.
             layers: names of submodules of the backbone whose outputs are needed too, each pooled to (N, d_l): the mean
-                over positions of a map (N, c, h, w) or over tokens (N, t, d).
+                over positions of a map (N, c, h, w) or over tokens (N, t, d). ``""`` is the backbone itself: the features.
         """
         names = tuple(layers)
         if not names:
@@ -144,6 +172,18 @@ class Paired(nn.Module):
         return self.detector_network.outputs(images, layers)._replace(logits=self.classifier(images))
 
 
+def _colour(channels: int) -> str:
+    return {1: "grey images", 3: "colour images"}.get(channels, f"{channels} channels")
+
+
+def _remedy(expected: int, given: int) -> str:
+    if (expected, given) == (3, 1):
+        return "repeat grey images three times, images.expand(-1, 3, -1, -1), or decode them as RGB"
+    if (expected, given) == (1, 3):
+        return "make them grey, as image.convert('L') of Pillow does, or make the network with in_channels=3"
+    return "images are (N, channels, height, width); convert those that are (N, height, width, channels)"
+
+
 def feature_tensor(out: Any) -> Tensor:
     """Return the tensor in a backbone's output: the output itself, or the ``logits`` of a transformers output."""
     features = getattr(out, "logits", out)
@@ -162,7 +202,8 @@ def pooled(out: Any, channels_last: bool = False) -> Tensor:
         out: (N, c, h, w), (N, t, d), (N, d), or a tuple whose first element is one of these.
         channels_last: maps are (N, h, w, c), as in Swin transformers.
     """
-    tensor = out[0] if isinstance(out, (tuple, list)) else getattr(out, "last_hidden_state", out)
+    whole = getattr(out, "logits", out)  # of a whole network of transformers, whose output layer is an identity
+    tensor = out[0] if isinstance(out, (tuple, list)) else getattr(out, "last_hidden_state", whole)
     if not isinstance(tensor, Tensor) or tensor.dim() < 2:
         raise ArgumentError(f"Expected a layer that gives maps, tokens or vectors but got {type(out).__name__}.")
     if tensor.dim() > 3 and not channels_last:

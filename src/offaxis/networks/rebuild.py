@@ -1,14 +1,14 @@
 """Network -> blueprint -> network: how a bundle describes its network and rebuilds it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from offaxis.errors import BundleError
-from offaxis.heads import HEADS, describe_head
+from offaxis.errors import AttachError, BundleError
+from offaxis.heads import HEADS, Head, describe_head
 from offaxis.networks import AnyNetwork, attach, build, description, third_party
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch
@@ -58,7 +58,7 @@ def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
     head = describe_head(network.head)
     builder = builder or network.builder or third_party.find_builder(network.backbone)
     if head is None or builder is None:
-        return {"kind": "given", "num_classes": network.num_classes}
+        return {"kind": "given", "num_classes": network.num_classes, "head": head}
     layer = third_party.output_layer(network.backbone, third_party.make_network(builder))
     if layer is None:
         raise BundleError(
@@ -134,26 +134,46 @@ def _all_of(members: Sequence[nn.Module], kinds: tuple[type[Member], ...]) -> li
 def _make_single(plan: dict[str, Any], given: nn.Module | None) -> Classifier | Paired:
     kind = plan["kind"]
     if kind == "given":
-        if not isinstance(given, (Classifier, Paired)):
+        if given is None or isinstance(given, Ensemble):
             raise BundleError(
                 "The bundle holds the weights of a network that is not one of offaxis.networks, timm, torchvision or "
-                "transformers: make the same network and pass it, offaxis.load(path, network=classifier), or name a function "
+                "transformers: make the same network and pass it, offaxis.load(path, network=module), or name a function "
                 "that makes it, --network file.py:function."
             )
-        return given
+        return given if isinstance(given, (Classifier, Paired)) else _attach_bare(plan, given)
     if kind == "offaxis":
         return build(plan["description"])
     if kind == "attached":
-        head = dict(plan["head"])
-        name = head.pop("name")
-        if name not in HEADS:
-            raise BundleError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
         network = third_party.make_network(plan["builder"])
-        classifier = attach(network, partial(HEADS[name], **head), int(plan["num_classes"]), layer=plan["layer"])
+        classifier = attach(network, _head_maker(plan), int(plan["num_classes"]), layer=plan["layer"])
         classifier.layers = tuple(plan.get("layers", ()))
         classifier.builder = plan["builder"]  # it may not be derivable from the network
         return classifier
     raise BundleError(f"Expected a network that this version can build but got the kind {kind!r}.")
+
+
+def _attach_bare(plan: dict[str, Any], given: nn.Module) -> Classifier:
+    """Give a module that is not a Classifier the head that the bundle's weights were saved with."""
+    if plan.get("head") is None:
+        raise BundleError(
+            f"It holds the weights of a Classifier but got a {type(given).__name__}: give it the head that it was saved with, "
+            "offaxis.load(path, network=offaxis.attach(module, head=...))."
+        )
+    try:
+        return attach(given, _head_maker(plan), int(plan["num_classes"]))
+    except AttachError as error:
+        raise BundleError(
+            f"{error} Give the module its head yourself: offaxis.load(path, network=offaxis.attach(module, "
+            f"head={plan['head']['name']!r}, layer=...))."
+        ) from error
+
+
+def _head_maker(plan: dict[str, Any]) -> Callable[[int, int], Head]:
+    arguments = dict(plan["head"])
+    name = arguments.pop("name")
+    if name not in HEADS:
+        raise BundleError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
+    return partial(HEADS[name], **arguments)
 
 
 def _channels_last(network: nn.Module) -> bool:

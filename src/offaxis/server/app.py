@@ -18,16 +18,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offaxis import __version__
 from offaxis.server.body import Refusal, request_images
-from offaxis.server.service import Metrics, Service
+from offaxis.server.service import Service
 
 PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
+PREDICT = "/v1/predict"
 HEALTH = frozenset({"/healthz"})
 OPEN = frozenset({*PAGE, *HEALTH})
-ROUTES = frozenset({*OPEN, "/v1/predict", "/v1/model", "/v1/drift", "/v1/drift/reset", "/metrics"})
+ROUTES = frozenset({*OPEN, PREDICT, "/v1/model", "/v1/drift", "/v1/drift/reset", "/metrics"})
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -76,7 +77,7 @@ def make_app(
     _add_errors(app)
     app.add_middleware(
         Guard,
-        metrics=service.metrics,
+        service=service,
         token=token,
         hosts=frozenset(name.lower() for name in allowed_hosts) if check_hosts else None,
         closing=closing,
@@ -86,15 +87,20 @@ def make_app(
     return app
 
 
+async def answer_predict(service: Service, request: Request) -> Response:
+    """Answer POST /v1/predict."""
+    async with service.budget.body(request) as body:
+        images = await request_images(body, request.headers, service.limits)
+        records = await service.predict(images)
+    any_prediction = any("error" not in record for record in records)
+    return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
+
+
 def _add_api(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/predict")
+    @app.post(PREDICT)
     async def predict(request: Request) -> Response:
         """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each."""
-        async with service.budget.body(request) as body:
-            images = await request_images(body, request.headers, service.limits)
-            records = await service.predict(images)
-        any_prediction = any("error" not in record for record in records)
-        return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
+        return await answer_predict(service, request)
 
     @app.get("/v1/model")
     async def model() -> dict[str, Any]:
@@ -149,18 +155,6 @@ class _Page:
 def _add_errors(app: FastAPI) -> None:
     """Answer every error with a message; details of internal errors are logged, not sent."""
 
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, error: Refusal) -> Response:
-        # The rest of a refused body is not read: the connection ends here.
-        headers = {"Connection": "close"}
-        if error.retry_after is not None:
-            headers["Retry-After"] = str(error.retry_after)
-        return JSONResponse({"error": error.reason}, error.status, headers=headers)
-
-    @app.exception_handler(ClientDisconnect)
-    async def gone(_: Request, error: ClientDisconnect) -> Response:  # noqa: ARG001 - the handler's signature
-        return Response(status_code=400)
-
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> Response:
         reasons = {
@@ -170,10 +164,21 @@ def _add_errors(app: FastAPI) -> None:
         reason = reasons.get(error.status_code, error.detail)
         return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
-    @app.exception_handler(Exception)
-    async def broken(_: Request, error: Exception) -> Response:
+    for kind in (Refusal, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, lambda _, error: error_response(error))
+
+
+def error_response(error: Exception) -> Response:
+    """Return the response to a request that was refused or that failed."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=400)
+    if not isinstance(error, Refusal):
         log.error("a request failed", exc_info=error)
         return JSONResponse({"error": "The service had an internal error."}, 500)
+    headers = {"Connection": "close"}  # the rest of a refused body is not read
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    return JSONResponse({"error": error.reason}, error.status, headers=headers)
 
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
@@ -184,7 +189,7 @@ class Guard:
 
     Args:
         app: the application behind the guard.
-        metrics: where requests are counted.
+        service: counts requests, and answers POST /v1/predict without the detour through FastAPI's layers.
         token: the expected ``Authorization: Bearer`` token; None for no check.
         hosts: names in the Host header that are answered beside those of this machine; None for all.
         closing: tells whether the server is shutting down.
@@ -194,12 +199,12 @@ class Guard:
         self,
         app: ASGIApp,
         *,
-        metrics: Metrics,
+        service: Service,
         token: str | None,
         hosts: frozenset[str] | None,
         closing: Callable[[], bool],
     ) -> None:
-        self.app, self.metrics, self.hosts, self.closing = app, metrics, hosts, closing
+        self.app, self.service, self.hosts, self.closing = app, service, hosts, closing
         self.token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -217,11 +222,21 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *extra]
             await send(message)
 
-        answer = self._refusal(scope, path, Headers(scope=scope)) or self.app
+        answer = self._refusal(scope, path, Headers(scope=scope))
+        if answer is None:
+            answer = self._predict if path == PREDICT and scope["method"] == "POST" else self.app
         try:
             await answer(scope, receive, send_and_note)
         finally:
-            self.metrics.count_request(path if path in ROUTES else "other", status, time.perf_counter() - began)
+            self.service.metrics.count_request(path if path in ROUTES else "other", status, time.perf_counter() - began)
+
+    async def _predict(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer POST /v1/predict as its route does, in less time."""
+        try:
+            response = await answer_predict(self.service, Request(scope, receive))
+        except Exception as error:
+            response = error_response(error)
+        await response(scope, receive, send)
 
     def _refusal(self, scope: Scope, path: str, headers: Headers) -> ASGIApp | None:
         """Return the response to a request that must not be answered, or None."""

@@ -87,7 +87,7 @@ class Batcher:
         """
         if alone and self._quick and len(images) == 1 and not (self.queue or self._busy):
             self.batches += 1
-            return self.predict_batch(torch.from_numpy(images[0][None]))
+            return self.predict_batch(torch.from_numpy(np.stack(images)))
         if len(self.queue) + len(images) > self.limits.queue:
             raise overloaded(self.limits.retry_after)
         loop = asyncio.get_running_loop()

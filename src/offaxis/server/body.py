@@ -1,13 +1,14 @@
 """Request body -> the bytes of its images, within the limits of the service."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fastapi import Request
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers
 
 from offaxis.errors import ArgumentError
 
@@ -152,29 +153,52 @@ async def request_images(body: bytes, headers: Headers, limits: Limits) -> list[
 
 
 async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str, bytes]]:
-    async def stream() -> AsyncGenerator[bytes, None]:
-        for start in range(0, len(body), 2**16):
-            yield body[start : start + 2**16]
+    """Return (name, bytes) of every file of a multipart body, which is in memory already (RFC 7578)."""
+    boundary = parse_options_header(headers["content-type"])[1].get(b"boundary", b"")
+    damaged = Refusal(400, "The multipart body is damaged.")
+    images: list[tuple[str, bytes]] = []
+    if not boundary or len(boundary) > 200:
+        raise damaged
+    between, place, fields = b"\r\n--" + boundary, body.find(b"--" + boundary), 0
+    if place > 0:  # after a preamble
+        place = body.find(between)
+        place += 2 * (place > 0)
+    if place < 0:
+        raise damaged
+    place += len(boundary) + 2
+    while not body.startswith(b"--", place):
+        start = body.find(b"\r\n", place, place + 80)  # blanks may follow the boundary
+        head_end = body.find(b"\r\n\r\n", start, start + MAX_PART_HEAD)
+        end = body.find(between, head_end + 2)
+        if start < 0 or body[place:start].strip(b" \t") or head_end < 0 or end < 0:
+            raise damaged
+        name = _file_name(body[start + 2 : head_end])
+        if name is None:
+            fields += 1
+        else:
+            images.append((name, body[head_end + 4 : end]))
+        if len(images) > limits.images:
+            raise Refusal(413, f"A request may have {limits.images} images at most.")
+        if fields > limits.images:
+            raise damaged
+        place = end + len(between)
+        if len(images) % 8 == 7:
             await asyncio.sleep(0)  # let other requests run
-
-    parser = MultiPartParser(headers, stream(), max_files=limits.images, max_fields=limits.images)
-    parser.spool_max_size = limits.body_bytes + 1  # the body is in memory already: write nothing to disk
-    try:
-        form = await parser.parse()
-    except (MultiPartException, KeyError, ValueError) as error:
-        if "Too many files" in str(error):
-            raise Refusal(413, f"A request may have {limits.images} images at most.") from error
-        raise Refusal(400, "The multipart body is damaged.") from error
-    try:
-        files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
-        return [(_name(file), await file.read()) for file in files]
-    finally:
-        await form.close()
+    return images
 
 
-def _name(file: UploadFile) -> str:
-    """Return the client's name of a file as valid UTF-8: some encodings yield lone surrogates."""
-    return (file.filename or "image")[:200].encode("utf-8", "replace").decode()
+MAX_PART_HEAD = 4096
+DISPOSITION = re.compile(rb"^content-disposition[ \t]*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+PLAIN_NAME = re.compile(rb'form-data;(?: name="[^"\\]*";)? filename="([^"\\]*)"\r?$')
+
+
+def _file_name(head: bytes) -> str | None:
+    """Return the client's name of a file as valid UTF-8, or None where the part is no file."""
+    found = DISPOSITION.search(head)
+    value = found[1] if found is not None else b""
+    plain = PLAIN_NAME.match(value)
+    name = plain[1] if plain is not None else parse_options_header(value.strip())[1].get(b"filename")
+    return None if name is None else name.decode("utf-8", "replace")[:200] or "image"
 
 
 def _too_long(limits: Limits) -> Refusal:

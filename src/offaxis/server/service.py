@@ -9,15 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.deploy.model import Model, Prediction
-from offaxis.errors import BadOutputsError, CalibrationError, MissingPackageError
+from offaxis.errors import MissingPackageError
 from offaxis.networks.classifier import Classifier
-from offaxis.server.batcher import Batcher, FairDecoder, PredictionOrError
+from offaxis.server.batcher import Batcher, FairDecoder
 from offaxis.server.body import Budget, Limits, overloaded
 
 P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -84,7 +83,6 @@ def _client() -> Any:
 
 TRACE = 400  # points of the drift chart
 BINS = 40
-NOT_FINITE = "Expected finite outputs of the network but for this image it gives no finite numbers."
 
 
 class Service:
@@ -100,7 +98,7 @@ class Service:
         self.model, self.limits = model, limits or Limits()
         self.metrics = Metrics()
         self.budget = Budget(self.limits)
-        self.batcher = Batcher(self._predict_batch, self.limits)
+        self.batcher = Batcher(model.predict_each, self.limits)
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
         self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
@@ -138,15 +136,6 @@ class Service:
         self.drift_trace.append((drift.images, drift.log10_wealth))
         self.metrics.set_drift(drift)
         return records
-
-    def _predict_batch(self, pixels: Tensor) -> list[PredictionOrError]:
-        """Predict each image (N, c, h, w); one with outputs that are not finite gets a message, the others are not affected."""
-        try:
-            return list(self.model.predict_batch(pixels))
-        except (BadOutputsError, CalibrationError):
-            if len(pixels) == 1:
-                return [NOT_FINITE]
-            return [prediction for half in pixels.chunk(2) for prediction in self._predict_batch(half)]
 
     def close(self) -> None:
         """Stop the threads that decode."""

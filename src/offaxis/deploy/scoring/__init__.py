@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offaxis.calibration.conformal import BatchFlags, check_alpha, check_count
 from offaxis.data import TensorSet
 from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES
@@ -23,7 +24,7 @@ from offaxis.deploy import container
 from offaxis.deploy.engine import Engine
 from offaxis.deploy.model import Model, Verdict
 from offaxis.deploy.scoring.engines import score_units, score_with_ray
-from offaxis.deploy.scoring.rows import Journal, Row, RowWriter, format_of, write_rows
+from offaxis.deploy.scoring.rows import FIELDS, FLAGGED, Journal, Row, RowWriter, flag_rows, format_of, write_rows
 from offaxis.deploy.scoring.sources import INSIDE, WorkUnit, files, place_of, readable, units
 from offaxis.errors import DataError, StorageError
 from offaxis.files import write_text
@@ -61,6 +62,11 @@ def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any
     }
 
 
+def flag_together(rows: Iterable[Row], model: Model, fdr: float) -> BatchFlags:
+    """Flag all images that have a row together, with at most a share ``fdr`` of false alarms among them, in expectation."""
+    return model.calibration.control_fdr([row["p_value"] for row in rows if row["error"] is None], fdr)
+
+
 def sentences(summary: dict[str, Any]) -> str:
     """Return the summary as text."""
     images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
@@ -74,6 +80,8 @@ def sentences(summary: dict[str, Any]) -> str:
         lines.append(
             "Classes: " + ", ".join(f"{name} {count:,}" for name, count in shown) + ("." if len(shown) < 6 else ", ...")
         )
+    if "flagged_together" in summary:
+        lines.append(summary["flagged_together"]["meaning"])
     if summary["verdicts"][Verdict.TOO_FEW.value]:
         lines.append(f"{summary['verdicts'][Verdict.TOO_FEW.value]:,} have no verdict: {Verdict.TOO_FEW.value}.")
     lines += [f"  {count:,} x {reason}" for reason, count in list(summary["reasons"].items())[:3]]
@@ -139,6 +147,8 @@ class ScoringOptions:
         resume: finish a run that stopped.
         overwrite: replace earlier results.
         top: how many images with the highest scores are on the sheet; 0 for none.
+        fdr: flag images together, in a column ``flagged``, with at most this share of false alarms among them in
+            expectation; None for no such column.
         quiet: show no progress.
     """
 
@@ -151,6 +161,7 @@ class ScoringOptions:
     resume: bool = False
     overwrite: bool = False
     top: int = 49
+    fdr: float | None = None
     quiet: bool = False
 
 
@@ -168,8 +179,11 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
 
     Raises:
         ArgumentError: the output is there already, or its format is not known.
+        TooFewImagesError: nothing could ever be flagged at ``fdr`` with so few calibration images.
         StorageError: it cannot be written.
     """
+    if options.fdr is not None:
+        check_count(len(model.calibration.scores), check_alpha(options.fdr, "fdr"))
     kind = format_of(options.out, options.format)
     if options.out == "-":
         return _to_standard_output(bundle, model, paths, options, kind)
@@ -185,8 +199,13 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
                 fresh = [row for row in rows if _note(seen, row["path"])]
                 journal.add(fresh)
                 counter.to(len(seen))
-        write_rows(journal.rows(), out, kind)
         summary = summarise_rows(journal.rows(), model, options.top)
+        if options.fdr is None:
+            write_rows(journal.rows(), out, kind)
+        else:
+            flags = flag_together(journal.rows(), model, options.fdr)
+            write_rows(flag_rows(journal.rows(), flags.flagged.tolist()), out, kind, (*FIELDS, FLAGGED))
+            summary["flagged_together"] = _describe_flags(flags)
     finally:
         journal.close()
     write_text(summary_file, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
@@ -195,27 +214,42 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     return summary
 
 
+def _describe_flags(flags: BatchFlags) -> dict[str, Any]:
+    count = int(flags.flagged.sum())
+    return {"fdr": flags.fdr, "flagged": count, "fewest": flags.least, "meaning": flags.explain()}
+
+
 def _to_standard_output(
     bundle: Path, model: Model, paths: Iterable[str], options: ScoringOptions, kind: str
 ) -> dict[str, Any]:
-    writer = RowWriter(sys.stdout, kind)
+    writer = RowWriter(sys.stdout, kind, FIELDS if options.fdr is None else (*FIELDS, FLAGGED))
     seen: set[bytes] = set()
 
-    def written() -> Iterator[Row]:
+    def scored() -> Iterator[Row]:
         for rows in _rows(bundle, model, _unseen(paths, seen, set()), options):
             fresh = [row for row in rows if _note(seen, row["path"])]
-            try:
-                writer.add(fresh)
-                sys.stdout.flush()
-            except BrokenPipeError:
-                raise  # the reader, such as head, has closed the pipe
-            except OSError as error:
-                with suppress(OSError):
-                    sys.stdout.close()  # else it is flushed once more at the end, and fails again
-                raise StorageError(f"Standard output cannot be written ({error.strerror}): free some space.") from error
+            if options.fdr is None:
+                _print(writer, fresh)
             yield from fresh
 
-    return summarise_rows(written(), model, options.top)
+    if options.fdr is None:
+        return summarise_rows(scored(), model, options.top)
+    rows = list(scored())  # who is flagged depends on all of them
+    flags = flag_together(rows, model, options.fdr)
+    _print(writer, flag_rows(rows, flags.flagged.tolist()))
+    return {**summarise_rows(rows, model, options.top), "flagged_together": _describe_flags(flags)}
+
+
+def _print(writer: RowWriter, rows: Iterable[Row]) -> None:
+    try:
+        writer.add(rows)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # the reader, such as head, has closed the pipe
+    except OSError as error:
+        with suppress(OSError):
+            sys.stdout.close()  # else it is flushed once more at the end, and fails again
+        raise StorageError(f"Standard output cannot be written ({error.strerror}): free some space.") from error
 
 
 def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOptions) -> Iterator[list[Row]]:

@@ -19,7 +19,7 @@ from offaxis.deploy.engine import Engine, with_engine
 from offaxis.deploy.model import Model
 from offaxis.deploy.scoring.rows import Row, bad_row, row_of
 from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name
-from offaxis.errors import DataError, MissingPackageError, OffaxisError
+from offaxis.errors import DataError, MissingPackageError
 
 AHEAD = 3  # batches that are decoded in advance
 Decoded = NDArray[np.uint8] | str
@@ -58,16 +58,12 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
 def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]) -> list[Row]:
     decoded = [future.result() for future in decoding]
     good = [pixels for pixels in decoded if not isinstance(pixels, str)]
-    try:
-        predictions = iter(model.predict_batch(torch.from_numpy(np.stack(good))) if good else [])
-    except OffaxisError as error:  # a network that gives NaN for one image of the batch
-        return [
-            bad_row(item.name, d if isinstance(d, str) else str(error)) for item, d in zip(items, decoded, strict=True)
-        ]
-    return [
-        bad_row(item.name, result) if isinstance(result, str) else row_of(item.name, next(predictions))
-        for item, result in zip(items, decoded, strict=True)
-    ]
+    predictions = iter(model.predict_each(torch.from_numpy(np.stack(good))) if good else [])
+    rows: list[Row] = []
+    for item, pixels in zip(items, decoded, strict=True):
+        result = pixels if isinstance(pixels, str) else next(predictions)
+        rows.append(bad_row(item.name, result) if isinstance(result, str) else row_of(item.name, result))
+    return rows
 
 
 class Scorer:

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +14,8 @@ from offaxis.files import replacing
 
 Row = dict[str, Any]
 FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "error")
+FLAGGED = "flagged"
+"""The column that follows where images are flagged together (``--fdr``)."""
 FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 _HEADER = "offaxis-score-1"
 
@@ -22,6 +24,13 @@ def row_of(name: str, prediction: Prediction) -> Row:
     """Return the row of an image with a prediction."""
     values = prediction.to_json()
     return {"path": readable(name), **{field: values[field] for field in FIELDS[1:-1]}, "error": None}
+
+
+def flag_rows(rows: Iterable[Row], flagged: Iterable[bool]) -> Iterator[Row]:
+    """Yield the rows with their flags in the column ``flagged``; ``flagged`` has one for each row without an error."""
+    flags = iter(flagged)
+    for row in rows:
+        yield {**row, FLAGGED: None if row["error"] is not None else bool(next(flags))}
 
 
 def bad_row(name: str, reason: str) -> Row:
@@ -139,22 +148,22 @@ def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def write_rows(rows: Iterable[Row], out: Path, kind: str) -> None:
+def write_rows(rows: Iterable[Row], out: Path, kind: str, fields: Sequence[str] = FIELDS) -> None:
     """Write rows as CSV, JSON lines or Parquet, whole or not at all."""
     with replacing(out) as temporary:
         if kind == "parquet":
-            _write_parquet(rows, temporary)
+            _write_parquet(rows, temporary, fields)
         else:
             with temporary.open("w", encoding="utf-8", newline="") as file:
-                RowWriter(file, kind).add(rows)
+                RowWriter(file, kind, fields).add(rows)
 
 
 class RowWriter:
     """Writes rows to an open file, as CSV with a header or as JSON lines."""
 
-    def __init__(self, file: IO[str], kind: str) -> None:
+    def __init__(self, file: IO[str], kind: str, fields: Sequence[str] = FIELDS) -> None:
         self.file = file
-        self.csv = csv.DictWriter(file, FIELDS, lineterminator="\n") if kind == "csv" else None
+        self.csv = csv.DictWriter(file, fields, lineterminator="\n") if kind == "csv" else None
         if self.csv is not None:
             self.csv.writeheader()
 
@@ -167,11 +176,12 @@ class RowWriter:
                 self.file.write(_line(row))
 
 
-def _write_parquet(rows: Iterable[Row], path: Path) -> None:
+def _write_parquet(rows: Iterable[Row], path: Path, fields: Sequence[str]) -> None:
     pyarrow, parquet = _pyarrow()
     text, number = pyarrow.string(), pyarrow.float64()
     kinds = dict.fromkeys(("probability", "cosine", "score", "p_value", "class_p_value"), number)
-    schema = pyarrow.schema([(field, kinds.get(field, text)) for field in FIELDS])
+    kinds[FLAGGED] = pyarrow.bool_()
+    schema = pyarrow.schema([(field, kinds.get(field, text)) for field in fields])
     with parquet.ParquetWriter(path, schema) as writer:
         for part in parts(rows, 50_000):
             writer.write_table(pyarrow.Table.from_pylist(list(part), schema=schema))
