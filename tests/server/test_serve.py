@@ -111,7 +111,7 @@ def test_each_class_is_described_where_verdicts_are_per_class(address: str, mode
     assert about["calibration"]["flag_rate"] == asdict(model.calibration.flag_rate())
 
     calibration = replace(model.calibration, per_class=True, alpha=0.04)  # for some classes there are too few images
-    about = Service(replace(model, calibration=calibration)).describe()
+    about = Service(replace(model, calibration=calibration)).served.describe()
     assert about["threshold"] is about["calibration"]["flag_rate"] is None
     assert about["class_thresholds"] == calibration.class_thresholds()
     rates = about["calibration"]["class_flag_rates"]

@@ -86,8 +86,18 @@ def test_responses_that_are_not_read_end_the_connection(model: Model, http: str)
         assert eventually(lambda: not server.server_state.connections)
 
 
-@pytest.mark.parametrize(("charset", "name"), [("utf-7", b"+2AA-"), ("unicode_escape", rb"\\ud800")])
-def test_a_name_with_half_a_character_is_answered(model: Model, world: World, charset: str, name: bytes) -> None:
+@pytest.mark.parametrize(
+    ("charset", "name", "shown"),
+    [
+        ("utf-7", b"+2AA-", "+2AA-"),
+        ("unicode_escape", rb"\\ud800", r"\ud800"),
+        ("utf-8", b"\xed\xa0\x80", 3 * "\ufffd"),
+    ],
+)
+def test_a_name_with_half_a_character_is_answered(
+    model: Model, world: World, charset: str, name: bytes, shown: str
+) -> None:
+    """Names are UTF-8, whatever charset is declared; what is not valid is replaced."""
     head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="' + name + b'"\r\n\r\n'
     kind = f"multipart/form-data; boundary=x; charset={charset}"
     with running(model) as (address, _):
@@ -97,7 +107,7 @@ def test_a_name_with_half_a_character_is_answered(model: Model, world: World, ch
             headers={"content-type": kind},
         )
         assert response.status_code == 200
-        assert response.json()["predictions"][0]["name"] == name.decode()  # names are UTF-8, whatever is declared
+        assert response.json()["predictions"][0]["name"] == shown
 
 
 def test_pages_of_other_sites_change_nothing(model: Model, world: World) -> None:

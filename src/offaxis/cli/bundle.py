@@ -66,6 +66,10 @@ def bundle_command(
     ] = False,
     size: Annotated[int | None, typer.Option(help="Height and width of images, with --unchecked.", min=1)] = None,
     folder: Annotated[bool, typer.Option("--folder", help="Write a folder instead of one file.")] = False,
+    keep_examples: Annotated[
+        int,
+        typer.Option(min=0, help="Keep so many calibration images in the bundle, to show those nearest to an image."),
+    ] = 0,
     network: Network = None,
     device: Device = "auto",
     data: Data = None,
@@ -92,7 +96,11 @@ def bundle_command(
         device=device,
         data=data,
         command=command_words(context),
+        keep_examples=keep_examples,
     )
+    if model.examples is not None:
+        count = len(model.examples.pixels)
+        print_note(f"{count} calibration images leave with {out}: whoever has the bundle can see them.", "yellow")
     model.save(out, folder=folder)
     _report(model, out)
 

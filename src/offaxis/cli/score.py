@@ -5,12 +5,15 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from offaxis.cli.app import Device, Network, Quiet, app, example, print_note
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
+
+if TYPE_CHECKING:
+    from offaxis.deploy.model import Model
 
 EngineOption = Annotated[
     Literal["auto", "onnx", "torch"],
@@ -127,18 +130,24 @@ def serve_command(
     max_request_pixels: Annotated[int, typer.Option(min=1, help="Pixels of all images of one request.")] = 128_000_000,
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered with 503.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Images that go through the network together.")] = 32,
+    log: Annotated[
+        Literal["plain", "json"], typer.Option(help="json: every request as a line of JSON, with its id.")
+    ] = "plain",
     engine: EngineOption = "auto",
     network: Network = None,
     device: Device = "auto",
 ) -> None:
-    """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
+    """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, /readyz, and a page at /.
+
+    SIGHUP reads the bundle again: the new one is served once it has been checked, without a pause.
+    """
     from offaxis.deploy.bundle import load
     from offaxis.deploy.engine import with_engine
 
     try:
         from offaxis.server.app import is_local
         from offaxis.server.body import Limits
-        from offaxis.server.run import make_server, serve
+        from offaxis.server.run import make_server, serve, set_up_log
     except ImportError as error:
         raise MissingPackageError(
             f"The service needs more packages ({error}): pip install 'offaxis[serve]'."
@@ -154,9 +163,21 @@ def serve_command(
         batch=batch,
     )
     secret = _token(token_file, token)
-    model = with_engine(load(bundle, network).to(device), engine)
+    set_up_log(log)
+
+    def load_model() -> "Model":
+        return with_engine(load(bundle, network).to(device), engine)
+
+    model = load_model()
     server = make_server(
-        model, host=host, port=port, token=secret, limits=limits, level=level, allowed_hosts=allowed_host or ()
+        model,
+        host=host,
+        port=port,
+        token=secret,
+        limits=limits,
+        level=level,
+        allowed_hosts=allowed_host or (),
+        reload=load_model,
     )
     if secret is None and not is_local(host):
         print_note(f"Every client that reaches {host} can use this service: --token-file requires a token.", "yellow")

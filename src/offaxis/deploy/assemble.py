@@ -8,6 +8,7 @@ import torch
 
 from offaxis.data import CATALOGUE, ImageSet, TensorSet, load_images, match
 from offaxis.data.transforms import Batches, Shape
+from offaxis.deploy.explain import with_examples
 from offaxis.deploy.model import Model
 from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_network
 from offaxis.deploy.preprocessing import Preprocessing
@@ -34,6 +35,7 @@ def make_model(
     device: str = "auto",
     data: Path | None = None,
     command: Sequence[str] | None = None,
+    keep_examples: int = 0,
 ) -> Model:
     """Make a calibrated model.
 
@@ -54,6 +56,7 @@ def make_model(
         device: where networks run: ``auto``, ``cpu``, ``cuda``, ``mps``.
         data: where the catalogue's sets are kept.
         command: the command that makes the model, for the record.
+        keep_examples: how many calibration images are kept with the model, to be shown beside images that are near to them.
 
     Raises:
         ArgumentError, BundleError, RunError, DataError, CalibrationError, DetectorError: the parts do not fit together.
@@ -80,9 +83,10 @@ def make_model(
         if images is None:
             raise ArgumentError(f"The detector {chosen.name} is fitted on training images: leave out --unchecked.")
         chosen.fit(network.network, Batches(images, network.normalise, 256))
-    return Model.calibrated(
+    held_out = images_like(calibrate, shape, data, **_rules(options, network, calibrate))
+    model = Model.calibrated(
         network,
-        images_like(calibrate, shape, data, **_rules(options, network, calibrate)),
+        held_out,
         used=[] if images is None else [images],
         detector=chosen,
         alpha=alpha,
@@ -91,6 +95,7 @@ def make_model(
         preprocessing=Preprocessing(shape, network.normalise, options.get("resize")),
         command=command,
     )
+    return with_examples(model, held_out, keep_examples) if keep_examples else model
 
 
 def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:

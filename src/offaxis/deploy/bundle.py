@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
 from offaxis.deploy.engine import Engine, with_engine
-from offaxis.deploy.model import Model, Prediction
+from offaxis.deploy.model import Examples, Model, Prediction
 from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector
@@ -29,6 +29,8 @@ from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_network
 from offaxis.networks.third_party import Builder
 from offaxis.training.checkpoint import restore
+
+EXAMPLES = ("pixels", "features", "predicted")
 
 
 def save_bundle(model: Model, path: str | Path, *, folder: bool = False, builder: Builder | None = None) -> None:
@@ -106,6 +108,8 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
     tensors = {"scores": torch.from_numpy(calibration.scores), "predicted": torch.from_numpy(calibration.predicted)}
     if calibration.cosine is not None:
         tensors["cosine"] = torch.from_numpy(calibration.cosine)
+    if model.examples is not None:
+        tensors |= {f"examples.{name}": getattr(model.examples, name) for name in EXAMPLES}
     files = {
         "network.safetensors": _bytes(model.network.state_dict()),
         "detector.safetensors": _bytes(detector.state_dict()),
@@ -148,7 +152,13 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         calibration=calibration,
         provenance=dict(meta["provenance"]),
         used=load_tensors(files["used.safetensors"])["hashes"],
+        examples=_examples(tensors),
     )
+
+
+def _examples(tensors: Mapping[str, Tensor]) -> Examples | None:
+    found = {name: tensors[f"examples.{name}"] for name in EXAMPLES if f"examples.{name}" in tensors}
+    return Examples(**found) if found else None
 
 
 def _detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:

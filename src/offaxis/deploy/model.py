@@ -37,6 +37,21 @@ NOT_FINITE = "Expected finite outputs of the network but for this image it gives
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Examples:
+    """Calibration images that are kept with a model; see :func:`offaxis.deploy.explain.with_examples`.
+
+    Attributes:
+        pixels: uint8 (K, c, h, w), as the network takes them.
+        features: float32 (K, d), of unit length.
+        predicted: int64 (K,), the predicted classes.
+    """
+
+    pixels: Tensor
+    features: Tensor
+    predicted: Tensor
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Model:
     """A calibrated classifier, as ``offaxis.load`` reads it from a bundle.
 
@@ -50,6 +65,7 @@ class Model:
         provenance: how the model was made, in types that JSON has: ``versions``, ``command``, ``architecture``, ``head``,
             ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``.
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
+        examples: some calibration images to show beside an image, where the operator keeps them in the bundle.
         engine: runs the network instead of PyTorch; see :func:`offaxis.deploy.engine.with_engine`.
     """
 
@@ -60,6 +76,7 @@ class Model:
     calibration: Calibration
     provenance: dict[str, Any] = field(default_factory=dict)
     used: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
+    examples: "Examples | None" = None
     engine: "OnnxEngine | None" = None
 
     def __post_init__(self) -> None:

@@ -3,6 +3,8 @@
 import hmac
 import ipaddress
 import logging
+import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -26,7 +28,7 @@ PAGE = {
     "/page.js": ("page.js", "text/javascript"),
 }
 PREDICT = "/v1/predict"
-HEALTH = frozenset({"/healthz"})
+HEALTH = frozenset({"/healthz", "/readyz"})
 OPEN = frozenset({*PAGE, *HEALTH})
 ROUTES = frozenset({*OPEN, PREDICT, "/v1/model", "/v1/drift", "/v1/drift/reset", "/metrics"})
 HEADERS = {
@@ -62,9 +64,8 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with service.batcher:
+        async with service:
             yield
-        service.close()
 
     app = FastAPI(
         title="offaxis",
@@ -82,7 +83,7 @@ def make_app(
         hosts=frozenset(name.lower() for name in allowed_hosts) if check_hosts else None,
         closing=closing,
     )
-    _add_api(app, service)
+    _add_api(app, service, closing)
     _add_page(app)
     return app
 
@@ -91,15 +92,18 @@ async def answer_predict(service: Service, request: Request) -> Response:
     """Answer POST /v1/predict."""
     async with service.budget.body(request) as body:
         images = await request_images(body, request.headers, service.limits)
-        records = await service.predict(images)
+        records = await service.predict(images, request.query_params.get("explain") in ("1", "true"))
     any_prediction = any("error" not in record for record in records)
     return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
 
 
-def _add_api(app: FastAPI, service: Service) -> None:
+def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> None:
     @app.post(PREDICT)
     async def predict(request: Request) -> Response:
-        """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each."""
+        """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each.
+
+        With ``?explain=1`` each record has an ``explanation``: the cosine as a map over the image, and kept examples.
+        """
         return await answer_predict(service, request)
 
     @app.get("/v1/model")
@@ -110,7 +114,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         `calibration.class_flag_rates` have an entry for each class, null where its calibration images are too few. Where
         they are not, it is the other way round.
         """
-        return service.description
+        return service.served.description
 
     @app.get("/v1/drift")
     async def drift() -> dict[str, Any]:
@@ -128,10 +132,16 @@ def _add_api(app: FastAPI, service: Service) -> None:
         """Report that the service is up."""
         return {"status": "ok"}
 
+    @app.get("/readyz")
+    async def readiness() -> Response:
+        """Report whether the network answers a test image; 503 where it does not, or while the service shuts down."""
+        ready = not closing() and await service.ready()
+        return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
+
     @app.get("/metrics")
     async def metrics() -> Response:
         """Report metrics in the text format of Prometheus."""
-        service.metrics.queue.set(len(service.batcher.queue))
+        service.metrics.queue.set(len(service.served.batcher.queue))
         service.metrics.decoding.set(service.decoder.images)
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -165,15 +175,15 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
 
     for kind in (Refusal, ClientDisconnect, Exception):
-        app.add_exception_handler(kind, lambda _, error: error_response(error))
+        app.add_exception_handler(kind, lambda request, error: error_response(error, request.scope["request_id"]))
 
 
-def error_response(error: Exception) -> Response:
+def error_response(error: Exception, request_id: str) -> Response:
     """Return the response to a request that was refused or that failed."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)
     if not isinstance(error, Refusal):
-        log.error("a request failed", exc_info=error)
+        log.error("a request failed", exc_info=error, extra={"request_id": request_id})
         return JSONResponse({"error": "The service had an internal error."}, 500)
     headers = {"Connection": "close"}  # the rest of a refused body is not read
     if error.retry_after is not None:
@@ -212,30 +222,36 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, path, status = time.perf_counter(), scope["path"], 500
+        began, path, status, headers = time.perf_counter(), scope["path"], 500, Headers(scope=scope)
+        scope["request_id"] = request_id = _request_id(headers.get("x-request-id", ""))
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 extra = (*EVERY_RESPONSE, CLOSE) if self.closing() else EVERY_RESPONSE
-                message["headers"] = [*message.get("headers", ()), *extra]
+                message["headers"] = [*message.get("headers", ()), *extra, (b"x-request-id", request_id.encode())]
             await send(message)
 
-        answer = self._refusal(scope, path, Headers(scope=scope))
+        answer = self._refusal(scope, path, headers)
         if answer is None:
             answer = self._predict if path == PREDICT and scope["method"] == "POST" else self.app
         try:
             await answer(scope, receive, send_and_note)
         finally:
-            self.service.metrics.count_request(path if path in ROUTES else "other", status, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self.service.metrics.count_request(path if path in ROUTES else "other", status, seconds)
+            if log.isEnabledFor(logging.INFO):
+                about = {"request_id": request_id, "method": scope["method"], "path": path, "status": status}
+                client = (scope.get("client") or ("",))[0]
+                log.info("request", extra={**about, "ms": round(1e3 * seconds, 2), "client": client})
 
     async def _predict(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer POST /v1/predict as its route does, in less time."""
         try:
             response = await answer_predict(self.service, Request(scope, receive))
         except Exception as error:
-            response = error_response(error)
+            response = error_response(error, scope["request_id"])
         await response(scope, receive, send)
 
     def _refusal(self, scope: Scope, path: str, headers: Headers) -> ASGIApp | None:
@@ -268,6 +284,14 @@ class Guard:
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self.token)
+
+
+def _request_id(given: str) -> str:
+    """Return the client's own id of a request where it is a short plain word, else a new one."""
+    return given if PLAIN_WORD.fullmatch(given) else os.urandom(8).hex()
+
+
+PLAIN_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def host_name(host: str) -> str:

@@ -6,12 +6,14 @@ Images that arrive while the network is busy go through it as one batch afterwar
 import asyncio
 import heapq
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,24 +22,26 @@ from PIL import Image
 from torch import Tensor
 
 from offaxis.data.decode import decode_opened, open_image
-from offaxis.data.transforms import Shape, fit
+from offaxis.data.transforms import fit
 from offaxis.deploy.model import Prediction
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import DataError
 from offaxis.server.body import Limits, overloaded, too_many_pixels
 
+T = TypeVar("T")
 PredictionOrError = Prediction | str
 """The prediction for an image, or why there is none."""
 PredictBatch = Callable[[Tensor], list[PredictionOrError]]
 Pixels = NDArray[np.uint8]
 Waiting = tuple[Pixels, asyncio.Future[PredictionOrError]]
-QUICK_SECONDS = 0.005
+QUICK_SECONDS = 0.004
 
 
 class Batcher:
     """A bounded queue in front of the network, which runs in a thread of its own.
 
-    An idle network takes the images that are in the queue without waiting for a full batch.
+    An idle network takes the images that are in the queue without waiting for a full batch. Batches of so few milliseconds
+    that the way to the thread and back would take as long are run where they are.
 
     Args:
         predict_batch: pixels (N, c, h, w) -> N predictions or error messages; called in the thread.
@@ -49,8 +53,8 @@ class Batcher:
         self.queue: deque[Waiting] = deque()
         self.batches = 0
         self._work = asyncio.Event()
-        self._closing = self._busy = False
-        self._quick = False  # whether one image takes so little time that it need not go to the thread
+        self._closing = False
+        self._seconds = math.inf  # the shortest time that the network has taken for an image
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="network")
 
@@ -66,28 +70,12 @@ class Batcher:
             await self._task
         self._thread.shutdown()
 
-    def measure(self, shape: Shape) -> None:
-        """Run one image of zeros a few times, to learn whether the network is quick."""
-        pixels, times = torch.zeros(1, *shape, dtype=torch.uint8), []
-        for _ in range(5):
-            began = time.thread_time()
-            self.predict_batch(pixels)
-            times.append(time.thread_time() - began)
-        self._quick = min(times) < QUICK_SECONDS
-
-    async def predict(self, images: Sequence[Pixels], alone: bool = False) -> list[PredictionOrError]:
+    async def predict(self, images: Sequence[Pixels]) -> list[PredictionOrError]:
         """Return the predictions for the images (c, h, w) of one request.
-
-        Args:
-            images: the images.
-            alone: whether no other request is in work: one image of it then goes through a quick network at once.
 
         Raises:
             Refusal: the queue has no room for all of them (503).
         """
-        if alone and self._quick and len(images) == 1 and not (self.queue or self._busy):
-            self.batches += 1
-            return self.predict_batch(torch.from_numpy(np.stack(images)))
         if len(self.queue) + len(images) > self.limits.queue:
             raise overloaded(self.limits.retry_after)
         loop = asyncio.get_running_loop()
@@ -99,6 +87,17 @@ class Batcher:
         finally:
             for _, future in waiting:  # skip cancelled requests
                 future.cancel()
+
+    def _predict(self, pixels: Tensor) -> list[PredictionOrError]:
+        began = time.perf_counter()
+        predictions = self.predict_batch(pixels)
+        self._seconds = min(self._seconds, (time.perf_counter() - began) / len(pixels))
+        self.batches += 1
+        return predictions
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run other work with the network in its thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -114,17 +113,17 @@ class Batcher:
             if not taken:
                 continue
             pixels = torch.from_numpy(np.stack([image for image, _ in taken]))
-            self._busy = True
             try:
-                predictions = await loop.run_in_executor(self._thread, self.predict_batch, pixels)
+                if len(taken) * self._seconds < QUICK_SECONDS:
+                    predictions = self._predict(pixels)
+                    await asyncio.sleep(0)
+                else:
+                    predictions = await loop.run_in_executor(self._thread, self._predict, pixels)
             except Exception as error:  # the requests get the error; the service continues
                 for _, future in taken:
                     if not future.done():
                         future.set_exception(error)
                 continue
-            finally:
-                self._busy = False
-            self.batches += 1
             for (_, future), prediction in zip(taken, predictions, strict=True):
                 if not future.done():
                     future.set_result(prediction)

@@ -3,9 +3,13 @@
 import asyncio
 import importlib
 import importlib.util
+import json
 import logging
-from collections.abc import Collection
+import signal
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ def make_server(
     level: float = 0.01,
     allowed_hosts: Collection[str] = (),
     http: str = "auto",
+    reload: Callable[[], Model] | None = None,
 ) -> uvicorn.Server:
     """Make a server for a model; ``serve`` runs it until SIGTERM or SIGINT and then finishes the open requests.
 
@@ -44,11 +49,11 @@ def make_server(
         level: the probability that the drift monitor ever alarms on an ID stream.
         allowed_hosts: names in the Host header that are answered beside those of this machine; see ``make_app``.
         http: the parser of requests: ``"httptools"``, ``"h11"``, or ``"auto"`` for the first where it is installed.
+        reload: loads the model again, for SIGHUP; None to ignore that signal.
     """
     limits, backlog = within_file_limit(limits or Limits())
-    app = make_app(
-        Service(model, limits, level), token, allowed_hosts=allowed_hosts, closing=lambda: server.should_exit
-    )
+    service = Service(model, limits, level)
+    app = make_app(service, token, allowed_hosts=allowed_hosts, closing=lambda: server.should_exit)
     config = uvicorn.Config(
         app,
         host=host,
@@ -58,25 +63,56 @@ def make_server(
         ws="none",
         lifespan="on",
         log_level=logging.WARNING,
+        log_config=None,
         access_log=False,
         server_header=False,
         backlog=backlog,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=round(limits.seconds_to_send + limits.seconds_to_answer),
     )
-    server = LoggedOnceServer(config)
+    server = ReloadingServer(config, service, reload)
     return server
 
 
-class LoggedOnceServer(uvicorn.Server):
-    """A server that reports once, in one line, that no more files can be opened."""
+class ReloadingServer(uvicorn.Server):
+    """A server that loads its model again at SIGHUP, and reports once, in one line, that no more files can be opened.
 
-    _reported = False
+    Args:
+        config: of uvicorn.
+        service: whose model is replaced.
+        reload: loads the model again; None to ignore SIGHUP.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service, reload: Callable[[], Model] | None) -> None:
+        super().__init__(config)
+        self.service, self.reload = service, reload
+        self._reported = False
+        self._reloading: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
-        """Listen, and take the reports of the event loop."""
-        asyncio.get_running_loop().set_exception_handler(self._report)
+        """Listen, take the reports of the event loop, and wait for SIGHUP."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._report)
+        if self.reload is not None and hasattr(signal, "SIGHUP"):
+            with suppress(ValueError, RuntimeError):  # signals are for the main thread
+                loop.add_signal_handler(signal.SIGHUP, self.begin_reload)
         await super().startup(sockets)
+
+    def begin_reload(self) -> None:
+        """Load the model again unless that is being done; the old one serves until the new one has answered a test image."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload())
+
+    async def _reload(self) -> None:
+        assert self.reload is not None
+        try:
+            await self.service.replace_model(self.reload)
+        except Exception as error:  # whatever is wrong with the new bundle, the old one goes on
+            log.error("the new bundle is not served (%s); the old one goes on", error)
+            self.service.metrics.reloads.labels("refused").inc()
+        else:
+            log.warning("the new bundle is served")
+            self.service.metrics.reloads.labels("served").inc()
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not isinstance(context.get("exception"), OSError) or "accept" not in str(context.get("message")):
@@ -84,6 +120,33 @@ class LoggedOnceServer(uvicorn.Server):
         elif not self._reported:
             self._reported = True
             log.error("a connection could not be accepted (%s); this is reported once", context["exception"])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and what belongs to a request."""
+
+    FIELDS = ("request_id", "method", "path", "status", "ms", "client")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record; a traceback is part of it."""
+        line = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")}
+        line |= {"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        line |= {name: getattr(record, name) for name in self.FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up_log(kind: str) -> None:
+    """Log to standard error: ``"plain"`` warnings and errors as text, ``"json"`` these and every request as JSON."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        JsonFormatter() if kind == "json" else logging.Formatter("%(levelname)s: %(message)s (%(name)s)")
+    )
+    for name in ("offaxis", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO if kind == "json" and name == "offaxis" else logging.WARNING)
 
 
 def within_file_limit(limits: Limits) -> tuple[Limits, int]:
