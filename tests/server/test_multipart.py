@@ -28,7 +28,6 @@ def part(data: bytes, disposition: bytes = b'form-data; name="f"; filename="a.pn
         (b"form-data; name=f; filename=a.png", "a.png"),
         (b'form-data; filename="a b.png"; name="f"', "a b.png"),
         (b'form-data; name="f"; filename="quo\\"te.png"', 'quo"te.png'),
-        (b"form-data; name=\"f\"; filename*=UTF-8''caf%C3%A9.png", "caf\u00e9.png"),
         ('form-data; name="f"; filename="caf\u00e9.png"'.encode(), "caf\u00e9.png"),
         (b'form-data; name="f"; filename=""', "image"),
         (b'FORM-DATA; NAME="f"; FILENAME="a.png"', "a.png"),

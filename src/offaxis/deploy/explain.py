@@ -161,10 +161,11 @@ def _why_not(model: Model, has_cosine: bool) -> str | None:
 
 def _maps(model: Model, places: Tensor, features: Tensor, classes: Tensor) -> Tensor:
     """Compute maps (N, h, w) from feature maps (N, d, h, w), their averages (N, d) and classes (N,)."""
-    detector, weight = model.detector, model.network.head.weight
+    detector, head = model.detector, model.network.head
+    weight: Tensor = head.weight  # type: ignore[assignment]
     axes = []
     if isinstance(detector, TwoCosines) or not isinstance(detector, MeanCosine):
-        axes.append(F.normalize(weight.double()[classes], dim=1))  # type: ignore[index]
+        axes.append(F.normalize(weight.detach().double()[classes], dim=1))
     if isinstance(detector, MeanCosine):
         axes.append(F.normalize(detector.directions.double()[classes], dim=1))
     axis = torch.stack(axes).mean(0)

@@ -5,7 +5,6 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from urllib.parse import unquote_to_bytes
 
 from fastapi import Request
 from python_multipart.multipart import parse_options_header
@@ -198,12 +197,7 @@ def _file_name(head: bytes) -> str | None:
     found = DISPOSITION.search(head)
     value = found[1] if found is not None else b""
     plain = PLAIN_NAME.match(value)
-    if plain is not None:
-        name: bytes | None = plain[1]
-    else:
-        options = parse_options_header(value.strip())[1]
-        extended = options.get(b"filename*")
-        name = options.get(b"filename") if extended is None else unquote_to_bytes(extended.rpartition(b"'")[2])
+    name = plain[1] if plain is not None else parse_options_header(value.strip())[1].get(b"filename")
     return None if name is None else name.decode("utf-8", "replace")[:200] or "image"
 
 
