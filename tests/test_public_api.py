@@ -13,6 +13,7 @@ PUBLIC = [
     "Classifier",
     "CosineHead",
     "Detector",
+    "EmbeddingDetector",
     "Ensemble",
     "ImageSet",
     "LinearHead",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from offaxis.deploy.prediction import Verdict as Verdict
     from offaxis.detectors.base import Detector as Detector
     from offaxis.detectors.registry import register_detector as register_detector
+    from offaxis.embeddings import EmbeddingDetector as EmbeddingDetector
     from offaxis.errors import OffaxisError as OffaxisError
     from offaxis.evaluation.evaluate import evaluate as evaluate
     from offaxis.evaluation.results import Results as Results
@@ -36,6 +37,7 @@ _HOMES = {
     "Classifier": "offaxis.networks.classifier",
     "CosineHead": "offaxis.heads.cosine",
     "Detector": "offaxis.detectors.base",
+    "EmbeddingDetector": "offaxis.embeddings",
     "Ensemble": "offaxis.networks.ensemble",
     "ImageSet": "offaxis.data.image_set",
     "LinearHead": "offaxis.heads.linear",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from offaxis.calibration.drift import BETS, DriftMonitor, Martingale, ScoreCounts, slot
+from offaxis.calibration.drift import AT_ONCE, BETS, Bets, DriftMonitor, ScoreCounts, slot
 from offaxis.errors import ArgumentError
 
 
@@ -54,7 +54,7 @@ def test_few_streams_alarm_without_cause() -> None:
     """200 streams of 500 p-values at level 20 %: the share that ever alarms is at most that. The long one is a benchmark."""
     alarms = 0
     for seed in range(200):
-        martingale = Martingale(level=0.2)
+        martingale = Bets(level=0.2)
         for p in np.random.default_rng(seed).random(500).tolist():
             martingale.bet(1 - p)
         alarms += martingale.state().alarm
@@ -80,18 +80,65 @@ def test_a_tenth_of_ood_images_is_detected_soon_even_after_a_long_quiet_time() -
 
 def test_the_martingale_is_what_it_says() -> None:
     """The running logarithms against the sum over all starting times, written out."""
-    martingale = Martingale()
+    martingale = Bets()
     ps = np.random.default_rng(3).random(60)
     for p in ps.tolist():
         martingale.bet(p)
-    reserve = [1 / math.sqrt(1 + n / 100) for n in range(61)]
+    reserve = [(1 - AT_ONCE) / math.sqrt(1 + n / 100) for n in range(61)]
     gains = {bet: 1 - bet[0] + bet[0] * bet[1] * ps ** (bet[1] - 1) for bet in BETS}
     started = sum(
-        (reserve[n] - reserve[n + 1]) / len(BETS) * np.prod(gain[n:]) for gain in gains.values() for n in range(60)
+        (reserve[n] - reserve[n + 1] + (n == 0) * AT_ONCE) / len(BETS) * np.prod(gain[n:])
+        for gain in gains.values()
+        for n in range(60)
     )
     assert math.exp(martingale.log_wealth) == pytest.approx(reserve[60] + started)
+    sums = sum(np.prod(gain[n:]) / len(BETS) for gain in gains.values() for n in range(60))
+    assert math.exp(martingale.log_sum) == pytest.approx(sums)
 
 
-def test_the_level_must_be_a_chance() -> None:
+def test_ood_images_among_the_largest_id_scores_are_detected() -> None:
+    """A tenth of the images are OOD with p-values up to 0.1 (an AUROC of 0.95), as real detectors score them."""
+    delays = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        monitor = DriftMonitor(random.random(500), level=0.01, seed=seed)
+        for number in range(600):
+            monitor.add(random.random() if random.random() > 0.1 else 0.9 + 0.1 * random.random())
+            if monitor.state().alarm:
+                delays.append(number + 1)
+                break
+    assert len(delays) >= 10  # of 20; 3 with bets on p-values near zero alone
+
+
+def test_a_warning_does_not_tire_and_starts_again() -> None:
+    random = np.random.default_rng(0)
+    monitor = DriftMonitor(random.standard_normal(500), level=1e-9, run_length=1000)
+    for score in random.standard_normal(20_000).tolist():
+        monitor.add(score)
+    before = monitor.state().warnings
+    assert before <= 20
+    for score in (random.standard_normal(2000) + 2 * (random.random(2000) < 0.3)).tolist():
+        monitor.add(score)
+    state = monitor.state()
+    assert state.warnings >= before + 2
+    assert state.warned_at is not None
+    assert state.warned_at > 20_000
+    monitor.reset()
+    assert monitor.state().warnings == 0
+    assert monitor.state().warned_at is None
+
+
+def test_false_warnings_are_as_rare_as_the_run_length_says() -> None:
+    first = []
+    for seed in range(100):
+        bets, random = Bets(run_length=50), np.random.default_rng(seed)
+        while bets.warned_at is None and bets.images < 500:
+            bets.bet(1 - random.random())
+        first.append(bets.images)
+    assert np.mean(first) >= 50
+
+
+@pytest.mark.parametrize("wrong", [{"level": 2}, {"level": 0}, {"run_length": 0}])
+def test_level_and_run_length_must_make_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ArgumentError):
-        DriftMonitor(np.zeros(3), level=2)
+        DriftMonitor(np.zeros(3), **wrong)  # type: ignore[arg-type]

@@ -6,10 +6,11 @@ the calibration images come from the same source as the images to be scored, and
 on them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from offaxis.data.sources import as_batches, as_image_set, is_loader
 from offaxis.data.transforms import match
 from offaxis.detectors import Detector, Reads, default_detector
 from offaxis.errors import ArgumentError, CalibrationError, DataError, OverlapError
-from offaxis.networks.inference import Network, run
+from offaxis.networks.inference import ImageBatches, Network, run
 
 Labels = NDArray[np.int64]
 
@@ -211,25 +212,49 @@ def calibrate(
             raise DataError(f"Expected calibration images but {images.name} has none.")
         conformal.check_count(len(images), alpha, "", conformal.check_confidence(confidence))
         check_overlap(images, used)
+    scored = score_batches(network, as_batches(images, normalise, batch), detector)
+    if not len(scored.scores):
+        raise DataError("Expected calibration images but the DataLoader gives no batch.")
+    return Calibration.from_scores(
+        scored.scores,
+        scored.predicted,
+        network.num_classes,
+        alpha,
+        per_class=per_class,
+        confidence=confidence,
+        cosine=scored.cosine,
+    )
+
+
+class ScoredBatches(NamedTuple):
+    """The scores of N images or feature vectors.
+
+    Attributes:
+        scores: (N,) float64; larger = more out-of-distribution.
+        predicted: (N,) int64, the predicted classes.
+        cosine: (N,) float64, the largest cosines; None where the network has none.
+    """
+
+    scores: Floats
+    predicted: Labels
+    cosine: Floats | None
+
+
+def score_batches(network: Network, batches: ImageBatches, detector: Detector) -> ScoredBatches:
+    """Score batches of normalised images, or of feature vectors, with a detector that is fitted where it must be."""
     scores: list[Floats] = []
     predicted: list[Labels] = []
     cosines: list[Floats] = []
-    for outputs, prepared, _ in run(network, as_batches(images, normalise, batch), layers=detector.layers):
+    for outputs, prepared, _ in run(network, batches, layers=detector.layers):
         reads_images = detector.reads is Reads.IMAGES
         values = detector.score_images(network, prepared) if reads_images else detector.score(outputs)
         scores.append(values.double().cpu().numpy())
         predicted.append(outputs.logits.argmax(1).cpu().numpy())
         if outputs.cosine is not None:
             cosines.append(outputs.cosine.amax(1).double().cpu().numpy())
-    if not scores:
-        raise DataError("Expected calibration images but the DataLoader gives no batch.")
-    return Calibration.from_scores(
-        np.concatenate(scores),
-        np.concatenate(predicted),
-        network.num_classes,
-        alpha,
-        per_class=per_class,
-        confidence=confidence,
+    return ScoredBatches(
+        scores=np.concatenate(scores) if scores else np.empty(0),
+        predicted=np.concatenate(predicted) if predicted else np.empty(0, np.int64),
         cosine=np.concatenate(cosines) if cosines else None,
     )
 
@@ -249,3 +274,25 @@ def check_overlap(images: ImageSet, used: Sequence[ImageSet | Iterable[bytes]]) 
                 f"(numbers {shown}). Their scores are lower than those of new ID images, and the guarantee would not hold: "
                 "calibrate on other images."
             )
+
+
+def check_copies(hashes: Sequence[bytes], used: Sequence[bytes]) -> None:
+    """Raise OverlapError where more calibration rows are copies of training rows than the data's own copies explain.
+
+    Equal rows occur by themselves among feature vectors, as equal texts do. If the rows of both sets come from one source, a
+    calibration row has a copy among the training rows about as often as a training row has one among the others.
+
+    Args:
+        hashes: of the calibration rows (``hash_batch``).
+        used: of the training rows.
+    """
+    from scipy.stats import binomtest  # which takes long to import
+
+    counts = Counter(used)
+    copies = sum(value in counts for value in hashes)
+    expected = (1 + sum(number for number in counts.values() if number > 1)) / (1 + len(used))
+    if copies and binomtest(copies, len(hashes), min(expected, 1.0), "greater").pvalue < 1e-3:
+        raise OverlapError(
+            f"{copies} of the {len(hashes)} calibration rows were used before, for training or fitting. Their scores are lower "
+            "than those of new ID rows, and the guarantee would not hold: calibrate on other rows."
+        )

@@ -1,7 +1,7 @@
 """``offaxis bundle``, ``calibrate`` and ``export``: a run -> a bundle, a new calibration, an ONNX file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -108,7 +108,12 @@ def bundle_command(
 @app.command("calibrate", epilog=example("offaxis calibrate digits.oax photos/ --alpha 0.01"))
 def calibrate_command(
     bundle: Annotated[Path, typer.Argument(help="A bundle; it is changed in place without --out.")],
-    images: Annotated[str, typer.Argument(help="ID images: a set (its test images), a folder or an archive.")],
+    images: Annotated[
+        str,
+        typer.Argument(
+            help="ID images: a set (its test images), a folder or an archive; or a .npy file of feature vectors."
+        ),
+    ],
     out: Annotated[Path | None, typer.Option(help="Write another bundle.", show_default="BUNDLE itself")] = None,
     alpha: Annotated[float | None, typer.Option(help="Another level.", show_default="unchanged")] = None,
     per_class: Annotated[bool | None, typer.Option(help="Verdicts per class.", show_default="unchanged")] = None,
@@ -125,11 +130,15 @@ def calibrate_command(
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
+    from offaxis.deploy.preprocessing import VectorInput, read_rows
 
     model = load(bundle, network).to(device)
-    rule = model.preprocessing.resize
-    calibration_images = images_like(images, model.preprocessing.shape, data, resize=rule)
-    model = model.recalibrated(calibration_images, alpha, per_class, confidence=confidence)
+    inputs: Any
+    if isinstance(model.preprocessing, VectorInput):
+        inputs = read_rows(images)
+    else:
+        inputs = images_like(images, model.preprocessing.shape, data, resize=model.preprocessing.resize)
+    model = model.recalibrated(inputs, alpha, per_class, confidence=confidence)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
 
@@ -184,8 +193,8 @@ def export_command(
 
     model = load(bundle, network)
     difference = export_onnx(model, onnx)
-    channels, height, width = model.preprocessing.shape
+    shape = ", ".join(map(str, model.preprocessing.shape))
     print_note(
-        f"{onnx}: pixels uint8 (N, {channels}, {height}, {width}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
+        f"{onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
         f"differ by {difference:.1g} at most."
     )

@@ -32,7 +32,9 @@ def score_command(
     bundle: Annotated[Path, typer.Argument(help="A bundle.")],
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Images, folders, archives; - (or nothing) reads a list from standard input."),
+        typer.Argument(
+            help="Images, folders, archives, .npy files of feature vectors; - (or nothing) reads a list from standard input."
+        ),
     ] = None,
     out: Annotated[str, typer.Option(help="A file that ends in .csv, .jsonl or .parquet; - is standard output.")] = "-",
     format: Annotated[

@@ -21,7 +21,7 @@ from offaxis.deploy import container
 from offaxis.deploy.engine import Engine, with_engine
 from offaxis.deploy.model import Examples, Model, Prediction
 from offaxis.deploy.open import NetworkSource, open_for_weights
-from offaxis.deploy.preprocessing import Preprocessing
+from offaxis.deploy.preprocessing import input_from_json
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
 from offaxis.errors import BundleError, CheckpointError, DetectorError, DetectorFileError, OffaxisError
@@ -146,7 +146,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
     )
     return Model(
         network=network,
-        preprocessing=Preprocessing.from_json(meta["preprocessing"]),
+        preprocessing=input_from_json(meta["preprocessing"]),
         classes=classes,
         detector=_detector(meta, files),
         calibration=calibration,
@@ -187,8 +187,7 @@ def _check_rebuilt(model: Model, meta: dict[str, Any], files: dict[str, bytes]) 
     if must_be_given(meta["network"]):
         return  # there is nothing to rebuild it from
     again = _unpack(meta, files, None)
-    generator = torch.Generator().manual_seed(0)
-    probe = torch.randint(0, 256, (2, *model.preprocessing.shape), dtype=torch.uint8, generator=generator)
+    probe = model.preprocessing.example(2, torch.Generator().manual_seed(0))
     same = [_close(b, a) for b, a in zip(model.predict_batch(probe), again.predict_batch(probe), strict=True)]
     if not all(same):
         raise BundleError(

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from offaxis.data import ImageSet, match
 from offaxis.deploy.model import Examples, Model
+from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
 from offaxis.errors import ArgumentError
 from offaxis.networks.classifier import Classifier, Paired
@@ -125,12 +126,15 @@ def with_examples(model: Model, images: ImageSet, count: int) -> Model:
     """
     if count < 1:
         raise ArgumentError(f"Expected at least one example to keep but got {count}.")
-    shaped = match(images, model.preprocessing.shape, model.preprocessing.resize)
+    wanted = model.preprocessing
+    if not isinstance(wanted, Preprocessing):
+        raise ArgumentError("Expected a model of images to keep examples of but this one takes feature vectors.")
+    shaped = match(images, wanted.shape, wanted.resize)
     features: list[Tensor] = []
     predicted: list[Tensor] = []
     for pixels in shaped.batches(256):
         with eval_mode(model.network), torch.no_grad():
-            outputs = model.network.outputs(to_network(model.network, model.preprocessing.normalise(pixels)))
+            outputs = model.network.outputs(to_network(model.network, wanted.normalise(pixels)))
         features.append(F.normalize(outputs.features.float(), dim=1).cpu())
         predicted.append(outputs.logits.argmax(1).cpu())
     chosen = _spread(torch.cat(predicted), count)

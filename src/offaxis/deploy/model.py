@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from offaxis import __version__
-from offaxis.calibration.calibrate import Calibration, calibrate
+from offaxis.calibration.calibrate import Calibration, calibrate, check_copies, score_batches
 from offaxis.data import ImageSet, image_hashes, match
+from offaxis.data.image_set import hash_batch
 from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.transforms import Shape
 from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
 from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
-from offaxis.deploy.preprocessing import ImageLike, Preprocessing
+from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError
@@ -58,7 +59,7 @@ class Model:
     Attributes:
         network: a Classifier, a Paired or an Ensemble; the class that an ensemble predicts is the one with the largest mean
             probability over its members.
-        preprocessing: size, colour, mean and standard deviation.
+        preprocessing: size, colour, mean and standard deviation; a VectorInput where the model scores feature vectors.
         classes: the classes' names, in the order of the logits.
         detector: fitted where it must be.
         calibration: scores of ID images that the network has not seen, and the level alpha.
@@ -70,7 +71,7 @@ class Model:
     """
 
     network: AnyNetwork
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | VectorInput
     classes: tuple[str, ...]
     detector: Detector
     calibration: Calibration
@@ -97,7 +98,7 @@ class Model:
         alpha: float = 0.05,
         per_class: bool = False,
         confidence: float | None = None,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: Preprocessing | VectorInput | None = None,
         classes: Sequence[str] = (),
         command: Sequence[str] | None = None,
     ) -> Self:
@@ -124,6 +125,11 @@ class Model:
             DataError: the images cannot be used.
             DetectorError: the detector cannot score such a network.
         """
+        if isinstance(preprocessing, VectorInput):
+            raise ArgumentError(
+                "Expected the preprocessing of images but got that of feature vectors: offaxis.EmbeddingDetector calibrates "
+                "these, and Model.recalibrated."
+            )
         several = isinstance(network, Sequence) and not isinstance(network, str)
         opened = combine(network) if several else open_network(network)  # type: ignore[arg-type]
         images = images if is_loader(images) else as_image_set(images)
@@ -226,12 +232,14 @@ class Model:
         Args:
             images: files, bytes, Pillow images or pixels, one or a list; a uint8 tensor (N, c, h, w); an ImageSet, a
                 Dataset of torch or Hugging Face: resized and normalised here. Or a DataLoader, whose batches are
-                normalised already and used unchanged.
+                normalised already and used unchanged. For a model of feature vectors: rows of numbers (N, d).
 
         Raises:
             DataError: an image cannot be read.
             BadOutputsError: the network gives NaN or infinity for an image.
         """
+        if isinstance(self.preprocessing, VectorInput):
+            return [p for rows in self.preprocessing.batch(images) for p in self.predict_batch(rows)]
         if is_loader(images):
             batches = (self._checked(batch) for batch, _ in as_batches(images, None, 256))
             return [p for batch in batches for p in self._predict(batch)]
@@ -239,7 +247,7 @@ class Model:
         return [p for batch in pixels for p in self.predict_batch(batch)]
 
     def predict_batch(self, pixels: Tensor) -> list[Prediction]:
-        """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, in one pass through the network.
+        """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, or of rows (N, d), in one pass.
 
         Raises:
             BadOutputsError: the network gives NaN or infinity for an image.
@@ -312,10 +320,10 @@ class Model:
         save_bundle(self, path, folder=folder, builder=builder)
 
 
-def pack_hashes(hashes: Sequence[bytes]) -> Tensor:
-    """Pack hashes of 16 bytes into uint8 (N, 16), each once, sorted."""
-    distinct = b"".join(sorted(set(hashes)))
-    return torch.from_numpy(np.frombuffer(distinct, np.uint8).reshape(-1, 16).copy())
+def pack_hashes(hashes: Sequence[bytes], *, distinct: bool = True) -> Tensor:
+    """Pack hashes of 16 bytes into uint8 (N, 16), sorted, each once unless copies are to be counted."""
+    packed = b"".join(sorted(set(hashes) if distinct else hashes))
+    return torch.from_numpy(np.frombuffer(packed, np.uint8).reshape(-1, 16).copy())
 
 
 def unpack_hashes(packed: Tensor) -> list[bytes]:
@@ -326,7 +334,7 @@ def unpack_hashes(packed: Tensor) -> list[bytes]:
 def _calibrate(
     network: AnyNetwork,
     images: Any,
-    preprocessing: Preprocessing,
+    preprocessing: Preprocessing | VectorInput,
     detector: Detector,
     hashes: Sequence[bytes],
     *,
@@ -336,6 +344,14 @@ def _calibrate(
 ) -> tuple[Calibration, dict[str, Any]]:
     """Return the calibration and what it was made on; images that were used before (``hashes``) are refused."""
     promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
+    if isinstance(preprocessing, VectorInput):
+        rows = torch.cat(list(preprocessing.batch(images)))
+        check_copies(hash_batch(rows), hashes)
+        scored = score_batches(network, rows.split(4096), detector)
+        calibration = Calibration.from_scores(
+            scored.scores, scored.predicted, network.num_classes, cosine=scored.cosine, **promise
+        )
+        return calibration, {"name": "feature vectors", "images": len(rows), "fingerprint": None}
     used = [hashes] if hashes else []
     if is_loader(images):
         calibration = calibrate(network, images, None, detector, used=used, **promise)

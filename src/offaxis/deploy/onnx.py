@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy.model import Model
+from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Reads
 from offaxis.errors import ExportError, MissingPackageError
 from offaxis.files import replacing
@@ -49,6 +50,7 @@ class Graph(nn.Module):
     def __init__(self, model: Model, p_values: bool = True) -> None:
         super().__init__()
         self.network, self.detector, self.p_values = model.network, model.detector, p_values
+        assert isinstance(model.preprocessing, Preprocessing)  # check_exportable has refused others
         normalise, calibration = model.preprocessing.normalise, model.calibration
         self.register_buffer("mean", torch.tensor(normalise.mean).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(normalise.std).view(-1, 1, 1))
@@ -143,6 +145,11 @@ def graph_bytes(model: Model, p_values: bool = True) -> bytes:
 def check_exportable(model: Model) -> None:
     """Raise ExportError where the detector cannot be part of a graph, with the reason."""
     name = model.detector.name
+    if not isinstance(model.preprocessing, Preprocessing):
+        raise ExportError(
+            "Expected a model of images to export but this one scores feature vectors: use the bundle itself (offaxis score, "
+            "offaxis serve), or export the network that computes the features."
+        )
     if model.detector.reads is Reads.IMAGES:
         raise ExportError(
             f"{name} calls the network itself, for gradients with respect to the image or in another mode, which an ONNX graph "
@@ -253,8 +260,7 @@ def _p_value_difference(calibration: Calibration, found: dict[str, NDArray[Any]]
 
 
 def _example(model: Model, count: int) -> Tensor:
-    generator = torch.Generator().manual_seed(count)
-    return torch.randint(0, 256, (count, *model.preprocessing.shape), dtype=torch.uint8, generator=generator)
+    return model.preprocessing.example(count, torch.Generator().manual_seed(count))
 
 
 def package(name: str) -> Any:

@@ -304,11 +304,12 @@ def _open_trained(trained: Trained) -> EvaluatedNetwork:
 def _open_model(model: "Model") -> EvaluatedNetwork:
     known = model.provenance
     id_sets: list[dict[str, Any]] = known.get("id_sets", [])
+    images = model.preprocessing if isinstance(model.preprocessing, Preprocessing) else None
     return EvaluatedNetwork(
         network=model.network,
-        normalise=model.preprocessing.normalise,
-        size=model.preprocessing.shape[1:],
-        resize=model.preprocessing.resize,
+        normalise=images.normalise if images else None,
+        size=images.shape[1:] if images else None,
+        resize=images.resize if images else None,
         classes=model.classes,
         seed=known.get("seed", 0),
         id=id_sets[0].get("name") if id_sets else None,

@@ -1,5 +1,6 @@
-"""Images in any form -> the pixels that the network takes."""
+"""Images in any form -> the pixels that the network takes; feature vectors likewise."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,10 @@ class Preprocessing:
             for start in range(0, len(several), 256)
         )
 
+    def example(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return random pixels uint8 (count, c, h, w), to try a model with."""
+        return torch.randint(0, 256, (count, *self.shape), dtype=torch.uint8, generator=generator)
+
     def to_json(self) -> dict[str, Any]:
         """Return size, colour, mean and std in types that JSON has."""
         channels, height, width = self.shape
@@ -116,6 +121,101 @@ class Preprocessing:
         if images.dtype != torch.uint8:
             raise DataError(f"Expected pixels in uint8 but got {str(images.dtype).removeprefix('torch.')}.")
         return fit_batch(images.cpu(), self.shape, self.resize)
+
+
+@dataclass(frozen=True)
+class VectorInput:
+    """The input of a model of feature vectors, where Preprocessing is that of a model of images: rows of finite numbers.
+
+    Attributes:
+        size: d, the numbers in a row.
+    """
+
+    size: int
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Return (d,)."""
+        return (self.size,)
+
+    def normalise(self, rows: Tensor) -> Tensor:
+        """Return the rows unchanged: they are as the model that made them gave them."""
+        return rows
+
+    def pixels(self, row: Any, name: str | None = None, max_pixels: int = 0) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return one row of numbers, or of their JSON, as float64 (d,); the same step for images gives this its name.
+
+        Raises:
+            DataError: it is not d finite numbers; the message calls it ``name``.
+        """
+        if isinstance(row, bytes):
+            try:
+                row = json.loads(row)
+            except (ValueError, RecursionError):
+                row = ""
+        if isinstance(row, (str, Path, Image.Image)):
+            raise DataError(
+                f"Expected a vector of {self.size} numbers, for the model was fitted to feature vectors, but got "
+                f"another file: compute its features with the same model first. "
+                'Over HTTP they are JSON, {"features": [[...], ...]}; on the command line a .npy file of rows.'
+            )
+        return np.asarray(self._checked([row], name or "the vector")[0])
+
+    def batch(self, rows: Any) -> Iterable[Tensor]:
+        """Yield float64 batches (B, d) of rows (N, d), or of one row (d,): an array, a tensor or lists of numbers.
+
+        Raises:
+            DataError: these are not rows of d finite numbers.
+        """
+        single = np.ndim(rows) == 1 if not isinstance(rows, (str, bytes, Path)) else True
+        checked: Tensor = torch.from_numpy(self._checked([rows] if single else rows, "the features"))
+        return [checked[start : start + 4096] for start in range(0, len(checked), 4096)]
+
+    def example(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return random rows float64 (count, d), to try a model with."""
+        return torch.randn(count, self.size, dtype=torch.float64, generator=generator)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the size in types that JSON has."""
+        return {"features": self.size}
+
+    def _checked(self, rows: Any, name: str) -> NDArray[np.float64]:
+        try:
+            numbers = np.asarray(rows)
+            fits = numbers.ndim == 2 and numbers.dtype.kind in "fiu"
+        except (ValueError, TypeError):  # rows of different lengths
+            numbers, fits = np.empty(0), False
+        if not fits or numbers.shape[1] != self.size:
+            came = f"{numbers.shape[1]} of type {numbers.dtype}" if numbers.ndim == 2 else "something else"
+            raise DataError(
+                f"Expected rows of {self.size} numbers, as the model was fitted to, but {name} has {came}: use features of the "
+                "same model."
+            )
+        if not np.isfinite(numbers).all():
+            raise DataError(
+                f"Expected finite numbers but {name} has NaN or infinity: leave such rows out, or repair them."
+            )
+        return np.ascontiguousarray(numbers, np.float64)
+
+
+def read_rows(path: str | Path) -> NDArray[Any]:
+    """Read the feature vectors (N, d) of a .npy file.
+
+    Raises:
+        DataError: there is no such file, or it is no array of numbers.
+    """
+    try:
+        rows: NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            f"Expected a .npy file of feature vectors (N, d) but {path} cannot be read ({error})."
+        ) from error
+    return rows
+
+
+def input_from_json(saved: dict[str, Any]) -> Preprocessing | VectorInput:
+    """Return the preprocessing, or the input of feature vectors, that ``to_json`` described."""
+    return VectorInput(int(saved["features"])) if "features" in saved else Preprocessing.from_json(saved)
 
 
 def _from_array(pixels: NDArray[Any]) -> Image.Image:

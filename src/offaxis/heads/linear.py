@@ -68,3 +68,21 @@ class LinearHead(Head):
         with torch.autocast(features.device.type, enabled=False):
             scale: Tensor = self.scale(at_least_float32(features))
             return Outputs(features, scale.unsqueeze(1) * logits, None, scale)
+
+
+class NoClassesHead(Head):
+    """The head of features without labels: the features themselves, and one logit that is 0 for every row.
+
+    Args:
+        in_features: d, the size of the features.
+        num_classes: 1.
+    """
+
+    def __init__(self, in_features: int, num_classes: int = 1) -> None:
+        super().__init__(in_features, 2)  # which is the least that other heads take
+        self.num_classes = num_classes
+
+    def outputs(self, features: Tensor) -> Outputs:
+        """Compute Outputs(features (N, d), logits (N, 1) of zeros)."""
+        self._check(features)
+        return Outputs(features, features.new_zeros(len(features), self.num_classes))

@@ -126,6 +126,24 @@ class Classifier(nn.Module):
         return [g for g in groups if g["params"]]
 
 
+class FeatureInput(nn.Module):
+    """The backbone of a classifier of feature vectors: it divides them by one number, so that units do not matter.
+
+    Args:
+        unit: the root mean square of the training features.
+    """
+
+    unit: Tensor
+
+    def __init__(self, unit: float = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("unit", torch.tensor(unit, dtype=torch.float64))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Compute features (N, d) of rows (N, d)."""
+        return rows / self.unit.to(rows.dtype)
+
+
 class Paired(nn.Module):
     """Two networks as one: a standard one classifies, a cosine one detects OOD images.
 

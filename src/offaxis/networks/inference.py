@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
 from offaxis.heads import Head, Outputs
-from offaxis.networks.classifier import Classifier
+from offaxis.networks.classifier import Classifier, FeatureInput
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 """(images (N, c, h, w) normalised as in training, labels (N,)), batch by batch."""
@@ -170,8 +170,11 @@ def to_network(network: Network, images: Tensor) -> Tensor:
     """Check a batch of normalised images and convert it to the network's device, dtype and fastest memory format.
 
     Raises:
-        BadOutputsError: the images are not (N, c, h, w) in floating point, or not finite.
+        BadOutputsError: the images are not (N, c, h, w) in floating point (for a network of feature vectors, not (N, d)), or
+            not finite.
     """
+    if takes_vectors(network):
+        return _vectors_to_network(network, images)
     if images.dim() != 4 or not images.is_floating_point():
         raise BadOutputsError(
             f"Expected normalised images of shape (N, c, h, w) in floating point but got {tuple(images.shape)} in "
@@ -182,6 +185,22 @@ def to_network(network: Network, images: Tensor) -> Tensor:
     parameter = next(network.parameters(), None)
     moved = images if parameter is None else images.to(parameter.device, parameter.dtype)
     return moved.contiguous(memory_format=torch.channels_last) if faster_channels_last(network, moved) else moved
+
+
+def takes_vectors(network: Network) -> bool:
+    """Return whether the input of a network is feature vectors (N, d) and not images."""
+    return any(isinstance(module, FeatureInput) for module in network.modules())
+
+
+def _vectors_to_network(network: Network, rows: Tensor) -> Tensor:
+    if rows.dim() != 2 or rows.shape[1] != network.head.in_features or not rows.is_floating_point():
+        raise BadOutputsError(
+            f"Expected feature vectors of shape (N, {network.head.in_features}) in floating point but got "
+            f"{tuple(rows.shape)} in {str(rows.dtype).removeprefix('torch.')}."
+        )
+    check_finite("the feature vectors", rows)
+    unit = next(module.unit for module in network.modules() if isinstance(module, FeatureInput))
+    return rows.to(unit.device, unit.dtype)
 
 
 def faster_channels_last(network: Network, images: Tensor) -> bool:

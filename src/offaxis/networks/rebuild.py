@@ -9,8 +9,9 @@ from torch import nn
 
 from offaxis.errors import AttachError, BundleError
 from offaxis.heads import HEADS, Head, describe_head
+from offaxis.heads.linear import NoClassesHead
 from offaxis.networks import AnyNetwork, attach, build, description, third_party
-from offaxis.networks.classifier import Classifier, Paired
+from offaxis.networks.classifier import Classifier, FeatureInput, Paired
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch
 from offaxis.networks.third_party import Builder
 
@@ -52,6 +53,9 @@ def blueprint(network: AnyNetwork, builder: Builder | None = None) -> dict[str, 
 
 
 def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
+    if isinstance(network.backbone, FeatureInput):
+        sizes = {"in_features": network.head.in_features, "num_classes": network.num_classes}
+        return {"kind": "features", "head": describe_head(network.head), **sizes}
     ours = description(network)
     if ours is not None:
         return {"kind": "offaxis", "description": ours}
@@ -143,6 +147,9 @@ def _make_single(plan: dict[str, Any], given: nn.Module | None) -> Classifier | 
         return given if isinstance(given, (Classifier, Paired)) else _attach_bare(plan, given)
     if kind == "offaxis":
         return build(plan["description"])
+    if kind == "features":
+        make = NoClassesHead if plan["head"] is None else _head_maker(plan)
+        return Classifier(FeatureInput(), make(int(plan["in_features"]), int(plan["num_classes"])))
     if kind == "attached":
         network = third_party.make_network(plan["builder"])
         classifier = attach(network, _head_maker(plan), int(plan["num_classes"]), layer=plan["layer"])

@@ -1,5 +1,6 @@
 """The routes of the service, and the middleware around them: token, cross-site requests, request metrics."""
 
+import asyncio
 import hmac
 import ipaddress
 import logging
@@ -19,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offaxis import __version__
-from offaxis.server.body import Refusal, request_images
+from offaxis.server.body import Refusal, request_images, vector_rows
 from offaxis.server.service import Service
 
 PAGE = {
@@ -91,7 +92,10 @@ def make_app(
 async def answer_predict(service: Service, request: Request) -> Response:
     """Answer POST /v1/predict."""
     async with service.budget.body(request) as body:
-        images = await request_images(body, request.headers, service.limits)
+        if service.served.takes_vectors:
+            images = await asyncio.to_thread(vector_rows, body, request.headers, service.limits)
+        else:
+            images = await request_images(body, request.headers, service.limits)
         records = await service.predict(images, request.query_params.get("explain") in ("1", "true"))
     any_prediction = any("error" not in record for record in records)
     return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
@@ -102,7 +106,8 @@ def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> Non
     async def predict(request: Request) -> Response:
         """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each.
 
-        With ``?explain=1`` each record has an ``explanation``: the cosine as a map over the image, and kept examples.
+        A model of feature vectors takes JSON instead: `{"features": [[0.1, ...], ...]}`. With `?explain=1` each record has an
+        `explanation`: the cosine as a map over the image, and kept examples.
         """
         return await answer_predict(service, request)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from offaxis.data.decode import decode_opened, open_image
 from offaxis.data.transforms import fit
 from offaxis.deploy.model import Prediction
-from offaxis.deploy.preprocessing import Preprocessing
+from offaxis.deploy.preprocessing import Preprocessing, VectorInput
 from offaxis.errors import DataError
 from offaxis.server.body import Limits, overloaded, too_many_pixels
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 PredictionOrError = Prediction | str
 """The prediction for an image, or why there is none."""
 PredictBatch = Callable[[Tensor], list[PredictionOrError]]
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[Any]
 Waiting = tuple[Pixels, asyncio.Future[PredictionOrError]]
 QUICK_SECONDS = 0.004
 
@@ -147,7 +147,7 @@ class _Request:
         tag: the virtual time at which its latest piece of work ends.
     """
 
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | VectorInput
     results: list[Pixels | str | None]
     done: asyncio.Future[None]
     missing: int
@@ -196,7 +196,7 @@ class FairDecoder:
         self._clock = 0.0
         self._numbers = itertools.count()
 
-    async def decode(self, images: Sequence[bytes], preprocessing: Preprocessing) -> list[Pixels | str]:
+    async def decode(self, images: Sequence[bytes], preprocessing: Preprocessing | VectorInput) -> list[Pixels | str]:
         """Decode the images of one request to pixels (c, h, w), or to error messages.
 
         Raises:
@@ -254,10 +254,12 @@ class FairDecoder:
             results.append((number, *self._decode_image(source, piece.request.preprocessing, QUICK_PIXELS)))
         return results
 
-    def _decode_image(self, source: Source, wanted: Preprocessing, most: int) -> tuple[Result, int]:
+    def _decode_image(self, source: Source, wanted: Preprocessing | VectorInput, most: int) -> tuple[Result, int]:
         """Decode one image; open it alone where it has more than ``most`` pixels and was not opened before."""
         size = 0
         try:
+            if isinstance(wanted, VectorInput):
+                return wanted.pixels(source, "the vector"), 0
             if isinstance(source, bytes):
                 source = open_image(source, "the image", self.limits.pixels)
                 size = source[0].width * source[0].height

@@ -1,6 +1,7 @@
 """Request body -> the bytes of its images, within the limits of the service."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -150,6 +151,27 @@ async def request_images(body: bytes, headers: Headers, limits: Limits) -> list[
     if not images:
         raise Refusal(400, "Expected at least one image but the request has none.")
     return images
+
+
+def vector_rows(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str, bytes]]:
+    """Return (number, JSON) of every feature vector of a request, ``{"features": [[...], ...]}`` in JSON.
+
+    Raises:
+        Refusal: there is none (400), there are too many (413), or the content type is another (415).
+    """
+    form = 'JSON (application/json) of the form {"features": [[0.1, ...], ...]}, a row for each vector'
+    if not headers.get("content-type", "").lower().startswith("application/json"):
+        raise Refusal(415, f"Expected {form}.")
+    try:
+        rows = json.loads(body)["features"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        rows = None
+    if not isinstance(rows, list) or not rows:
+        raise Refusal(400, f"Expected {form}.")
+    rows = rows if isinstance(rows[0], list) else [rows]
+    if len(rows) > limits.images:
+        raise Refusal(413, f"A request may have {limits.images} feature vectors at most.")
+    return [(str(number), json.dumps(row).encode()) for number, row in enumerate(rows)]
 
 
 async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str, bytes]]:

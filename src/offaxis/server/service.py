@@ -10,12 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.deploy.explain import Explanation, explain
 from offaxis.deploy.model import Model, Prediction
+from offaxis.deploy.preprocessing import VectorInput
 from offaxis.errors import MissingPackageError
 from offaxis.networks.classifier import Classifier
 from offaxis.server.batcher import Batcher, FairDecoder
@@ -99,6 +101,7 @@ class ServedModel:
 
     def __init__(self, model: Model, limits: Limits, level: float) -> None:
         self.model, self.limits = model, limits
+        self.takes_vectors = isinstance(model.preprocessing, VectorInput)
         self.batcher = Batcher(model.predict_each, limits)
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
@@ -186,15 +189,15 @@ class Service:
 
     def _checked(self, model: Model) -> ServedModel:
         """Return a model that is ready to serve: it has predicted a test image."""
-        model.predict(torch.zeros(1, *model.preprocessing.shape, dtype=torch.uint8))
+        model.predict(_example(model))
         return ServedModel(model, self.limits, self.level)
 
     async def ready(self) -> bool:
         """Return whether the network answers a test image within a few seconds, in its turn."""
-        shape = self.served.model.preprocessing.shape
+        example = _example(self.served.model)
         try:
             async with asyncio.timeout(min(5.0, self.limits.seconds_to_answer)):
-                await self.served.batcher.predict([np.zeros(shape, np.uint8)])
+                await self.served.batcher.predict([example[0].numpy()])
         except Refusal:
             return True  # it is busy with others, which it answers
         except Exception:  # late, or broken
@@ -217,7 +220,7 @@ class Service:
                 decoded = await self.decoder.decode([data for _, data in images], served.model.preprocessing)
                 good = [pixels for pixels in decoded if not isinstance(pixels, str)]
                 predicted = await served.batcher.predict(good) if good else []
-                if explained and good:
+                if explained and good and not served.takes_vectors:
                     explanations = await served.batcher.run(explain, served.model, torch.from_numpy(np.stack(good)))
         except TimeoutError:
             raise overloaded(self.limits.retry_after) from None
@@ -248,6 +251,11 @@ class Service:
         self.served.drift_monitor.reset()
         self.served.drift_trace.clear()
         self.metrics.set_drift(self.served.drift_monitor.state())
+
+
+def _example(model: Model) -> Tensor:
+    """Return one random image, or one random feature vector, to try a model with."""
+    return model.preprocessing.example(1, torch.Generator().manual_seed(0))
 
 
 def _thresholds(model: Model) -> dict[str, Any]:

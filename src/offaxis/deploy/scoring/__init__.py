@@ -23,6 +23,7 @@ from offaxis.data.inspection import write_contact_sheet
 from offaxis.deploy import container
 from offaxis.deploy.engine import Engine
 from offaxis.deploy.model import Model, Verdict
+from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.engines import score_units, score_with_ray
 from offaxis.deploy.scoring.rows import FIELDS, FLAGGED, Journal, Row, RowWriter, flag_rows, format_of, write_rows
 from offaxis.deploy.scoring.sources import INSIDE, WorkUnit, files, place_of, readable, units
@@ -30,7 +31,7 @@ from offaxis.errors import DataError, StorageError
 from offaxis.files import write_text
 from offaxis.progress import CountProgress
 
-Pixels = dict[str, NDArray[np.uint8]]
+Pixels = dict[str, NDArray[Any]]
 
 
 def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any]:
@@ -52,6 +53,7 @@ def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any
             heapq.heappushpop(highest, entry)
     return {
         "images": sum(verdicts.values()),
+        "inputs": "images" if isinstance(model.preprocessing, Preprocessing) else "feature vectors",
         "bad_files": sum(reasons.values()),
         "alpha": model.calibration.alpha,
         "detector": model.detector.name,
@@ -70,11 +72,12 @@ def flag_together(rows: Iterable[Row], model: Model, fdr: float) -> BatchFlags:
 def sentences(summary: dict[str, Any]) -> str:
     """Return the summary as text."""
     images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
-    lines = [f"{images:,} images scored, {summary['bad_files']:,} files that could not be read."]
+    inputs = summary["inputs"]
+    lines = [f"{images:,} {inputs} scored, {summary['bad_files']:,} files that could not be read."]
     if images:
         lines.append(
-            f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of images like those that "
-            f"the network was trained on, about {summary['alpha']:.1%} would be."
+            f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of {inputs} like those "
+            f"that the network was trained on, about {summary['alpha']:.1%} would be."
         )
         shown = list(summary["classes"].items())[:6]
         lines.append(
@@ -90,6 +93,8 @@ def sentences(summary: dict[str, Any]) -> str:
 
 def write_top_sheet(summary: dict[str, Any], model: Model, path: Path) -> bool:
     """Write the images with the highest scores as one picture, as the network sees them; False where there are none."""
+    if not isinstance(model.preprocessing, Preprocessing):
+        return False  # feature vectors are nothing to look at
     names = [entry["path"] for entry in summary["top"]]
     found: Pixels = {}
     archived: dict[str, set[str]] = {}

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from offaxis.deploy.bundle import load
 from offaxis.deploy.engine import Engine, with_engine
 from offaxis.deploy.model import Model
+from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.rows import Row, bad_row, row_of
 from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name
 from offaxis.errors import DataError, MissingPackageError
 
 AHEAD = 3  # batches that are decoded in advance
-Decoded = NDArray[np.uint8] | str
-"""Pixels (c, h, w), or the reason why the file could not be decoded."""
+Decoded = NDArray[Any] | str
+"""Pixels (c, h, w) or a feature vector (d,), or the reason why the file could not be decoded."""
 
 
 def score_units(
@@ -48,11 +49,15 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
     if item.source is None:
         return item.reason or "this cannot be read"
     try:
-        return model.preprocessing.pixels(item.source, "the file")
+        return model.preprocessing.pixels(item.source, "the row" if isinstance(item.source, np.ndarray) else "the file")
     except DataError as error:
-        if not is_image_name(item.name):
+        if isinstance(item.source, Path | bytes) and _takes_images(model) and not is_image_name(item.name):
             return "this is not an image file"
         return str(error)
+
+
+def _takes_images(model: Model) -> bool:
+    return isinstance(model.preprocessing, Preprocessing)
 
 
 def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]) -> list[Row]:

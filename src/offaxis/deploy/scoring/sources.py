@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES, SUFFIXES
@@ -23,7 +26,7 @@ class WorkUnit:
 
     Attributes:
         paths: the files; or the archive alone.
-        archive: whether it is an archive.
+        archive: whether it is an archive, or a .npy file of rows.
     """
 
     paths: tuple[str, ...]
@@ -35,13 +38,13 @@ class ImageSource:
     """One image before it is decoded.
 
     Attributes:
-        name: the path in its row, or ``archive::path`` for a file in an archive.
-        source: the file, or its bytes.
+        name: the path in its row, or ``archive::path`` for a file in an archive, ``file.npy::number`` for a row of an array.
+        source: the file, its bytes, or the row: feature vectors, or pixels.
         reason: why it cannot be decoded, where that is known already.
     """
 
     name: str
-    source: Path | bytes | None
+    source: Path | bytes | NDArray[Any] | None
     reason: str | None = None
 
 
@@ -62,7 +65,7 @@ def units(files: Iterable[str], batch: int) -> Iterator[WorkUnit]:
     """Yield work units in order: ``batch`` files at a time, each archive by itself."""
     waiting: list[str] = []
     for path in files:
-        if is_archive(Path(path)):
+        if is_archive(Path(path)) or is_array(path):
             if waiting:
                 yield WorkUnit(tuple(waiting))
                 waiting = []
@@ -93,7 +96,15 @@ def place_of(name: str) -> tuple[str, bool]:
 
 def batches(unit: WorkUnit, batch: int) -> Iterator[tuple[ImageSource, ...]]:
     """Yield the images of a unit, ``batch`` at a time."""
-    return parts(_inside(unit.paths[0]) if unit.archive else map(_item, unit.paths), batch)
+    if not unit.archive:
+        return parts(map(_item, unit.paths), batch)
+    path = unit.paths[0]
+    return parts(_rows_of(path) if is_array(path) else _inside(path), batch)
+
+
+def is_array(path: str) -> bool:
+    """Return whether a file has the name of an array of NumPy."""
+    return path.lower().endswith(".npy")
 
 
 def parts(of: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -160,6 +171,20 @@ def _inside(archive: str) -> Iterator[ImageSource]:
                 yield ImageSource(called, data)
     except (DataError, OSError) as error:
         yield ImageSource(archive, None, str(error))
+
+
+def _rows_of(file: str) -> Iterator[ImageSource]:
+    """Yield the rows of an array, numbered from 0, without reading it as a whole."""
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        yield ImageSource(file, None, f"this is no array of numbers that can be read ({error})")
+        return
+    if array.ndim < 2:
+        yield ImageSource(file, None, f"expected an array (N, d) of N feature vectors but its shape is {array.shape}")
+        return
+    for number, row in enumerate(array):
+        yield ImageSource(f"{file}{INSIDE}{number}", np.array(row))
 
 
 def is_image_name(name: str) -> bool:

@@ -27,8 +27,9 @@ async function start() {
     const answer = await ask("/v1/model");
     if (!answer.ok) return say(answer.status === 401 ? "A token is needed." : "The service gave an unexpected response.", true);
     model = await answer.json();
-    const { width, height, colour } = model.preprocessing;
-    at("about").textContent = `${model.classes.length} classes, ${width}×${height} ${colour}; detector ${model.detector}, ` +
+    const { width, height, colour, features } = model.preprocessing;
+    const takes = features ? `vectors of ${features} numbers as JSON` : `${width}×${height} ${colour}`;
+    at("about").textContent = `${model.classes.length} classes, ${takes}; detector ${model.detector}, ` +
       `at most ${percent(model.alpha)} of in-distribution images flagged`;
     say("");
     const queue = waiting;

@@ -1,0 +1,307 @@
+"""Detect out-of-distribution rows among feature vectors of any model and any modality, as a scikit-learn estimator."""
+
+import platform
+import warnings
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from offaxis import __version__
+from offaxis.calibration.calibrate import Calibration, ScoredBatches, check_copies, score_batches
+from offaxis.calibration.conformal import Floats, check_alpha
+from offaxis.data.image_set import hash_batch
+from offaxis.deploy.bundle import load as load_bundle
+from offaxis.deploy.model import Model, pack_hashes, unpack_hashes
+from offaxis.deploy.preprocessing import VectorInput
+from offaxis.detectors import Detector, Reads
+from offaxis.detectors.knn import KNN
+from offaxis.detectors.registry import make_detector
+from offaxis.errors import ArgumentError, BundleError, CalibrationError
+from offaxis.heads import Head, LinearHead
+from offaxis.heads.linear import NoClassesHead
+from offaxis.networks.classifier import Classifier, FeatureInput
+from offaxis.networks.inference import stream
+from offaxis.training.frozen import train_head
+
+BATCH = 4096  # rows that are scored together
+LARGE, ROWS_SEEN = 10_000, 600_000  # of more rows than LARGE the head sees ROWS_SEEN in all, each several times
+NEIGHBOUR = 10  # the k of knn where none is named; less where there are fewer than 100 rows
+UNLABELLED = "knn"  # the detector where there are no labels and the requested one needs them
+
+
+class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Tell whether feature vectors are like those that the estimator was fitted to.
+
+    The vectors come from any model and any modality: DINO or CLIP embeddings of images, TF-IDF or embeddings of texts, of
+    sounds. As in scikit-learn, and unlike everywhere else in offaxis, **larger scores mean in-distribution**:
+    ``score_samples`` and ``decision_function`` are larger for known rows, and ``predict`` gives +1 for known and -1 for
+    unknown ones.
+
+    ``fit`` sets the threshold ``offset_`` at the ``alpha`` quantile of the training rows' scores, which promises nothing for
+    new rows. ``calibrate`` on ID rows that were not fitted to makes a promise: of new ID rows at most the share ``alpha`` is
+    called unknown, on average over calibration sets; only then are there p-values.
+
+    Cosines depend on the origin and the units of the features. Embeddings of neural networks and TF-IDF are good as they
+    are; columns in different units, as in a table, want a ``StandardScaler`` before.
+
+    Args:
+        detector: a name out of ``offaxis.detectors.DETECTORS``, perhaps with arguments as in ``"knn:k=20"``, that reads
+            features, logits or cosines. With labels a head is trained on X: a cosine head, or a linear one where the
+            detector reads logits. Without labels (or with a single class) ``"knn"`` takes the place of a detector that
+            needs classes, with a warning.
+        alpha: the share of new ID rows that may be called unknown.
+        random_state: of the head's first weights and of the order of the rows in its training.
+
+    Attributes:
+        classes_: the classes of y, in the order of the logits; empty without labels.
+        detector_: the fitted detector, whose own scores are larger for unknown rows.
+        network_: the head that was trained on X, as a Classifier.
+        offset_: the threshold of ``score_samples``; a row with a smaller score is called unknown.
+        calibration_: what ``calibrate`` computed; None before.
+        n_features_in_: d.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> known = EmbeddingDetector(random_state=0).fit(X[::2], y[::2]).calibrate(X[1::2])
+        >>> known.predict([[5.0, 3.4, 1.5, 0.2], [0.2, 9.0, 0.1, 7.0]])
+        array([ 1, -1])
+    """
+
+    def __init__(
+        self,
+        detector: str = "two-cosines",
+        alpha: float = 0.05,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.detector = detector
+        self.alpha = alpha
+        self.random_state = random_state
+
+    # fitting and calibration ------------------------------------------------------------------------------------------
+
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:  # noqa: N803 - scikit-learn's
+        """Fit the detector, and train a head where there are labels.
+
+        Args:
+            X: features (N, d), finite.
+            y: labels (N,), numbers or names; None where there are none.
+
+        Raises:
+            ValueError: X is not finite or not (N, d), or y does not fit.
+            ArgumentError: there is no such detector, or it reads what feature vectors do not have.
+        """
+        check_alpha(self.alpha)
+        rows = torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", ensure_min_samples=2))
+        labels = self._encode(y, len(rows))
+        detector = self._make_detector(len(rows))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        network = self._make_network(detector, rows, labels, seed)
+        if detector.needs_fit:
+            detector.begin(network)
+            for outputs, part in stream(network, zip(rows.split(BATCH), labels.split(BATCH), strict=True)):
+                detector.update(outputs, part)
+            detector.finish()
+        self.network_, self.detector_ = network, detector
+        self.calibration_: Calibration | None = None
+        self._used = pack_hashes(hash_batch(rows), distinct=False)
+        self.offset_ = float(np.quantile(-self._scored(rows).scores, self.alpha))
+        return self
+
+    def calibrate(self, X: ArrayLike) -> Self:  # noqa: N803 - scikit-learn's
+        """Calibrate on ID features X (n, d) that were not fitted to; labels are not needed.
+
+        Raises:
+            OverlapError: rows of X were fitted to.
+            TooFewImagesError: fewer than ceil(1 / alpha) - 1 rows.
+        """
+        rows = self._rows(X)
+        check_copies(hash_batch(rows), unpack_hashes(self._used))
+        scored = self._scored(rows)
+        self.calibration_ = Calibration.from_scores(
+            scored.scores, scored.predicted, self.network_.num_classes, check_alpha(self.alpha), cosine=scored.cosine
+        )
+        self.offset_ = -self.calibration_.threshold()
+        return self
+
+    # scoring ----------------------------------------------------------------------------------------------------------
+
+    def score_samples(self, X: ArrayLike) -> Floats:  # noqa: N803 - scikit-learn's
+        """Compute the scores (N,) of features X (N, d), the detector's negated: larger = in-distribution."""
+        return -self._scored(self._rows(X)).scores
+
+    def decision_function(self, X: ArrayLike) -> Floats:  # noqa: N803 - scikit-learn's
+        """Compute ``score_samples(X) - offset_`` (N,): negative for unknown rows."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int64]:  # noqa: N803 - scikit-learn's
+        """Return +1 for known and -1 for unknown rows (N,): the sign of ``decision_function``."""
+        return np.where(self.decision_function(X) >= 0, 1, -1)
+
+    def p_value(self, X: ArrayLike) -> Floats:  # noqa: N803 - scikit-learn's
+        """Compute conformal p-values (N,) in (0, 1]: small = out-of-distribution.
+
+        Raises:
+            CalibrationError: ``calibrate`` has not been called.
+        """
+        rows = self._rows(X)
+        return self._calibrated().p_values(self._scored(rows).scores)
+
+    def predict_class(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803 - scikit-learn's
+        """Return the most probable class (N,) of each row, known or not.
+
+        Raises:
+            ArgumentError: there were no labels, or one class alone.
+        """
+        rows = self._rows(X)
+        if len(self.classes_) < 2:
+            raise ArgumentError(
+                "Expected classes to predict but the estimator was fitted without labels, or with a single class: fit(X, y) "
+                "with the class of each row."
+            )
+        predicted: NDArray[Any] = self.classes_[self._scored(rows).predicted]
+        return predicted
+
+    # files ------------------------------------------------------------------------------------------------------------
+
+    def to_model(self) -> Model:
+        """Return the calibrated estimator as the Model that bundles hold, whose ``predict`` gives verdicts.
+
+        Raises:
+            CalibrationError: ``calibrate`` has not been called.
+        """
+        check_is_fitted(self)
+        calibration = self._calibrated()
+        return Model(
+            network=self.network_,
+            preprocessing=VectorInput(self.n_features_in_),
+            classes=tuple(str(name) for name in self.classes_) or ("unlabelled",),
+            detector=self.detector_,
+            calibration=calibration,
+            provenance={
+                "versions": {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()},
+                "kind": "embeddings",
+                "estimator": {"detector": self.detector, "class_type": self.classes_.dtype.str},
+                "calibration_set": {"name": "feature vectors", "images": len(calibration.scores), "fingerprint": None},
+            },
+            used=self._used,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the calibrated estimator as a bundle, usually ``x.oax``: safetensors and JSON, no pickle.
+
+        ``offaxis score x.oax features.npy``, ``offaxis serve x.oax`` and ``offaxis.load`` take it too.
+
+        Raises:
+            CalibrationError: ``calibrate`` has not been called.
+            BundleError: the detector is not registered, or cannot be saved.
+            StorageError: the file cannot be written.
+        """
+        self.to_model().save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a bundle that ``save`` wrote.
+
+        Raises:
+            BundleError: it is absent or damaged, or holds a model of images.
+        """
+        model = load_bundle(path)
+        if not isinstance(model.preprocessing, VectorInput) or not isinstance(model.network, Classifier):
+            raise BundleError(
+                f"Expected a bundle of an EmbeddingDetector but {path} holds a model of images: offaxis.load."
+            )
+        saved = model.provenance["estimator"]
+        estimator = cls(saved["detector"], model.calibration.alpha)
+        names = () if isinstance(model.network.head, NoClassesHead) else model.classes
+        estimator.classes_ = np.array(names).astype(saved["class_type"])
+        estimator.n_features_in_ = model.preprocessing.size
+        estimator.network_, estimator.detector_ = model.network, model.detector
+        estimator.calibration_, estimator._used = model.calibration, model.used
+        estimator.offset_ = -model.calibration.threshold()
+        return estimator
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _calibrated(self) -> Calibration:
+        if self.calibration_ is None:
+            raise CalibrationError(
+                "Expected a calibrated estimator but only fit() has been called, which promises nothing: call calibrate(X) "
+                "with ID rows that were not fitted to."
+            )
+        return self.calibration_
+
+    def _encode(self, y: ArrayLike | None, count: int) -> Tensor:
+        """Number the classes of y; all are 0 where there are no labels."""
+        if y is None:
+            self.classes_ = np.empty(0, np.int64)
+            return torch.zeros(count, dtype=torch.long)
+        column = column_or_1d(y, warn=True)
+        check_classification_targets(column)
+        if len(column) != count:
+            raise ValueError(f"Expected a label for each of {count} rows of X but got {len(column)} labels.")
+        self.classes_, numbers = np.unique(column, return_inverse=True)
+        return torch.from_numpy(numbers.astype(np.int64))
+
+    def _make_detector(self, count: int) -> Detector:
+        """Make the detector, or the one that needs no labels where there are none."""
+        text = str(self.detector)
+        anything = Classifier(FeatureInput(), LinearHead(self.n_features_in_, 2))
+        detector = make_detector(text, anything)
+        if detector.reads is not Reads.OUTPUTS:
+            raise ArgumentError(
+                f"Expected a detector that reads features, logits or cosines but {detector.name} reads {detector.reads.value}, "
+                "which feature vectors do not have: two-cosines, mean-cosine, knn, mahalanobis++ and others do without."
+            )
+        if len(self.classes_) < 2 and _needs_classes(detector):
+            came = "one class alone" if len(self.classes_) else "no labels"
+            warnings.warn(
+                f"The detector {detector.name} needs at least two classes but got {came}: {UNLABELLED} takes its place. Give "
+                f"the classes, fit(X, y), or choose detector={UNLABELLED!r}.",
+                UserWarning,
+                stacklevel=3,
+            )
+            text, detector = UNLABELLED, make_detector(UNLABELLED, anything)
+        if isinstance(detector, KNN) and ":k=" not in text:
+            detector = detector.with_hyperparameters(k=min(NEIGHBOUR, max(1, count // 10)))
+        return detector
+
+    def _make_network(self, detector: Detector, rows: Tensor, labels: Tensor, seed: int) -> Classifier:
+        """Train the head that the detector and ``predict_class`` read."""
+        largest = float(rows.abs().max()) or 1.0
+        backbone = FeatureInput(largest * float((rows / largest).square().mean().sqrt()) or 1.0)
+        if len(self.classes_) < 2:
+            head: Head = NoClassesHead(rows.shape[1])
+        else:
+            kind = "linear" if _reads_linear_logits(detector) else "cosine"
+            epochs = max(1, round(ROWS_SEEN / len(rows))) if len(rows) > LARGE else None
+            features = backbone(rows).float()
+            head = train_head(features, labels, head=kind, num_classes=len(self.classes_), seed=seed, epochs=epochs)
+        dtype = torch.float32 if isinstance(detector, KNN) else torch.float64  # a bank is large; sums want precision
+        return Classifier(backbone, head).to(dtype).eval()
+
+    def _rows(self, X: ArrayLike) -> Tensor:  # noqa: N803 - scikit-learn's
+        check_is_fitted(self)
+        return torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", reset=False))
+
+    def _scored(self, rows: Tensor) -> ScoredBatches:
+        return score_batches(self.network_, rows.split(BATCH), self.detector_)
+
+
+def _needs_classes(detector: Detector) -> bool:
+    """Return whether scores mean nothing without classes: it reads more than features, or compares classes with all rows."""
+    return set(detector.uses) != {"features"} or hasattr(detector, "head") or getattr(detector, "relative", False)
+
+
+def _reads_linear_logits(detector: Detector) -> bool:
+    """Return whether a detector reads logits that are best linear in the features: no cosine, no scale."""
+    cosine = {"cosine", "scale"} & set(detector.uses)
+    return not cosine and ("logits" in detector.uses or hasattr(detector, "head"))

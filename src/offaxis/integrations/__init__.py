@@ -1,0 +1,146 @@
+"""Calibration inside the training loops of others: what the callbacks for Lightning and for Hugging Face's Trainer share."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from offaxis.calibration.calibrate import score_batches
+from offaxis.data.sources import as_batches, is_loader
+from offaxis.deploy.model import Model
+from offaxis.deploy.preprocessing import Preprocessing
+from offaxis.detectors import Detector
+from offaxis.detectors.registry import default_detector, make_detector
+from offaxis.errors import ArgumentError, DataError
+from offaxis.metrics import auroc
+from offaxis.networks.ensemble import AnyNetwork
+
+
+class LoopCalibration:
+    """AUROC on given OOD images after each epoch, and a calibrated Model at the end of training.
+
+    Args:
+        calibration: a DataLoader of normalised ID images that are not trained on, with labels or without.
+        preprocessing: size, mean and standard deviation of the loader's images, so that the Model can take files:
+            ``Preprocessing((3, 224, 224), Normalise(mean, std))``.
+        ood: name -> DataLoader of normalised OOD images, whose AUROC is logged as ``ood_auroc/NAME`` after each epoch.
+        detector: a name such as ``"two-cosines"`` or a Detector; None is the network's default, such as the cosine.
+        fit: the DataLoader that a detector is fitted on, where it must be; None is the training loader of the loop.
+        alpha: the share of new ID images that may be flagged.
+        per_class: whether verdicts are to hold for each predicted class.
+        classes: the names of the classes; numbers where there are none.
+        path: where the Model is saved at the end, usually ``x.oax``; None keeps it in ``model`` alone.
+
+    Attributes:
+        model: the calibrated Model, once training has ended.
+        history: for each epoch, the AUROCs by ``ood_auroc/NAME``, in [0, 1].
+    """
+
+    def __init__(
+        self,
+        calibration: Any,
+        *,
+        preprocessing: Preprocessing,
+        ood: Mapping[str, Any] | None = None,
+        detector: Detector | str | None = None,
+        fit: Any = None,
+        alpha: float = 0.05,
+        per_class: bool = False,
+        classes: Sequence[str] = (),
+        path: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(preprocessing, Preprocessing):
+            raise ArgumentError(
+                f"Expected `preprocessing`, size, mean and std of the loader's images, but got a "
+                f"{type(preprocessing).__name__}: offaxis.deploy.Preprocessing((3, 224, 224), Normalise(mean, std))."
+            )
+        loaders = {"calibration": calibration, **(ood or {}), **({} if fit is None else {"fit": fit})}
+        for name, loader in loaders.items():
+            if not is_loader(loader):
+                raise DataError(
+                    f"Expected a DataLoader of normalised images for {name} but got a {type(loader).__name__}: "
+                    "torch.utils.data.DataLoader(dataset, batch_size=64)."
+                )
+        self.calibration, self.preprocessing, self.ood, self.fit_on = calibration, preprocessing, dict(ood or {}), fit
+        self.detector = detector
+        self.alpha, self.per_class, self.classes, self.path = alpha, per_class, tuple(classes), path
+        self.model: Model | None = None
+        self.history: list[dict[str, float]] = []
+
+    def evaluate(self, module: nn.Module, training: Any = None) -> dict[str, float]:
+        """Compute the AUROC on each OOD loader against the calibration images, and add them to ``history``.
+
+        Args:
+            module: the module that is trained, with a Classifier of ``offaxis.attach`` in it.
+            training: the training loader, for a detector that must be fitted.
+
+        Returns:
+            By ``ood_auroc/NAME``, each in [0, 1]; empty without OOD loaders.
+        """
+        if not self.ood:
+            return {}
+        network = find_network(module)
+        detector = self._fitted(network, training)
+        id_scores = score_batches(network, as_batches(self.calibration, None, 0), detector).scores
+        values = {
+            f"ood_auroc/{name}": auroc(id_scores, score_batches(network, as_batches(loader, None, 0), detector).scores)
+            for name, loader in self.ood.items()
+        }
+        self.history.append(values)
+        return values
+
+    def calibrate(self, module: nn.Module, training: Any = None) -> Model:
+        """Fit the detector where it must be, calibrate, and save where a path was given; call it again for other weights.
+
+        Args:
+            module: the trained module, with a Classifier of ``offaxis.attach`` in it.
+            training: the training loader, for a detector that must be fitted.
+
+        Raises:
+            TooFewImagesError: fewer than ceil(1 / alpha) - 1 calibration images.
+        """
+        network = find_network(module)
+        self.model = Model.calibrated(
+            network,
+            self.calibration,
+            detector=self._fitted(network, training),
+            alpha=self.alpha,
+            per_class=self.per_class,
+            preprocessing=self.preprocessing,
+            classes=self.classes,
+        )
+        if self.path is not None:
+            self.model.save(self.path)
+        return self.model
+
+    def _fitted(self, network: AnyNetwork, training: Any) -> Detector:
+        std = self.preprocessing.normalise.std
+        detector = self.detector
+        if not isinstance(detector, Detector):
+            detector = default_detector(network, std) if detector is None else make_detector(detector, network, std)
+        if detector.needs_fit:
+            loader = training if self.fit_on is None else self.fit_on
+            if loader is None:
+                raise ArgumentError(
+                    f"Expected the loader that {detector.name} is fitted on, for there is no training loader here: give "
+                    "fit=DataLoader(...)."
+                )
+            detector.fit(network, loader)
+        return detector
+
+
+def find_network(module: nn.Module) -> AnyNetwork:
+    """Return the network of offaxis in a module: the module itself, or the outermost Classifier, Paired or Ensemble in it.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    for part in module.modules():
+        if isinstance(part, AnyNetwork):
+            return part
+    raise ArgumentError(
+        f"Expected a module with a Classifier in it but {type(module).__name__} has none: make one with offaxis.attach(model, "
+        "head='cosine'), or head='keep' for its own output layer, and keep it in an attribute."
+    )

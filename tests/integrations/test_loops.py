@@ -1,0 +1,146 @@
+"""The examples of own loops and tools run for real, and what they save is loaded and served in other processes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import offaxis
+from offaxis.data import Normalise
+from offaxis.deploy import Preprocessing
+from offaxis.errors import ArgumentError, DataError
+from offaxis.integrations import LoopCalibration, find_network
+from tests.models import write_images
+from tests.server.serving import free_port
+from tests.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+PREPROCESSING = Preprocessing((1, 8, 8), Normalise((0.0,), (1.0,)))
+RUN = """
+import runpy, sys
+from tests.conftest import declare_torchvision_operators
+declare_torchvision_operators()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__") if sys.argv[0].endswith(".py") else runpy.run_module("offaxis")
+"""
+
+
+def command(*words: str) -> list[str]:
+    """A program in another process, in which torchvision can be imported."""
+    return [sys.executable, "-c", RUN, *words]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+
+
+def run(*words: str, folder: Path) -> str:
+    done = subprocess.run(
+        command(*words), capture_output=True, text=True, timeout=280, check=False, cwd=folder, env=environment()
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def serve_and_ask(folder: Path, bundle: str, *options: str) -> None:
+    """Serve a bundle in another process and send it one image."""
+    (image,) = write_images(folder / "images", offaxis.load_images("digits", "test"), 1)
+    port = free_port()
+    process = subprocess.Popen(
+        command("offaxis", "serve", bundle, "--port", str(port), *options), cwd=folder, env=environment()
+    )
+    try:
+
+        def up() -> bool:
+            assert process.poll() is None
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        assert eventually(up, seconds=120)
+        answer = httpx.post(
+            f"http://127.0.0.1:{port}/v1/predict", content=image.read_bytes(), headers={"content-type": "image/png"}
+        )
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["predictions"][0]["verdict"] in {verdict.value for verdict in offaxis.Verdict}
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.mark.thirdparty
+def test_a_plain_loop_with_adamw(tmp_path: Path) -> None:
+    example = str(ROOT / "examples" / "own_loop.py")
+    shares = dict(re.findall(r"(\w+): ([\d.]+)% out", run(example, folder=tmp_path)))
+    assert float(shares["digits"]) < 12
+    serve_and_ask(tmp_path, "digits.oax", "--network", f"{example}:make_classifier")
+
+
+@pytest.mark.thirdparty
+@pytest.mark.parametrize(
+    ("example", "bundle"), [("lightning_module.py", "lightning.oax"), ("hugging_face_trainer.py", "trainer.oax")]
+)
+def test_a_callback_logs_calibrates_and_saves(tmp_path: Path, example: str, bundle: str) -> None:
+    printed = run(str(ROOT / "examples" / example), folder=tmp_path)
+    assert len(re.findall(r"^epoch \d: ood_auroc/letters 0\.\d{3}$", printed, re.MULTILINE)) == 3
+    assert re.search(r"flagged above a score of -0\.\d+", printed)
+    serve_and_ask(tmp_path, bundle)
+
+
+@pytest.mark.thirdparty
+def test_texts_are_scored(tmp_path: Path) -> None:
+    printed = run(str(ROOT / "examples" / "text_intents.py"), folder=tmp_path)
+    areas = dict(re.findall(r"^([\w ]+): .* AUROC ([\d.]+)%", printed, re.MULTILINE))
+    assert float(areas["other topics"]) > 65
+    assert float(areas["German"]) > 80
+    assert "coding" in offaxis.load(tmp_path / "intents.oax").classes
+
+
+# what the callbacks share ---------------------------------------------------------------------------------------------
+
+
+def loader(count: int = 64, shift: float = 0.0) -> DataLoader[tuple[torch.Tensor, ...]]:
+    torch.manual_seed(count)
+    return DataLoader(TensorDataset(torch.randn(count, 1, 8, 8) + shift, torch.arange(count) % 3), batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.ModuleDict(
+        {"net": offaxis.attach(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)))}
+    )
+
+
+def test_auroc_by_epoch_and_a_calibrated_model(module: nn.Module, tmp_path: Path) -> None:
+    ready = LoopCalibration(
+        loader(), preprocessing=PREPROCESSING, ood={"far": loader(32, 9.0)}, detector="knn:k=2", path=tmp_path / "x.oax"
+    )
+    module.train()
+    values = ready.evaluate(module, loader(96))
+    assert module.training
+    assert values == ready.history[0]
+    assert 0 <= values["ood_auroc/far"] <= 1
+    model = ready.calibrate(module, loader(96))
+    assert ready.model is model
+    assert model.detector.name == "knn"
+    assert offaxis.load(tmp_path / "x.oax", network=find_network(module)).calibration.alpha == 0.05
+    with pytest.raises(ArgumentError, match=r"give fit=DataLoader"):
+        ready.calibrate(module)
+
+
+def test_wrong_use_names_the_remedy(module: nn.Module) -> None:
+    with pytest.raises(ArgumentError, match=r"offaxis\.attach"):
+        find_network(nn.Linear(2, 2))
+    with pytest.raises(DataError, match="Expected a DataLoader of normalised images for far"):
+        LoopCalibration(loader(), preprocessing=PREPROCESSING, ood={"far": TensorDataset(torch.zeros(2, 1, 8, 8))})
+    with pytest.raises(ArgumentError, match="Expected `preprocessing`"):
+        LoopCalibration(loader(), preprocessing=None)  # type: ignore[arg-type]

@@ -1,0 +1,373 @@
+"""EmbeddingDetector: scikit-learn's contract, calibration, classes, no labels, files, the shell and the service."""
+
+import json
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from typer.testing import CliRunner
+
+import offaxis
+from offaxis import EmbeddingDetector, Model
+from offaxis.cli import app
+from offaxis.deploy.onnx import export_onnx
+from offaxis.errors import (
+    ArgumentError,
+    BundleError,
+    CalibrationError,
+    DataError,
+    ExportError,
+    OverlapError,
+    TooFewImagesError,
+)
+from tests.server.serving import running
+
+Array = NDArray[Any]
+run = CliRunner().invoke
+WIDTH, CLASSES = 16, 4
+
+
+def draw(count: int, seed: int, ood: bool = False) -> tuple[Array, Array]:
+    """Rows around the axes of some classes, or (OOD) around axes of others, with labels."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, CLASSES, count)
+    rows = generator.normal(0, 0.5, (count, WIDTH))
+    rows[np.arange(count), labels + (CLASSES if ood else 0)] += 4
+    return rows, labels
+
+
+@pytest.fixture(scope="module")
+def fitted() -> EmbeddingDetector:
+    return EmbeddingDetector(random_state=0).fit(*draw(400, 0)).calibrate(draw(200, 1)[0])
+
+
+@pytest.fixture(scope="module")
+def bundle(fitted: EmbeddingDetector, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("bundle") / "rows.oax"
+    fitted.save(path)
+    return path
+
+
+# scikit-learn ---------------------------------------------------------------------------------------------------------
+
+
+@parametrize_with_checks([EmbeddingDetector()])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # without labels the estimator says what it does instead
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_every_check_of_scikit_learn_passes(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_larger_scores_mean_known_rows(fitted: EmbeddingDetector) -> None:
+    known, unknown = draw(300, 2)[0], draw(300, 3, ood=True)[0]
+    assert fitted.score_samples(known).min() > fitted.score_samples(unknown).max()
+    assert offaxis.metrics.auroc(-fitted.score_samples(known), -fitted.score_samples(unknown)) == 1.0
+    np.testing.assert_array_equal(fitted.predict(unknown), -1)
+    assert (fitted.predict(known) == 1).mean() > 0.88
+
+
+def test_decision_p_value_and_prediction_agree(fitted: EmbeddingDetector) -> None:
+    rows = np.concatenate([draw(300, 4)[0], draw(50, 5, ood=True)[0]])
+    decision = fitted.decision_function(rows)
+    np.testing.assert_array_equal(fitted.predict(rows), np.where(decision >= 0, 1, -1))
+    np.testing.assert_array_equal(fitted.p_value(rows) <= fitted.alpha, decision < 0)
+    np.testing.assert_allclose(decision, fitted.score_samples(rows) - fitted.offset_)
+
+
+def test_at_most_alpha_of_new_rows_are_called_unknown() -> None:
+    rates = []
+    for seed in range(40):
+        estimator = EmbeddingDetector("knn", alpha=0.2).fit(draw(60, 3 * seed)[0])
+        estimator.calibrate(draw(40, 3 * seed + 1)[0])
+        rates.append((estimator.predict(draw(200, 3 * seed + 2)[0]) == -1).mean())
+    assert np.mean(rates) < 0.2 + 3 * np.std(rates) / np.sqrt(len(rates))
+
+
+def test_fit_alone_sets_an_offset_without_a_promise() -> None:
+    rows, labels = draw(200, 0)
+    estimator = EmbeddingDetector(alpha=0.1, random_state=0).fit(rows, labels)
+    assert (estimator.predict(rows) == -1).mean() == pytest.approx(0.1, abs=0.01)
+    for call in (estimator.p_value, lambda _: estimator.save("x.oax")):
+        with pytest.raises(CalibrationError, match="call calibrate"):
+            call(rows)
+
+
+def test_the_same_seed_gives_the_same_scores() -> None:
+    rows, labels = draw(100, 0)
+    first, second, other = (EmbeddingDetector(random_state=s).fit(rows, labels).score_samples(rows) for s in (1, 1, 2))
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c", "d"], [7, 3, 9, -1]])
+def test_classes_are_those_of_the_labels(names: list[Any], tmp_path: Path) -> None:
+    rows, labels = draw(300, 0)
+    estimator = EmbeddingDetector(random_state=0).fit(rows, np.array(names)[labels]).calibrate(draw(99, 1)[0])
+    new, expected = draw(100, 2)
+    assert (estimator.predict_class(new) == np.array(names)[expected]).mean() > 0.98
+    estimator.save(tmp_path / "x.oax")
+    again = EmbeddingDetector.load(tmp_path / "x.oax")
+    np.testing.assert_array_equal(again.predict_class(new), estimator.predict_class(new))
+    assert again.classes_.dtype == estimator.classes_.dtype
+
+
+def test_it_works_in_a_pipeline_and_with_tensors() -> None:
+    rows, labels = draw(200, 0)
+    pipeline = make_pipeline(StandardScaler(), EmbeddingDetector(random_state=0)).fit(rows * 1e6, labels)
+    assert pipeline.predict(rows * 1e6).shape == (200,)
+    tensors = EmbeddingDetector(random_state=0).fit(torch.from_numpy(rows).float(), torch.from_numpy(labels))
+    assert tensors.score_samples(torch.from_numpy(rows).float()).dtype == np.float64
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e6, 1e200])
+def test_units_do_not_matter(factor: float, fitted: EmbeddingDetector) -> None:
+    rows, labels = draw(400, 0)
+    scaled = EmbeddingDetector(random_state=0).fit(rows * factor, labels)
+    new = draw(50, 3)[0]
+    np.testing.assert_allclose(scaled.score_samples(new * factor), fitted.score_samples(new), atol=0.02)
+
+
+# detectors ------------------------------------------------------------------------------------------------------------
+
+SUPPORTED = [
+    "cosine",
+    "two-cosines",
+    "mean-cosine",
+    "knn",
+    "knn:k=3",
+    "energy",
+    "vim",
+    "fdbd",
+    "relative-mahalanobis",
+    "mahalanobis++",
+]
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_detectors_of_features_logits_and_cosines_work(name: str, tmp_path: Path) -> None:
+    estimator = EmbeddingDetector(name, random_state=0).fit(*draw(200, 0)).calibrate(draw(99, 1)[0])
+    known, unknown = draw(100, 2)[0], draw(100, 3, ood=True)[0]
+    assert offaxis.metrics.auroc(-estimator.score_samples(known), -estimator.score_samples(unknown)) > 0.7
+    assert estimator.detector_.name == name.partition(":")[0]
+    estimator.save(tmp_path / "x.oax")
+    again = EmbeddingDetector.load(tmp_path / "x.oax")
+    np.testing.assert_array_equal(again.score_samples(known), estimator.score_samples(known))
+
+
+@pytest.mark.parametrize(("name", "reads"), [("odin", "images"), ("leave-out", "images")])
+def test_what_rows_do_not_have_is_refused(name: str, reads: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} reads {reads}, which feature vectors do not have"):
+        EmbeddingDetector(name).fit(*draw(50, 0))
+
+
+def test_an_unknown_detector_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="Expected a detector out of"):
+        EmbeddingDetector("nothing").fit(*draw(50, 0))
+
+
+# without labels -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", [None, np.zeros(400)])
+def test_without_classes_it_says_what_it_does_instead(labels: Array | None, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"two-cosines needs at least two classes but got .*: knn takes its place"):
+        estimator = EmbeddingDetector(random_state=0).fit(draw(400, 0)[0], labels)
+    assert estimator.detector_.name == "knn"
+    estimator.calibrate(draw(200, 1)[0])
+    unknown = draw(100, 3, ood=True)[0]
+    assert (estimator.predict(unknown) == -1).all()
+    with pytest.raises(ArgumentError, match=r"fit\(X, y\)"):
+        estimator.predict_class(unknown)
+    estimator.save(tmp_path / "x.oax")
+    again = EmbeddingDetector.load(tmp_path / "x.oax")
+    np.testing.assert_array_equal(again.p_value(unknown), estimator.p_value(unknown))
+    assert len(again.classes_) == len(estimator.classes_) or labels is not None
+    prediction = offaxis.load(tmp_path / "x.oax").predict(unknown)[0]
+    assert prediction.verdict == "out-of-distribution"
+
+
+@pytest.mark.parametrize("name", ["knn", "mahalanobis++", "mean-cosine"])
+def test_detectors_that_need_no_labels_are_kept(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert EmbeddingDetector(name).fit(draw(100, 0)[0]).detector_.name == name
+
+
+# wrong use ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_unfitted_estimator_is_refused() -> None:
+    for name in ("calibrate", "p_value", "score_samples", "predict", "predict_class"):
+        with pytest.raises(NotFittedError, match="Call 'fit'"):
+            getattr(EmbeddingDetector(), name)(draw(10, 0)[0])
+    with pytest.raises(NotFittedError, match="Call 'fit'"):
+        EmbeddingDetector().save("x.oax")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rows_that_are_not_finite_are_refused(fitted: EmbeddingDetector, bad: float) -> None:
+    rows, labels = draw(50, 0)
+    rows[3, 4] = bad
+    for call in (
+        lambda: EmbeddingDetector().fit(rows, labels),
+        lambda: fitted.predict(rows),
+        lambda: fitted.calibrate(rows),
+    ):
+        with pytest.raises(ValueError, match="NaN|infinity"):
+            call()
+    with pytest.raises(DataError, match="leave such rows out"):
+        fitted.to_model().predict(rows)
+
+
+def test_another_number_of_features_is_refused(fitted: EmbeddingDetector) -> None:
+    rows = draw(50, 0)[0][:, :-1]
+    with pytest.raises(ValueError, match="15 features.*16 features"):
+        fitted.p_value(rows)
+    with pytest.raises(DataError, match="Expected rows of 16 numbers.*has 15"):
+        fitted.to_model().predict(rows)
+
+
+def test_training_rows_are_refused_for_calibration(fitted: EmbeddingDetector, bundle: Path) -> None:
+    rows = draw(400, 0)[0]
+    with pytest.raises(OverlapError, match="400 of the 400 calibration rows were used before.*calibrate on other rows"):
+        fitted.calibrate(rows)
+    mixed = np.concatenate([rows[:20], draw(180, 1)[0]])
+    with pytest.raises(OverlapError, match="20 of the 200"):
+        fitted.calibrate(mixed)
+    for model in (fitted.to_model(), offaxis.load(bundle)):
+        with pytest.raises(OverlapError, match="20 of the 200"):
+            model.recalibrated(mixed)
+
+
+def test_copies_that_are_in_the_data_itself_are_allowed() -> None:
+    generator = np.random.default_rng(0)
+    phrases = draw(60, 0)[0]
+    train, held_out = (phrases[generator.integers(0, 60, count)] for count in (300, 200))
+    with pytest.warns(UserWarning, match="knn takes its place"):
+        estimator = EmbeddingDetector().fit(train)
+    assert estimator.calibrate(held_out).calibration_ is not None
+
+
+def test_too_few_rows_and_bad_labels_are_refused(fitted: EmbeddingDetector) -> None:
+    with pytest.raises(TooFewImagesError, match="at least 19"):
+        fitted.calibrate(draw(18, 1)[0])
+    with pytest.raises(ValueError, match="for each of 50 rows of X but got 49"):
+        EmbeddingDetector().fit(draw(50, 0)[0], np.zeros(49, int))
+    with pytest.raises(ValueError, match="Unknown label type"):
+        EmbeddingDetector().fit(draw(50, 0)[0], np.linspace(0, 1, 50))
+    with pytest.raises(ArgumentError, match="alpha"):
+        EmbeddingDetector(alpha=2.0).fit(*draw(50, 0))
+
+
+# files ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_and_a_pickle_give_the_same_scores(fitted: EmbeddingDetector, bundle: Path) -> None:
+    rows = draw(100, 6)[0]
+    for again in (EmbeddingDetector.load(bundle), pickle.loads(pickle.dumps(fitted))):  # noqa: S301
+        np.testing.assert_array_equal(again.p_value(rows), fitted.p_value(rows))
+        np.testing.assert_array_equal(again.score_samples(rows), fitted.score_samples(rows))
+        np.testing.assert_array_equal(again.predict_class(rows), fitted.predict_class(rows))
+        assert again.offset_ == fitted.offset_
+    assert b"pickle" not in bundle.read_bytes()
+
+
+def test_the_model_of_a_bundle_gives_the_same_verdicts(fitted: EmbeddingDetector, bundle: Path) -> None:
+    rows = np.concatenate([draw(100, 6)[0], draw(5, 7, ood=True)[0]])
+    predictions = offaxis.load(bundle).predict(rows)
+    assert [p.p_value for p in predictions] == fitted.p_value(rows).tolist()
+    assert [p.verdict == "in-distribution" for p in predictions] == (fitted.predict(rows) == 1).tolist()
+    assert len(offaxis.load(bundle).predict(rows[0])) == 1
+
+
+def test_a_bundle_of_images_is_no_estimator_and_rows_are_no_onnx(model: Model, bundle: Path, tmp_path: Path) -> None:
+    model.save(tmp_path / "images.oax")
+    with pytest.raises(BundleError, match="holds a model of images"):
+        EmbeddingDetector.load(tmp_path / "images.oax")
+    with pytest.raises(ExportError, match="this one scores feature vectors"):
+        export_onnx(offaxis.load(bundle), tmp_path / "x.onnx")
+
+
+# the shell and the service --------------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_file_are_scored_and_calibrated_in_the_shell(
+    fitted: EmbeddingDetector, bundle: Path, tmp_path: Path
+) -> None:
+    rows = np.concatenate([draw(150, 6)[0], draw(5, 7, ood=True)[0]]).astype(np.float32)
+    rows[2, 0] = np.nan
+    np.save(tmp_path / "rows.npy", rows)
+    done = run(app, ["score", str(bundle), str(tmp_path / "rows.npy"), "--out", str(tmp_path / "out.jsonl"), "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert "154 feature vectors scored" in done.output
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["path"].rpartition("::")[2] for line in lines] == [str(n) for n in range(155)]
+    assert "NaN or infinity" in lines[2].pop("error")
+    expected = fitted.p_value(np.delete(rows, 2, 0))
+    assert [line["p_value"] for n, line in enumerate(lines) if n != 2] == expected.tolist()
+    assert not list(tmp_path.glob("*.png"))
+
+    np.save(tmp_path / "held_out.npy", draw(99, 8)[0])
+    again = tmp_path / "again.oax"
+    words = ["calibrate", str(bundle), str(tmp_path / "held_out.npy"), "--alpha", "0.01", "--out", str(again)]
+    done = run(app, words)
+    assert done.exit_code == 0, done.output
+    assert EmbeddingDetector.load(again).alpha == 0.01
+    np.save(tmp_path / "used.npy", draw(400, 0)[0])
+    done = run(app, ["calibrate", str(bundle), str(tmp_path / "used.npy")])
+    assert isinstance(done.exception, OverlapError)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"not an array", "this is no array of numbers"),
+        (np.zeros(16), r"expected an array (N, d)"),
+        (np.zeros((3, 5)), "Expected rows of 16 numbers"),
+        (np.array([["a"] * 16] * 2), "Expected rows of 16 numbers"),
+    ],
+)
+def test_files_that_hold_no_rows_are_named_with_the_reason(
+    bundle: Path, tmp_path: Path, content: Any, reason: str
+) -> None:
+    file = tmp_path / "rows.npy"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        np.save(file, content)
+    done = run(app, ["score", str(bundle), str(file), "--format", "jsonl"])
+    assert done.exit_code == 0, done.output
+    assert reason in done.output
+
+
+def test_the_service_takes_vectors_as_json(fitted: EmbeddingDetector, bundle: Path) -> None:
+    rows = np.concatenate([draw(3, 6)[0], draw(2, 7, ood=True)[0]])
+    bad: list[Any] = [[0.0] * 5, "text", [*rows[0].tolist()[:-1], None]]
+    with running(offaxis.load(bundle)) as (address, _):
+        answer = httpx.post(f"{address}/v1/predict", json={"features": [*rows.tolist(), *bad]})
+        assert answer.status_code == 200, answer.text
+        records = answer.json()["predictions"]
+        assert [r["p_value"] for r in records[:5]] == fitted.p_value(rows).tolist()
+        assert [r["verdict"] for r in records[3:5]] == ["out-of-distribution"] * 2
+        assert all("Expected" in record["error"] for record in records[5:])
+        single = httpx.post(f"{address}/v1/predict", json={"features": rows[0].tolist()}).json()["predictions"]
+        assert single[0]["p_value"] == records[0]["p_value"]
+        assert httpx.get(f"{address}/v1/model").json()["preprocessing"] == {"features": 16}
+        refused = {
+            415: httpx.post(f"{address}/v1/predict", content=b"\x89PNG", headers={"content-type": "image/png"}),
+            400: httpx.post(f"{address}/v1/predict", json={"rows": []}),
+            413: httpx.post(f"{address}/v1/predict", json={"features": rows.tolist() * 20}),
+        }
+        for status, reply in refused.items():
+            assert reply.status_code == status
+            assert "feature" in reply.json()["error"]
