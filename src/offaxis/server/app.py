@@ -33,7 +33,7 @@ HEALTH = frozenset({"/healthz", "/readyz"})
 OPEN = frozenset({*PAGE, *HEALTH})
 ROUTES = frozenset({*OPEN, PREDICT, "/v1/model", "/v1/drift", "/v1/drift/reset", "/metrics"})
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 EVERY_RESPONSE = (
@@ -96,7 +96,10 @@ async def answer_predict(service: Service, request: Request) -> Response:
             images = await asyncio.to_thread(vector_rows, body, request.headers, service.limits)
         else:
             images = await request_images(body, request.headers, service.limits)
-        records = await service.predict(images, request.query_params.get("explain") in ("1", "true"))
+        asked = request.query_params
+        records = await service.predict(
+            images, explained=asked.get("explain") == "1", watched=asked.get("watch") != "0"
+        )
     any_prediction = any("error" not in record for record in records)
     return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
 
@@ -107,7 +110,8 @@ def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> Non
         """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each.
 
         A model of feature vectors takes JSON instead: `{"features": [[0.1, ...], ...]}`. With `?explain=1` each record has an
-        `explanation`: the cosine as a map over the image, and kept examples.
+        `explanation`: the cosine as a map over the image, and kept examples; with `?watch=0` the drift monitor and the metrics
+        do not count it.
         """
         return await answer_predict(service, request)
 

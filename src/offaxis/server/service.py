@@ -204,12 +204,15 @@ class Service:
             return False
         return True
 
-    async def predict(self, images: Sequence[tuple[str, bytes]], explained: bool = False) -> list[dict[str, Any]]:
+    async def predict(
+        self, images: Sequence[tuple[str, bytes]], *, explained: bool = False, watched: bool = True
+    ) -> list[dict[str, Any]]:
         """Return a record for each (name, bytes) of a request: the prediction for the image, or the error.
 
         Args:
             images: names and files.
             explained: whether records get an ``explanation``, see :mod:`offaxis.deploy.explain`.
+            watched: whether the drift monitor and the metrics count these images.
 
         Raises:
             Refusal: the queue is full or the prediction takes too long (503 in both cases: it asks to try again).
@@ -224,17 +227,19 @@ class Service:
                     explanations = await served.batcher.run(explain, served.model, torch.from_numpy(np.stack(good)))
         except TimeoutError:
             raise overloaded(self.limits.retry_after) from None
-        online = iter(served.watch([each for each in predicted if not isinstance(each, str)]))
+        whole = [each for each in predicted if not isinstance(each, str)]
+        online = iter(served.watch(whole) if watched else [None] * len(whole))
         predictions, reasons = iter(predicted), iter(explanations)
         records: list[dict[str, Any]] = []
         for (name, _), pixels in zip(images, decoded, strict=True):
             prediction = pixels if isinstance(pixels, str) else next(predictions)
             explanation = next(reasons) if explanations and not isinstance(pixels, str) else None
             if isinstance(prediction, str):
-                self.metrics.bad.inc()
+                self.metrics.bad.inc(watched)
                 records.append({"name": name, "error": prediction})
                 continue
-            self.metrics.count(prediction)
+            if watched:
+                self.metrics.count(prediction)
             record = {"name": name, **prediction.to_json(), "online_p_value": next(online)}
             records.append(record if explanation is None else {**record, "explanation": explanation.to_json()})
         if served is self.served:
