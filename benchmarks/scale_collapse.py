@@ -2,6 +2,7 @@
 
     python -m benchmarks.scale_collapse                     # 200 trainings with the default recipe's clipping
     python -m benchmarks.scale_collapse --compare           # without clipping, and with others, beside it
+    python -m benchmarks.scale_collapse --start paper       # with the scale started as the paper's authors did
 
 A training counts as collapsed when its mean training loss over the second half is above 0.9 ln C, or when training
 itself stopped because of it. Batch sizes 64 and 32, learning rates from 0.03 to 0.3, every training with its own seed.
@@ -13,12 +14,15 @@ import math
 import statistics
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from offaxis.data.embedded import small_digits
 from offaxis.errors import NotFiniteError, ScaleCollapseError
+from offaxis.heads import CosineHead
+from offaxis.heads.scale import Start
 from offaxis.networks import wide_resnet
 from offaxis.training import Recipe, train
 
@@ -34,7 +38,7 @@ CURES: dict[str, dict[str, float | None]] = {
 }
 
 
-def second_half_loss(recipe: Recipe, seed: int) -> tuple[float, float, bool]:
+def second_half_loss(recipe: Recipe, seed: int, start: Start) -> tuple[float, float, bool]:
     """Mean loss of the second half, last loss, and whether training stopped itself."""
     torch.manual_seed(seed)
     losses: list[float] = []
@@ -44,7 +48,7 @@ def second_half_loss(recipe: Recipe, seed: int) -> tuple[float, float, bool]:
         losses.append(value.item())
         return value
 
-    network = wide_resnet(depth=10, width=1, in_channels=1)
+    network = wide_resnet(depth=10, width=1, in_channels=1, head=partial(CosineHead, start=start))
     try:
         train(network, small_digits("train"), recipe, seed=seed, loss=loss, quiet=True)
     except (ScaleCollapseError, NotFiniteError):
@@ -59,6 +63,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--compare", action="store_true", help="all cures, not only the default")
     parser.add_argument("--cure", action="append", choices=CURES, help="these cures; may be given several times")
+    parser.add_argument("--start", choices=("sizes", "paper"), default="sizes", help="where the scale starts")
     parser.add_argument("--json", type=Path, help="write the counts here")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -73,13 +78,14 @@ def main() -> None:
             rate = RATES[seed % len(RATES)]
             batch = BATCHES[seed // len(RATES) % len(BATCHES)]
             recipe = Recipe(options.epochs, batch, learning_rate=rate, crop=0, flip=False, **cure)  # type: ignore[arg-type]
-            half, final, itself = second_half_loss(recipe, seed)
+            half, final, itself = second_half_loss(recipe, seed, options.start)
             collapsed += half > 0.9 * chance
             stopped += itself
             finals.append(final)
         finals.sort()
         row = {
             "cure": name,
+            "start": options.start,
             "trainings": options.trainings,
             "collapsed": collapsed,
             "stopped": stopped,

@@ -89,6 +89,22 @@ def test_inspect_finds_duplicates_in_a_users_own_folders(tmp_path: Path, save: S
     assert any("left out" in line and "notes.txt" in line for line in lines)
 
 
+def test_inspect_takes_mixed_sizes_and_compares_train_with_test(tmp_path: Path, save: Save) -> None:
+    chance = np.random.default_rng(0)
+    for split, count in (("train", 6), ("test", 3)):
+        for number in range(count):
+            pixels = chance.integers(0, 256, (3, 4, 4), np.uint8).repeat(30 + number, 1).repeat(40, 2)
+            save(tmp_path / "own" / split / "ab"[number % 2] / f"{number}.png", pixels)
+    copied = tmp_path / "own" / "test" / "a" / "copy.png"
+    copied.write_bytes((tmp_path / "own" / "train" / "b" / "1.png").read_bytes())
+    shown = run("inspect", str(tmp_path / "own"), "--sheet", str(tmp_path / "s.png"), width=300).output
+    assert "160x120 / 160x124 / 160x128 (smallest" in shown
+    assert shown.count(f"1 also in {tmp_path / 'own'} train") == 2
+    assert str(copied) in shown
+    assert (tmp_path / "s-pairs.png").exists()
+    assert (tmp_path / "s.png").exists()
+
+
 def test_inspect_refuses_a_size_without_pixels(framed: Path) -> None:
     shown = run("inspect", str(framed), "--size", "0")
     assert shown.exit_code == 2

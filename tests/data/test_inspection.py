@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from offaxis.data import TensorSet, image_hashes, load_images
-from offaxis.data.inspection import border_widths, contact_sheet, inspect, write_contact_sheet
+from offaxis.data.inspection import border_widths, contact_sheet, inspect, pair_sheet, write_contact_sheet
 from offaxis.errors import ArgumentError
 from tests.data.support import Save
 
@@ -103,3 +103,26 @@ def test_a_contact_sheet_shows_evenly_spaced_images(tmp_path: Path) -> None:
         assert written.size[0] > 4 * 64
     with pytest.raises(ArgumentError, match="positive"):
         contact_sheet(TensorSet("x", shades), count=0)
+
+
+def _smooth(count: int, seed: int) -> torch.Tensor:
+    """Photographs of a kind: smooth random pictures of 80x80."""
+    coarse = torch.rand(count, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.interpolate(coarse, (80, 80), mode="bicubic").clamp(0, 1).mul(255).to(torch.uint8)
+
+
+def test_near_duplicates_of_photographs_are_found_and_others_not() -> None:
+    train, test = _smooth(30, 0), _smooth(20, 1)
+    test[3] = train[7].float().mul(0.8).add(20).to(torch.uint8)  # the same photograph, paler
+    test[9] = torch.nn.functional.interpolate(train[8:9, :, ::2, ::2].float(), (80, 80), mode="bilinear")[0]
+    train[5] = train[4].clone()
+    images, other = TensorSet("test", test), TensorSet("train", train)
+    found = inspect(images, {"train": other})
+    assert {(pair.first, pair.second) for pair in found.near["train"]} == {(3, 7), (9, 8)}
+    assert found.near[""] == ()
+    assert found.shared == {"train": 0}
+    assert [(pair.first, pair.second) for pair in inspect(other).near[""]] == [(5, 4)]
+    sheet = pair_sheet(images, other, found.near["train"])
+    assert sheet.shape == (3, 80, 160)
+    assert contact_sheet(sheet).size[0] > 160
+    assert inspect(_photographs(10)).near == {}  # small images have too little to compare

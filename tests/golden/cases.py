@@ -13,7 +13,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,7 +33,7 @@ from offaxis.data import ImageSet, Normalise, TensorSet
 from offaxis.data.embedded import digits, letters, small_digits
 from offaxis.deploy import Preprocessing
 from offaxis.detectors import DETECTORS, Detector
-from offaxis.heads import HEADS, make_head
+from offaxis.heads import HEADS, CosineHead, HeadLike, make_head
 from offaxis.networks import densenet_bc, wide_resnet
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, folds
 from offaxis.reproduce.items import ITEMS
@@ -117,13 +117,19 @@ def noise(count: int, seed: int) -> Tensor:
     return torch.tensor(0.8 * random.standard_normal((count, 1, 8, 8)), dtype=torch.float32)
 
 
+PAPER_HEAD = partial(CosineHead, start="paper")
+"""The head that the scores of cosine networks are pinned on, and that the paper's recipes train."""
+
+
 def untrained(name: str) -> Classifier:
     """Return a network of ``TOYS`` or ``DIGITS`` with its first weights."""
     if name in DIGITS:
-        head, seed = DIGITS[name]
+        kind, seed = DIGITS[name]
+        head = PAPER_HEAD if kind == "cosine" else kind
         torch.manual_seed(seed)
         return densenet_bc(depth=10, growth=6, num_classes=10, head=head, in_channels=1)
-    head, seed, _ = TOYS[name]
+    kind, seed, _ = TOYS[name]
+    head = PAPER_HEAD if kind == "cosine" else kind
     torch.manual_seed(seed)
     backbone = nn.Sequential(
         OrderedDict(
@@ -540,15 +546,15 @@ def bundles() -> Json:
 # trainings -----------------------------------------------------------------------------------------------------------
 
 
-def _wide(head: str) -> Classifier:
+def _wide(head: HeadLike) -> Classifier:
     return wide_resnet(depth=10, width=1, head=head, in_channels=1, stem_stride=2)
 
 
-def _dense(head: str) -> Classifier:
+def _dense(head: HeadLike) -> Classifier:
     return densenet_bc(depth=10, growth=6, head=head, in_channels=1)
 
 
-TRAININGS: dict[str, tuple[Callable[[str], Classifier], str, Callable[[], Recipe]]] = {
+TRAININGS: dict[str, tuple[Callable[[HeadLike], Classifier], HeadLike, Callable[[], Recipe]]] = {
     "default, cosine": (_wide, "cosine", lambda: Recipe(epochs=2, batch_size=64)),
     "default, linear": (_wide, "linear", lambda: Recipe(epochs=2, batch_size=64)),
     "default, deconf-c": (_wide, "deconf-c", lambda: Recipe(epochs=2, batch_size=64)),
@@ -558,9 +564,9 @@ TRAININGS: dict[str, tuple[Callable[[str], Classifier], str, Callable[[], Recipe
     ),
     "laptop": (_wide, "cosine", lambda: RECIPES["laptop"]().replace(epochs=2)),
     "short": (_wide, "cosine", lambda: RECIPES["short"]().replace(epochs=2)),
-    "paper-wide-resnet, cosine": (_wide, "cosine", lambda: RECIPES["paper-wide-resnet"]().replace(epochs=2)),
+    "paper-wide-resnet, cosine": (_wide, PAPER_HEAD, lambda: RECIPES["paper-wide-resnet"]().replace(epochs=2)),
     "paper-wide-resnet, linear": (_wide, "linear", lambda: RECIPES["paper-wide-resnet"]().replace(epochs=2)),
-    "paper-densenet, cosine": (_dense, "cosine", lambda: RECIPES["paper-densenet"]().replace(epochs=2)),
+    "paper-densenet, cosine": (_dense, PAPER_HEAD, lambda: RECIPES["paper-densenet"]().replace(epochs=2)),
     "paper-densenet, linear": (_dense, "linear", lambda: RECIPES["paper-densenet"]().replace(epochs=2)),
 }  # fmt: skip
 """Name -> network, head and recipe, cut to two epochs."""
@@ -580,7 +586,7 @@ def large_digits_training() -> Json:
     return _trained(_wide, "cosine", Recipe(epochs=2, batch_size=64, crop=2, flip=False), few)
 
 
-def _trained(make: Callable[[str], Classifier], head: str, recipe: Recipe, data: ImageSet) -> Json:
+def _trained(make: Callable[[HeadLike], Classifier], head: HeadLike, recipe: Recipe, data: ImageSet) -> Json:
     torch.manual_seed(0)
     made = make(head)
     first = checksum(made)
@@ -611,8 +617,11 @@ def first_weights() -> Json:
         for name, make in (("wide_resnet", _wide), ("densenet_bc", _dense)):
             torch.manual_seed(5)
             found[f"{name}, {head}"] = checksum(make(head))
+    for name, make in (("wide_resnet", _wide), ("densenet_bc", _dense)):
+        torch.manual_seed(5)
+        found[f"{name}, cosine, paper's start"] = checksum(make(PAPER_HEAD))
     torch.manual_seed(5)
-    found["densenet_bc of the paper"] = checksum(densenet_bc(num_classes=100))
+    found["densenet_bc of the paper"] = checksum(densenet_bc(num_classes=100, head=PAPER_HEAD))
     torch.manual_seed(5)
     found["wide_resnet, colour, dropout"] = checksum(wide_resnet(16, 4, 100, "linear", dropout=0.3))
     return found

@@ -189,7 +189,7 @@ def test_an_unknown_start_is_refused() -> None:
 
 
 def test_the_default_head_of_the_names_has_the_default_start() -> None:
-    assert make_head("cosine", 6, 4).arguments["start"] == "paper"
+    assert make_head("cosine", 6, 4).arguments["start"] == "sizes"
     assert "start" not in make_head("linear", 6, 4).arguments
     assert set(HEADS) >= {"cosine", "linear"}
 

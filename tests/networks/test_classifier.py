@@ -73,7 +73,7 @@ def test_unknown_layers_are_named_with_those_that_exist() -> None:
 
 def test_hooks_are_gone_afterwards_even_after_an_error() -> None:
     network = small()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ArgumentError, match="Expected images"):
         network.outputs(torch.rand(2, 5, 16, 16), network.layers)
     assert not any(module._forward_hooks for module in network.backbone.modules())
 

@@ -51,7 +51,9 @@ def test_neither_a_small_scale_with_a_low_loss_nor_a_head_without_scale_is_a_col
 def test_a_training_that_taught_nothing_is_warned_about() -> None:
     guard = CollapseGuard(num_classes=10, window=20, clip=2.0, learning_rate=0.1)
     with pytest.warns(UserWarning, match="learned next to nothing"):
-        guard.check_end(0.95 * CHANCE)
+        guard.check_end(0.95 * CHANCE, 0.5)
+    with pytest.warns(UserWarning, match="accuracy 15.0%, and guessing gives.*10.0%"):
+        guard.check_end(0.5 * CHANCE, 0.15)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        guard.check_end(0.5 * CHANCE)
+        guard.check_end(0.5 * CHANCE, 0.5)

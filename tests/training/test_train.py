@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from offaxis import Classifier, Outputs, train
+from offaxis import Classifier, CosineHead, Outputs, train
 from offaxis.data import Normalise, TensorSet
 from offaxis.data.embedded import small_digits
 from offaxis.detectors import Cosine
@@ -101,7 +102,7 @@ def test_a_loss_that_is_no_number_stops_training_within_an_epoch() -> None:
 
 def test_a_collapsed_scale_stops_training_within_an_epoch() -> None:
     """The paper's recipe with a scale branch that has just been thrown off, as a few bad batches can do."""
-    model = network()
+    model = network(head=partial(CosineHead, start="paper"))
     with torch.no_grad():
         model.head.scale.norm.bias.fill_(-12.0)  # type: ignore[union-attr]
     seen: list[int] = []
@@ -117,8 +118,6 @@ def test_a_collapsed_scale_stops_training_within_an_epoch() -> None:
 
 
 def test_a_scaled_linear_network_may_have_a_small_scale() -> None:
-    from functools import partial
-
     from offaxis import LinearHead
 
     model = network(head=partial(LinearHead, scale=0.01))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -87,31 +88,84 @@ def inspect_command(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read.")] = False,
     sheet: Annotated[Path | None, typer.Option(help="Where the contact sheet goes [SET.png].")] = None,
 ) -> None:
-    """Find black frames, sizes and duplicates in a set, and write a contact sheet of a hundred of its images."""
+    """Find black frames, sizes, duplicates and near-duplicates in a set, and write a contact sheet of its images.
+
+    A folder with train and test inside is compared with its other split too.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
     from offaxis.data import CATALOGUE, load_images
-    from offaxis.data.inspection import inspect, write_contact_sheet
+    from offaxis.data.inspection import inspect, pair_sheet, write_contact_sheet
     from offaxis.data.load import own_splits
 
     chosen: Any = split
+    folders = [part for part in (name, id_name) if part is not None and _is_own(part)]
+    if size is None and any(_mixed(folder, skip_bad) for folder in folders):
+        size = INSPECTION_SIZE
+    read = partial(load_images, root=data, skip_bad=skip_bad, in_memory=False, force=True)
     others: dict[str, ImageSet] = {}
-    if id_name is not None:
-        for part in CATALOGUE[id_name].counts if id_name in CATALOGUE else own_splits(Path(id_name)):
-            others[f"{id_name} {part}"] = load_images(id_name, part, root=data)
-    like = next(iter(others.values()), None)
+    for each in dict.fromkeys((*((id_name,) if id_name is not None else ()), *folders)):
+        for part in CATALOGUE[each].counts if each in CATALOGUE else own_splits(Path(each)):
+            if (each, part) != (name, split):
+                others[f"{each} {part}"] = read(each, part, size=size)
+    like = next(iter(others.values()), None) if id_name is not None else None
     with Progress(console=Console(stderr=True), transient=True) as bars:
-        images = load_images(
-            name, chosen, root=data, like=like, size=size, skip_bad=skip_bad, in_memory=False, force=True
-        )
+        images = read(name, chosen, like=like, size=size)
         task = bars.add_task(f"reading {images.name}", total=len(images))
-        others.pop(f"{name} {split}", None)
         report = inspect(images, others, lambda more: bars.advance(task, more))
     path = sheet or Path(f"{images.name}.png")
     write_contact_sheet(images, path)
     _findings(report, CATALOGUE.get(name), split, id_name)
-    Console().print(f"Contact sheet: {path}", highlight=False)
+    console = Console()
+    console.print(f"Contact sheet: {path}", highlight=False)
+    for number, (where, pairs) in enumerate(item for item in report.near.items() if item[1]):
+        other = others[where] if where else images
+        for pair in pairs[:SHOWN_PAIRS]:
+            typer.echo(f"{pair.similarity:.3f}  {_file(images, pair.first)}  {_file(other, pair.second)}")
+        file = path.with_name(f"{path.stem}-pairs{number or ''}.png")
+        write_contact_sheet(pair_sheet(images, other, pairs[:50]), file)
+        console.print(f"Pairs {_where(where)}: {file}", highlight=False)
+
+
+INSPECTION_SIZE, SHOWN_PAIRS = 224, 10
+
+
+def _is_own(name: str) -> bool:
+    from offaxis.data import CATALOGUE
+
+    return name not in CATALOGUE and Path(name).expanduser().exists()
+
+
+def _mixed(folder: str, skip_bad: bool) -> bool:
+    from offaxis.data.load import has_mixed_sizes, own_splits
+
+    path = Path(folder).expanduser()
+    return any(has_mixed_sizes(path, split, skip_bad) for split in own_splits(path))
+
+
+def _file(images: "ImageSet", index: int) -> str:
+    from offaxis.data.decode import printable
+    from offaxis.data.folder import FolderSet
+
+    return printable(images.files.paths[index]) if isinstance(images, FolderSet) else f"{images.name} {index}"
+
+
+def _where(name: str) -> str:
+    return f"also in {name}" if name else "in the set itself"
+
+
+@app.command("clean", epilog=example("offaxis data clean"))
+def clean_command() -> None:
+    """Remove what can be made again: decoded pixels, features of frozen networks and unpacked archives; sets stay."""
+    from offaxis.data.catalogue import cache_folder
+    from offaxis.data.pixel_cache import clean
+
+    removed = clean()
+    for room, (files, size) in removed.items():
+        typer.echo(f"Removed {cache_folder() / room}: {files:,} files, {size / 1e6:,.1f} MB")
+    if not removed:
+        typer.echo(f"Nothing to remove in {cache_folder()}")
 
 
 def _bar_for_each_file(bars: "Progress", title: str) -> Callable[[str, int, int | None], None]:
@@ -260,6 +314,8 @@ def _findings(found: "Inspection", entry: "Entry | None", split: str, id_name: s
     table.add_row("duplicates", _duplicates(found.repeated, "in the set itself"))
     for name, count in found.shared.items():
         table.add_row("", _duplicates(count, f"also in {name}"))
+    for name, pairs in found.near.items():
+        table.add_row("nearly the same" if not name else "", _duplicates(len(pairs), _where(name)))
     for (first, second), count in found.among_others.items():
         table.add_row("", _duplicates(count, f"of {second} also in {first}"))
     if id_name is not None:

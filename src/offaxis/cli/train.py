@@ -17,7 +17,7 @@ from offaxis.cli.app import (
     print_note,
 )
 from offaxis.errors import ArgumentError
-from offaxis.jobs import Precision, RecipeOverrides, TrainingRun, train_run
+from offaxis.jobs import Precision, RecipeOverrides, Start, TrainingRun, train_run
 
 IMAGES, NETWORK = "Images", "Network"
 
@@ -62,6 +62,14 @@ def train_command(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out files that cannot be read.", rich_help_panel=IMAGES)
     ] = False,
+    cache: Annotated[
+        bool,
+        typer.Option(
+            "--cache",
+            help="Keep decoded pixels on disk, so that later trainings read no image files (offaxis data clean).",
+            rich_help_panel=IMAGES,
+        ),
+    ] = False,
     mean: Annotated[
         str | None,
         typer.Option(
@@ -92,6 +100,13 @@ def train_command(
         typer.Option(help="Scale of the head: predicted, learned or a number.", show_default="the head's own"),
     ] = None,
     hidden: Annotated[int | None, typer.Option(help="Size of an extra layer inside the cosine head.")] = None,
+    start: Annotated[
+        Start | None,
+        typer.Option(
+            help="Where a predicted scale starts: by the sizes of the head, or as in the paper.",
+            show_default="sizes; in the paper's recipes, paper",
+        ),
+    ] = None,
     recipe: Annotated[str, typer.Option(help=f"Recipe to start from: {', '.join(RECIPE_NAMES)}.")] = "laptop",
     epochs: Annotated[int | None, typer.Option(help="Passes over the images.", show_default="the recipe's")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images a step.", show_default="the recipe's")] = None,
@@ -108,6 +123,16 @@ def train_command(
     ] = None,
     crop: Annotated[
         int | None, typer.Option(help="Padding of random crops.", show_default="4, less for images below 32 pixels")
+    ] = None,
+    min_area: Annotated[
+        float | None,
+        typer.Option(
+            help="Least share of a photograph that random resized crops keep; 1 for none.",
+            show_default="0.25 above 64 pixels",
+        ),
+    ] = None,
+    jitter: Annotated[
+        float | None, typer.Option(help="Random changes of brightness, contrast and saturation, such as 0.4.")
     ] = None,
     decay_head: Annotated[bool, typer.Option(help="Decay the cosine weight too.")] = False,
     dropout: Annotated[float, typer.Option(help="Dropout inside the network.")] = 0.0,
@@ -148,6 +173,7 @@ def train_command(
         head=head,
         scale=_scale(scale),
         hidden=hidden,
+        start=start,
         decay_head=decay_head,
         dropout=dropout,
         leave_out=_fold(leave_out),
@@ -160,6 +186,8 @@ def train_command(
             clip=clip,
             crop=crop,
             flip=flip,
+            min_area=min_area,
+            jitter=jitter,
         ),
         seed=seed,
         precision=precision,
@@ -175,6 +203,7 @@ def train_command(
         sync_bn=sync_bn,
         log_every=log_every,
         data=data,
+        cache=cache,
         command=command_words(context),
         quiet=quiet,
         note=(lambda _: None) if quiet else print_note,

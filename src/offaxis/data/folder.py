@@ -231,11 +231,13 @@ class Decoding:
         skip_bad: whether files that cannot be read are left out and listed.
         in_memory: all now (True), each when it is read (False), or now if all fit in ``MEMORY_LIMIT`` (None).
         workers: threads; None for one a core, at most 8.
+        cache: keep decoded pixels on disk; what is kept already is used in any case, unless ``in_memory`` is False.
     """
 
     skip_bad: bool = False
     in_memory: bool | None = None
     workers: int | None = None
+    cache: bool = False
 
     def also_skipping_bad(self, skip_bad: bool) -> "Decoding":
         """Return the same, with bad files skipped also where ``skip_bad`` is True."""
@@ -260,6 +262,12 @@ def decoded(
         trim=trim,
         workers=decoding.workers or Reading.workers,
     )
+    if decoding.in_memory is not False:
+        from offaxis.data.pixel_cache import read_cached  # which imports this module
+
+        kept = read_cached(name, files, reading, decoding.skip_bad, decoding.cache)
+        if kept is not None:
+            return kept
     fits = len(files.paths) * int(np.prod(shape)) <= MEMORY_LIMIT
     now = decoding.in_memory or (decoding.in_memory is None and fits)
     return (read_all if now else read_lazily)(name, files, reading, decoding.skip_bad)
@@ -273,18 +281,23 @@ def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) 
     """
     images = torch.empty(len(files.paths), *reading.shape, dtype=torch.uint8)
     target, bad = images.numpy(), []
-    for row, result in enumerate(_attempts(files, reading)):
+    for row, result in enumerate(attempts(files, reading)):
         if isinstance(result, DataError):
             if not skip_bad:
                 raise result
             bad.append(Skipped(printable(files.paths[row]), str(result)))
         else:
             target[row - len(bad)] = result
-    files = _some_left(name, files, bad)
+    files = some_left(name, files, bad)
+    return labelled(name, images[: len(files.paths)], files)
+
+
+def labelled(name: str, images: Tensor, files: Files) -> TensorSet:
+    """Return decoded images as a set, with the labels and the description of their files."""
     labels = None if files.labels is None else torch.tensor(files.labels)
-    result_set = TensorSet(name, images[: len(files.paths)], labels, files.classes)
-    result_set.sorted_by_class, result_set.skipped = files.sorted_by_class, files.skipped
-    return result_set
+    result = TensorSet(name, images, labels, files.classes)
+    result.sorted_by_class, result.skipped = files.sorted_by_class, files.skipped
+    return result
 
 
 def read_lazily(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> FolderSet:
@@ -292,14 +305,16 @@ def read_lazily(name: str, files: Files, reading: Reading, skip_bad: bool = Fals
     if skip_bad:
         bad = [
             Skipped(printable(path), str(result))
-            for path, result in zip(files.paths, _attempts(files, reading), strict=True)
+            for path, result in zip(files.paths, attempts(files, reading), strict=True)
             if isinstance(result, DataError)
         ]
-        files = _some_left(name, files, bad)
+        files = some_left(name, files, bad)
     return FolderSet(name, files, reading)
 
 
-def _attempts(files: Files, reading: Reading) -> Iterator[NDArray[np.uint8] | DataError]:
+def attempts(files: Files, reading: Reading) -> Iterator[NDArray[np.uint8] | DataError]:
+    """Decode every file, several at a time, in order: its pixels, or what is wrong with it."""
+
     def attempt(path: Path) -> NDArray[np.uint8] | DataError:
         try:
             return reading.image(path)
@@ -314,7 +329,8 @@ def _attempts(files: Files, reading: Reading) -> Iterator[NDArray[np.uint8] | Da
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _some_left(name: str, files: Files, bad: list[Skipped]) -> Files:
+def some_left(name: str, files: Files, bad: list[Skipped]) -> Files:
+    """Return the files without bad ones; raise DataError where none is left."""
     if len(bad) == len(files.paths):
         raise DataError(f"None of the {len(bad)} files of {name} can be read; the first: {bad[0].reason}")
     return files.without(bad) if bad else files

@@ -1,19 +1,21 @@
-"""Checks of a set before it is used: sizes, duplicates, black frames, a contact sheet."""
+"""Checks of a set before it is used: sizes, duplicates and near-duplicates, black frames, a contact sheet."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
 from offaxis.data.decode import size_of
 from offaxis.data.folder import FolderSet
-from offaxis.data.image_set import ImageSet, Skipped, hash_batch, image_hashes, repeated, shared
+from offaxis.data.image_set import ImageSet, Skipped, TensorSet, hash_batch, repeated, shared
+from offaxis.data.transforms import CROP_ABOVE
 from offaxis.errors import ArgumentError
 from offaxis.files import replacing
 
@@ -108,6 +110,61 @@ def write_contact_sheet(images: ImageSet, path: Path, count: int = 100, tile: in
         page.save(temporary, format="PNG")
 
 
+NEAR = 0.95
+"""Images whose thumbnails correlate more than this are nearly the same."""
+_MOST_WITHIN = 20_000  # images of a set that are compared with each other: the time grows with the square
+
+
+@dataclass(frozen=True)
+class NearPair:
+    """Two images that are nearly the same.
+
+    Attributes:
+        similarity: correlation of their thumbnails, above ``NEAR``.
+        first: index of the image in the set that was inspected.
+        second: index of the other image, in the same set or in another.
+    """
+
+    similarity: float
+    first: int
+    second: int
+
+
+def thumbnail_vectors(images: Tensor) -> Tensor:
+    """Shrink images (B, c, h, w) to 16x16, without their mean and with length 1: float (B, 256 c)."""
+    small = F.interpolate(images.float(), (16, 16), mode="bilinear", antialias=True)
+    return F.normalize((small - small.mean((1, 2, 3), keepdim=True)).flatten(1), dim=1)
+
+
+def near_pairs(first: Tensor, second: Tensor | None = None) -> tuple[NearPair, ...]:
+    """Find near-duplicates by the vectors of thumbnails, the most similar first.
+
+    Args:
+        first: (N, d), of the set that is inspected.
+        second: (M, d), of another set; None to compare the set with itself.
+
+    Returns:
+        For each image of the first set its most similar one of the other, where they are nearly the same.
+    """
+    others, pairs = first if second is None else second, list[NearPair]()
+    for rows in torch.arange(len(first)).split(1024):
+        similarity = first[rows] @ others.T
+        if second is None:
+            similarity.masked_fill_(torch.arange(len(first)) >= rows[:, None], -1)  # each pair once
+        best = similarity.max(1)
+        pairs += [
+            NearPair(float(best.values[row]), int(rows[row]), int(best.indices[row]))
+            for row in (best.values > NEAR).nonzero().flatten().tolist()
+        ]
+    return tuple(sorted(pairs, key=lambda pair: -pair.similarity))
+
+
+def pair_sheet(images: ImageSet, other: ImageSet, pairs: Sequence[NearPair]) -> ImageSet:
+    """Return each pair as one image, side by side, for a contact sheet."""
+    left, right = (torch.tensor([getattr(pair, side) for pair in pairs]) for side in ("first", "second"))
+    return TensorSet("pairs", torch.cat([images.batch(left), other.batch(right)], dim=3))
+
+
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of image files before they are matched to anything.
@@ -141,6 +198,7 @@ class Inspection:
         frame: the black border that the images have in common.
         repeated: images that are in the set already.
         shared: for each other set by name, how many images of this one are in that one too.
+        near: photographs of the set that are nearly the same as others of it (the name ``""``), or as those of another set.
         among_others: for each two of the other sets, how many images of the second are in the first too.
         skipped: files that were left out.
     """
@@ -156,6 +214,7 @@ class Inspection:
     frame: Frame
     repeated: int
     shared: dict[str, int]
+    near: dict[str, tuple[NearPair, ...]]
     among_others: dict[tuple[str, str], int]
     skipped: tuple[Skipped, ...]
 
@@ -176,7 +235,8 @@ def inspect(
     """
     channels = images.shape[0]
     total, squares, pixels = torch.zeros(channels).double(), torch.zeros(channels).double(), 0
-    hashes, widths = [], []
+    hashes, widths, vectors = [], [], []
+    photographs = min(images.shape[1:]) > CROP_ABOVE
     for part in images.batches(batch):
         unit = part.double().div(255) if part.dtype == torch.uint8 else part.double()
         total += unit.sum((0, 2, 3))
@@ -184,9 +244,23 @@ def inspect(
         pixels += unit[:, 0].numel()
         hashes += hash_batch(part)
         widths.append(border_widths(part))
+        if photographs:
+            vectors.append(thumbnail_vectors(part))
         if progress:
             progress(len(part))
-    others_hashes = {name: image_hashes(other) for name, other in (others or {}).items()}
+    near: dict[str, tuple[NearPair, ...]] = {}
+    if photographs and len(images) <= _MOST_WITHIN:
+        near[""] = near_pairs(torch.cat(vectors))
+    others_hashes: dict[str, list[bytes]] = {}
+    for name, other in (others or {}).items():
+        others_hashes[name] = their_hashes = []
+        their_vectors = []
+        for part in other.batches(batch):
+            their_hashes += hash_batch(part)
+            if photographs:
+                their_vectors.append(thumbnail_vectors(part))
+        if photographs:
+            near[name] = near_pairs(torch.cat(vectors), torch.cat(their_vectors))
     mean = total / pixels
     std = (squares / pixels - mean.square()).clamp_min(0).sqrt()
     counts = np.bincount(images.labels.numpy()) if images.labels is not None else np.zeros(1, int)
@@ -202,6 +276,7 @@ def inspect(
         frame=common_frame(torch.cat(widths)),
         repeated=len(repeated(hashes)),
         shared={name: len(shared(their_hashes, hashes)) for name, their_hashes in others_hashes.items()},
+        near=near,
         among_others={
             (a, b): len(shared(others_hashes[a], others_hashes[b])) for a, b in combinations(others_hashes, 2)
         },

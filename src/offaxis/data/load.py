@@ -124,6 +124,18 @@ def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) 
     return find_images(place, skip_bad, classes), divided
 
 
+def has_mixed_sizes(path: Path, split: Split, skip_bad: bool = False) -> bool:
+    """Tell whether the files of a folder or an archive have different sizes, by their headers."""
+    sizes = set()
+    for file in _own_files(path, split, skip_bad, None)[0].paths:
+        try:
+            sizes.add(size_of(file))
+        except DataError:
+            if not skip_bad:
+                raise
+    return len(sizes) > 1
+
+
 def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | None = None) -> tuple[str, ...] | None:
     """Return the classes to train on of a folder or an archive, no image decoded; None for a set of the catalogue.
 
@@ -212,6 +224,7 @@ def load_images(
     holdout: float | None = None,
     in_memory: bool | None = None,
     workers: int | None = None,
+    cache: bool = False,
     force: bool = False,
 ) -> ImageSet:
     """Read a set of the catalogue, or a folder or archive of images.
@@ -234,6 +247,7 @@ def load_images(
         in_memory: True to decode all files now, False to decode them when they are read; by default now if they fit in
             2 GiB.
         workers: threads that decode.
+        cache: keep the decoded pixels on disk, memory-mapped, so that they are decoded once (``offaxis data clean``).
         force: accept a pair that is refused.
 
     Returns:
@@ -246,7 +260,7 @@ def load_images(
     if split not in ("train", "test"):
         raise ArgumentError(f"Expected split to be 'train' or 'test' but got {split!r}.")
     path = Path(name).expanduser()
-    decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers)
+    decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers, cache=cache)
     if str(name) not in CATALOGUE and path.exists():
         shape = _requested_shape(like, size)
         return load_own(path, split, shape, decoding, resize=resize, holdout=holdout, seed=seed)

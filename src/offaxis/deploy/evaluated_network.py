@@ -131,6 +131,8 @@ def make_label(
     defaults = {"scale": (None, "predicted") if name == "cosine" else (None,), "hidden": (None,)}
     words = [architecture, name]
     words += [f"{key}={_short(v)}" for key, v in arguments.items() if key in defaults and v not in defaults[key]]
+    paper = name == "cosine" and arguments.get("scale") == "predicted" and arguments.get("start") == "paper"
+    words += ["start=paper"] if paper else []
     words += ["decayed"] if recipe and recipe.get("decay_head") else []
     words += [f"dropout={dropout:g}"] if dropout else []
     return " ".join(words) + (LEAVE_OUT if leave_out else "")

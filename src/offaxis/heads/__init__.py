@@ -1,6 +1,6 @@
 """Heads, the output layers of classifiers: features -> Outputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,24 @@ def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
     return HEADS[head](in_features, num_classes)
 
 
+def head_maker(description: Mapping[str, Any]) -> Callable[[int, int], Head]:
+    """Return what makes the head of a ``describe_head``, (in_features, num_classes) -> Head.
+
+    Raises:
+        ArgumentError: this version has no such head.
+    """
+    arguments = complete_description(description)
+    name = arguments.pop("name")
+    if name not in HEADS:
+        raise ArgumentError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
+    return partial(HEADS[name], **arguments)
+
+
+def complete_description(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded description of a head with what old records leave out: they mean the paper's start."""
+    return {**({"start": "paper"} if description.get("name") == "cosine" else {}), **description}
+
+
 def describe_head(head: Head) -> dict[str, Any] | None:
     """Return the name and the arguments of a head, as JSON can hold them; None for a head that is not in HEADS."""
     for name, made in HEADS.items():
@@ -64,6 +82,8 @@ __all__ = [
     "LogitNormHead",
     "Outputs",
     "T2FNormHead",
+    "complete_description",
     "describe_head",
+    "head_maker",
     "make_head",
 ]

@@ -10,6 +10,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from offaxis.errors import HeadError
 
+ONE_IMAGE = (
+    "Expected a training batch of at least 2 images but got 1: a variance cannot be taken of one value, and the predicted "
+    "scale, like much else, is batch-normalised. Drop the last, incomplete batch (DataLoader(..., drop_last=True)), use "
+    "batches of another size, or call .eval() to predict."
+)
+"""The message for a batch of one image in train mode."""
+
 
 def _processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
@@ -55,11 +62,7 @@ class SyncedBatchNorm(_BatchNorm):
         if _processes() > 1:
             return self._by_global_batch(input)
         if input.numel() == input.shape[1]:
-            raise HeadError(
-                "Expected a training batch of at least 2 images but got 1: a variance cannot be taken of one value, and "
-                "the predicted scale is batch-normalised. Use larger batches, drop the last incomplete one "
-                "(DataLoader(..., drop_last=True)), or call .eval() to predict."
-            )
+            raise HeadError(ONE_IMAGE)
         return super().forward(input)
 
     def _by_running_statistics(self, input: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ r"""Softmax of scaled cosine similarity (Techapanurak, Suganuma, Okatani 2019, a
     \cos\theta_i = \frac{w_i^\top f}{\lVert w_i \rVert \lVert f \rVert}, \qquad
     s = s_0 \exp\{\mathrm{BN}(w_s^\top f + b_s) / s_0\}
 
-A class is an axis :math:`w_i`; an OOD image points off every axis, so its largest cosine is small. In the paper s_0 is 1;
-with ``start="sizes"`` it follows from the sizes of the head, which also learns under Adam (docs/head-start.md).
+A class is an axis :math:`w_i`; an OOD image points off every axis, so its largest cosine is small. s_0 follows from the
+sizes of the head, so that it learns under any optimiser (docs/head-start.md); in the paper, ``start="paper"``, it is 1.
 """
 
 import torch
@@ -40,8 +40,8 @@ class CosineHead(Head):
         scale: ``"predicted"`` from the features (the method), ``"learned"`` as one parameter (NormFace), or a constant.
         hidden: size of an extra linear layer, without activation, between features and cosine, as metric-learning
             methods have it; the features of ``outputs`` and the scale are then taken from that layer's output.
-        start: where a predicted scale starts: ``"sizes"``, at a number that follows from d and C and alike for all images,
-            or ``"paper"``, near exp(N(0, 1)) over the images of a batch, the authors' own; other scales ignore it.
+        start: where a predicted scale starts: ``"sizes"``, at a number that follows from d and C, the same for all images;
+            or ``"paper"``, near exp(N(0, 1)) over the images of a batch, the authors' own. Other scales ignore it.
 
     Everything runs in float32 under autocast. A zero feature vector has cosine 0 with every axis. In eval mode logits are
     finite wherever the features are.
@@ -61,7 +61,7 @@ class CosineHead(Head):
         num_classes: int,
         scale: Scale = "predicted",
         hidden: int | None = None,
-        start: Start = "paper",
+        start: Start = "sizes",
     ) -> None:
         super().__init__(in_features, num_classes)
         if hidden is not None and (not isinstance(hidden, int) or hidden < 1):

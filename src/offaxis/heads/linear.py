@@ -26,7 +26,7 @@ class LinearHead(Head):
     def __init__(self, in_features: int, num_classes: int, scale: Scale | None = None, *, bias: bool = True) -> None:
         super().__init__(in_features, num_classes)
         self.weight, self.bias = linear_parameters(in_features, num_classes)
-        self.scale = None if scale is None else make_scale(scale, in_features, num_classes)
+        self.scale = None if scale is None else make_scale(scale, in_features, num_classes, "paper")
         self.arguments = {"scale": scale}
         if not bias:
             self.register_parameter("bias", None)

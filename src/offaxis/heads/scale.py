@@ -59,7 +59,7 @@ class PredictedScale(nn.Module):
 
 
 def start_from_sizes(in_features: int, num_classes: int) -> float:
-    r"""Compute where the predicted scale starts by default, s_0, from the sizes of the head alone.
+    r"""Compute where a predicted scale starts by default, s_0, from the sizes of the head alone.
 
     The larger of two: :math:`\sqrt{d / 3}`, the product of lengths :math:`\lVert w_i \rVert \lVert f \rVert` with which
     ``nn.Linear`` starts on features of unit mean square; and ``smallest_sufficient_scale``.
@@ -110,7 +110,7 @@ class ConstantScale(nn.Module):
         return self.value.to(features.dtype).expand(features.shape[0])
 
 
-def make_scale(scale: Scale, in_features: int, num_classes: int, start: Start = "paper") -> nn.Module:
+def make_scale(scale: Scale, in_features: int, num_classes: int, start: Start) -> nn.Module:
     """Make the module that gives s for a batch of features; ``start`` is that of a predicted scale."""
     if start not in ("sizes", "paper"):
         raise ArgumentError(f'Expected argument `start` to be "sizes" or "paper" but got {start!r}.')

@@ -4,7 +4,7 @@ Importing this is cheap: what runs networks is imported inside the functions.
 """
 
 from offaxis.jobs.evaluation import EvaluationRun, Kind, ProtocolName, evaluate_run, evaluation_words, open_runs
-from offaxis.jobs.training import Note, Precision, RecipeOverrides, TrainingRun, train_run, training_words
+from offaxis.jobs.training import Note, Precision, RecipeOverrides, Start, TrainingRun, train_run, training_words
 
 __all__ = [
     "EvaluationRun",
@@ -13,6 +13,7 @@ __all__ = [
     "Precision",
     "ProtocolName",
     "RecipeOverrides",
+    "Start",
     "TrainingRun",
     "evaluate_run",
     "evaluation_words",

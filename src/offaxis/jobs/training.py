@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from offaxis.networks.classifier import Classifier
     from offaxis.training import Loss, Recipe, Trained
 
+PHOTOGRAPH_AREA = 0.25
+"""Least share of a photograph that a random resized crop keeps."""
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "64-true"]
+Start = Literal["sizes", "paper"]
+"""Where a predicted scale starts, as in offaxis.heads.scale, whose import takes torch's time."""
 Note = Callable[[str], None]
 """Called with a sentence for the user."""
 
@@ -36,6 +40,8 @@ class RecipeOverrides:
         clip: largest gradient, as a multiple of the typical one.
         crop: padding of random crops; None takes at most an eighth of the image's side.
         flip: mirror images at random; None goes by the catalogue, where digits and letters are not mirrored.
+        min_area: least share of a photograph that a random resized crop keeps; None takes 0.25 above 64 pixels.
+        jitter: largest random change of brightness, contrast and saturation.
     """
 
     epochs: int | None = None
@@ -45,6 +51,8 @@ class RecipeOverrides:
     clip: float | None = None
     crop: int | None = None
     flip: bool | None = None
+    min_area: float | None = None
+    jitter: float | None = None
 
     def given(self) -> dict[str, Any]:
         """Return the numbers that are not None, by name."""
@@ -74,6 +82,8 @@ class TrainingRun:
         head: a name out of ``offaxis.heads.HEADS``.
         scale: of the head: ``"predicted"``, ``"learned"`` or a number; None for the head's default.
         hidden: size of an extra layer inside the cosine head.
+        start: of a predicted scale: ``"sizes"`` or ``"paper"``; None for the head's default, and in the paper's recipes for
+            the paper's.
         decay_head: apply weight decay to the cosine weight too.
         dropout: inside the network.
         leave_out: (k, n) for the k-th of n leave-out networks, which does not learn its share of the classes.
@@ -97,6 +107,7 @@ class TrainingRun:
     head: str = "cosine"
     scale: str | float | None = None
     hidden: int | None = None
+    start: Start | None = None
     decay_head: bool = False
     dropout: float = 0.0
     leave_out: tuple[int, int] | None = None
@@ -112,6 +123,9 @@ class TrainingRun:
         parts = [
             "" if self.scale is None else f"scale {_scale_text(self.scale)}",
             "" if self.hidden is None else f"hidden {self.hidden}",
+            "start sizes"
+            if self.start == "sizes"
+            else "",  # names without a start were given when there was the paper's alone
             "decay-head" if self.decay_head else "",
             "" if self.leave_out is None else "leave-out {}/{}".format(*self.leave_out),
             self.suffix,
@@ -124,16 +138,24 @@ class TrainingRun:
         variant = self.variant.replace(" ", "-").replace("/", "of")
         return "-".join(filter(None, (self.architecture, self.head, variant, self.id, f"seed{self.seed}")))
 
+    @property
+    def head_arguments(self) -> dict[str, str | float]:
+        """The head's arguments that are not its defaults; the paper's recipes start a cosine head as the paper does."""
+        start = "paper" if self.head == "cosine" and self.recipe.startswith("paper-") else None
+        given = {"scale": self.scale, "hidden": self.hidden, "start": self.start or start}
+        return {name: value for name, value in given.items() if value is not None}
+
     def numbers(self, shape: tuple[int, int, int] | None = None) -> "Recipe":
         """Return the recipe with the overrides.
 
         Args:
-            shape: (c, h, w) of the images, by which ``crop`` is chosen where it is not given.
+            shape: (c, h, w) of the images, by which ``crop`` and ``min_area`` are chosen where they are not given.
 
         Raises:
             ArgumentError: there is no such recipe, or a number is out of its range.
         """
         from offaxis.data.catalogue import can_be_mirrored
+        from offaxis.data.transforms import CROP_ABOVE
         from offaxis.training import RECIPES
 
         if self.recipe not in RECIPES:
@@ -141,6 +163,8 @@ class TrainingRun:
         recipe = RECIPES[self.recipe]()
         if shape is not None:
             recipe = recipe.replace(crop=min(recipe.crop, min(shape[1:]) // 8))
+            photographs = min(shape[1:]) > CROP_ABOVE and self.overrides.crop is None
+            recipe = recipe.replace(min_area=PHOTOGRAPH_AREA if photographs else None)
         recipe = recipe.replace(flip=can_be_mirrored(self.id), decay_head=self.decay_head)
         return recipe.replace(**self.overrides.given())
 
@@ -164,6 +188,8 @@ def training_words(run: TrainingRun) -> Iterator[str]:
         yield from ("--scale", _scale_text(run.scale))
     if run.hidden is not None:
         yield from ("--hidden", str(run.hidden))
+    if run.start is not None:
+        yield from ("--start", run.start)
     if run.decay_head:
         yield "--decay-head"
     if run.leave_out is not None:
@@ -198,6 +224,7 @@ def train_run(
     sync_bn: bool = False,
     log_every: int | None = None,
     data: Path | None = None,
+    cache: bool = False,
     command: Sequence[str] | None = None,
     quiet: bool = False,
     note: Note = lambda _: None,
@@ -215,6 +242,7 @@ def train_run(
         sync_bn: batch normalisations take their statistics over all processes.
         log_every: steps between two lines of the log; about ten an epoch if None.
         data: where the catalogue's sets are kept.
+        cache: keep the decoded pixels of a folder on disk, for further trainings.
         command: the words that started it, which are recorded.
         quiet: show no progress.
         note: called at the end, in one of the processes.
@@ -232,7 +260,7 @@ def train_run(
 
     run.numbers()  # a wrong number is refused before images are read
     _check_normalise(run)
-    read = partial(load_images, run.id, root=data, skip_bad=run.skip_bad, holdout=run.holdout)
+    read = partial(load_images, run.id, root=data, skip_bad=run.skip_bad, holdout=run.holdout, cache=cache)
     classes = own_classes(run.id, skip_bad=run.skip_bad, holdout=run.holdout)
     fabric = _fabric(device, devices, nodes, run.precision)
     if classes is not None:  # a folder: its images take the size of the network
@@ -308,7 +336,7 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
     from offaxis.deploy.open import EvaluatedNetwork, open_network
     from offaxis.networks import by_name
 
-    head = _head(run.head, run.scale, run.hidden)
+    head = _head(run)
     if not _is_elsewhere(run.architecture):
         if run.pretrained:
             raise ArgumentError(
@@ -325,7 +353,8 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
         )
         raise ArgumentError(f"Expected no --dropout beside {what} has its own.")
     options: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels, "weights": run.weights}
-    if not (_is_python(run.architecture) and head == "cosine"):  # a function may have a head of its own
+    unspecified = run.head == "cosine" and run.scale is None and run.hidden is None and run.start is None
+    if not (_is_python(run.architecture) and unspecified):  # a function may have a head of its own
         options["head"] = head
     return open_network(run.architecture, pretrained=run.pretrained, **options)
 
@@ -348,15 +377,11 @@ def single(opened: "EvaluatedNetwork") -> "Classifier":
     return opened.network
 
 
-def _head(name: str, scale: str | float | None, hidden: int | None) -> "HeadLike":
-    """Return the head that a name, a scale and a hidden layer describe."""
+def _head(run: TrainingRun) -> "HeadLike":
+    """Return the head that a run describes."""
     from offaxis.heads import HEADS, Head
 
-    options: dict[str, object] = {}
-    if scale is not None:
-        options["scale"] = scale
-    if hidden is not None:
-        options["hidden"] = hidden
+    name, options = run.head, run.head_arguments
     if not options or name not in HEADS:
         return name  # an unknown name is refused where the head is made
     make = partial(HEADS[name], **options)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from offaxis.errors import ArgumentError
-from offaxis.heads import HEADS, describe_head
+from offaxis.heads import HEADS, describe_head, head_maker
 from offaxis.networks.attach import attach
 from offaxis.networks.cifar import densenet_bc, wide_resnet
 from offaxis.networks.classifier import Classifier, Paired
@@ -66,14 +66,13 @@ def build(description: dict[str, Any]) -> Classifier:
         ArgumentError: the description names a network or a head that this version does not have.
     """
     arguments = dict(description)
-    head = dict(arguments.pop("head"))
-    name, head_name = arguments.pop("name"), head.pop("name")
-    if name not in NETWORKS or head_name not in HEADS:
+    name, head = arguments.pop("name"), arguments.pop("head")
+    if name not in NETWORKS or head["name"] not in HEADS:
         raise ArgumentError(
             f"Expected a network out of {', '.join(NETWORKS)} and a head out of {', '.join(HEADS)} but got {name!r} with "
-            f"{head_name!r}. It may be of a newer version of offaxis."
+            f"{head['name']!r}. It may be of a newer version of offaxis."
         )
-    return NETWORKS[name](head=partial(HEADS[head_name], **head), **arguments)
+    return NETWORKS[name](head=head_maker(head), **arguments)
 
 
 __all__ = [

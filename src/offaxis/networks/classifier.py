@@ -2,13 +2,19 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from offaxis.errors import ArgumentError
+from offaxis.data import Normalise
+from offaxis.data.sources import LoaderBatches, as_batches
+from offaxis.errors import ArgumentError, HeadError
 from offaxis.heads import Head, Outputs
+from offaxis.heads.batch_norm import ONE_IMAGE
+
+if TYPE_CHECKING:
+    from offaxis.networks.learned import TrainingCheck
 
 
 class Classifier(nn.Module):
@@ -65,9 +71,14 @@ class Classifier(nn.Module):
 
         Raises:
             ArgumentError: the images have another number of channels than the network takes.
+            HeadError: a batch of one image in train mode, which cannot be normalised.
         """
         try:
             return feature_tensor(self.backbone(images))
+        except ValueError as error:
+            if self.training and len(images) == 1 and "more than 1 value per channel" in str(error):
+                raise HeadError(ONE_IMAGE) from error
+            raise
         except RuntimeError as error:
             channels = re.search(r"to have (\d+) channels, but got (\d+) channels", str(error))
             if channels is None or images.dim() != 4 or images.shape[1] != int(channels[2]):
@@ -110,6 +121,32 @@ class Classifier(nn.Module):
         with _Recorder(self.backbone, names) as recorder:
             out = self.head.outputs(self.features(images))
         return out._replace(layers=recorder.pooled)
+
+    def check_training(self, data: Any, *, normalise: Normalise | None = None) -> "TrainingCheck":
+        """Check on labelled images that a training has taught the network something, and warn where it has not.
+
+        For loops of one's own; ``offaxis.train`` checks by itself. A few hundred training images suffice: accuracy and
+        loss are compared with guessing, the accuracy also with what the features allow, and a collapsed scale is named.
+
+        Args:
+            data: a DataLoader or a list of batches (images normalised as in training, labels); or, with ``normalise``,
+                an ImageSet, a dataset or a pair of tensors (images, labels).
+            normalise: mean and std of the training images; None where the images are normalised already.
+
+        Returns:
+            The numbers, and ``problems``: a sentence for each warning.
+
+        Raises:
+            DataError: there are no images or no labels.
+            BadOutputsError: the network gives NaN or infinite numbers.
+        """
+        from offaxis.networks.learned import check_training  # it runs networks, which are defined here
+
+        if normalise is None and isinstance(data, list):
+            batches: Any = LoaderBatches(data, labels=True, num_classes=self.num_classes)
+        else:
+            batches = as_batches(data, normalise, 256, labels=True, num_classes=self.num_classes)
+        return check_training(self, batches)
 
     def parameter_groups(self, weight_decay: float, decay_head: bool = False) -> list[dict[str, Any]]:
         """Return parameter groups for an optimiser: weight decay for all trainable parameters but the cosine weight.

@@ -1,14 +1,13 @@
 """Network -> blueprint -> network: how a bundle describes its network and rebuilds it."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from offaxis.errors import AttachError, BundleError
-from offaxis.heads import HEADS, Head, describe_head
+from offaxis.errors import ArgumentError, AttachError, BundleError
+from offaxis.heads import Head, describe_head, head_maker
 from offaxis.heads.linear import NoClassesHead
 from offaxis.networks import AnyNetwork, attach, build, description, third_party
 from offaxis.networks.classifier import Classifier, FeatureInput, Paired
@@ -176,11 +175,10 @@ def _attach_bare(plan: dict[str, Any], given: nn.Module) -> Classifier:
 
 
 def _head_maker(plan: dict[str, Any]) -> Callable[[int, int], Head]:
-    arguments = dict(plan["head"])
-    name = arguments.pop("name")
-    if name not in HEADS:
-        raise BundleError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
-    return partial(HEADS[name], **arguments)
+    try:
+        return head_maker(plan["head"])
+    except ArgumentError as error:
+        raise BundleError(str(error)) from error
 
 
 def _channels_last(network: nn.Module) -> bool:

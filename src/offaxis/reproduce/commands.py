@@ -190,14 +190,16 @@ def _expected_fields(run: TrainingRun) -> dict[str, Any]:
     recipe = run.numbers().to_json()
     given = run.overrides.given()
     fields = {name: value for name, value in recipe.items() if name not in ("crop", "flip") or name in given}
+    if run.head == "cosine":
+        fields["start"] = run.head_arguments.get("start", "sizes")
     return {**fields, "dropout": run.dropout, "precision": run.precision, "seed": run.seed}
 
 
 def _recorded_fields(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the same fields out of run.json, as far as it has them."""
     network = settings["network"] or {}
-    places = {**settings, **network}
-    return {**settings["recipe"], **{n: places[n] for n in ("dropout", "precision", "seed") if n in places}}
+    places = {**settings["head"], **settings, **network}
+    return {**settings["recipe"], **{n: places[n] for n in ("start", "dropout", "precision", "seed") if n in places}}
 
 
 def _listed(fields: dict[str, Any], names: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from offaxis.jobs import Precision, RecipeOverrides, TrainingRun
+from offaxis.jobs import Precision, RecipeOverrides, Start, TrainingRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,12 +15,14 @@ class NetworkRecipe:
         recipe: a name out of RECIPES.
         overrides: numbers in place of the recipe's.
         precision: of the arithmetic.
+        start: of a predicted scale: the paper's, as the paper is reproduced; None for the head's default.
     """
 
     architecture: str
     recipe: str
     overrides: RecipeOverrides = field(default_factory=RecipeOverrides)
     precision: Precision = "32-true"
+    start: Start | None = "paper"
 
     def training(self, id_name: str, seed: int, head: str, **variant: Any) -> TrainingRun:
         """Return a training of this architecture.
@@ -32,6 +34,8 @@ class NetworkRecipe:
             **variant: more fields of TrainingRun; ``overrides`` go on top of the recipe's.
         """
         overrides = self.overrides.updated(variant.pop("overrides", RecipeOverrides()))
+        if head == "cosine" and variant.get("scale") is None and not self.recipe.startswith("paper-"):
+            variant.setdefault("start", self.start)  # the paper's recipes have the paper's start anyway
         return TrainingRun(
             id=id_name,
             architecture=self.architecture,

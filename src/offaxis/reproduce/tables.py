@@ -205,7 +205,7 @@ def paper_rows(summaries: Sequence[Summary]) -> list[Summary]:
         s
         for s in chosen
         if len(labels[s.id, s.fields.architecture, s.fields.head["name"]]) == 1
-        or s.network == f"{s.fields.architecture} {s.fields.head['name']}"
+        or s.network.removesuffix(" start=paper") == f"{s.fields.architecture} {s.fields.head['name']}"
     ]
 
 

@@ -10,8 +10,10 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise
+from offaxis.data.image_set import to_unit
 from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.errors import DataError
+from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
 from offaxis.training.recipe import ImagePlan, LoaderPlan, Plan, Recipe
 
@@ -81,11 +83,17 @@ class ImageSetBatches(TrainingBatches):
             yield Share(pixels, self.labels[indices], start, total)
 
     def prepare(self, step: int, share: Share, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Crop, flip and normalise the images; the random numbers depend on seed, step and place in the batch alone."""
+        """Augment and normalise the images; the random numbers depend on seed, step and place in the batch alone."""
         assert self.normalise is not None
         recipe, generator = self.plan.recipe, self.plan.generator("augment", step)
         images = share.images.to(device, non_blocking=True)
-        images = crop_and_flip(images, recipe.crop, recipe.flip, generator, start=share.start, total=share.total)
+        place = {"start": share.start, "total": share.total}
+        if recipe.min_area is not None and recipe.min_area < 1:
+            images = zoom_and_flip(images, recipe.min_area, recipe.flip, generator, **place)
+        else:
+            images = crop_and_flip(images, recipe.crop, recipe.flip, generator, **place)
+        if recipe.jitter:
+            images = jitter_colours(images, recipe.jitter, self.plan.generator("colours", step), **place)
         images = self.normalise(images).contiguous(memory_format=torch.channels_last)
         return images, share.labels.to(device, non_blocking=True)
 
@@ -161,12 +169,27 @@ def make_training_batches(
         plan = ImagePlan(images=len(images), recipe=recipe, **share)
         return ImageSetBatches(images, plan, normalise or Normalise.from_images(images))
     loader = data.loader if isinstance(data, LoaderBatches) else data
-    own = recipe.replace(batch_size=getattr(loader, "batch_size", None), crop=0, flip=False)
+    _check_last_batch(classifier, loader)
+    zoom = None if recipe.min_area is None else 1.0
+    own = recipe.replace(batch_size=getattr(loader, "batch_size", None), crop=0, flip=False, min_area=zoom)
     if fabric.world_size > 1:
         loader = fabric.setup_dataloaders(loader, move_to_device=False)  # each process gets its own share
     batches = as_batches(loader, normalise, own.batch_size, labels=True, num_classes=classifier.num_classes)
     assert isinstance(batches, LoaderBatches)
     return DataLoaderBatches(batches, LoaderPlan(per_epoch=len(batches), recipe=own, **share))
+
+
+def _check_last_batch(classifier: Classifier, loader: Any) -> None:
+    """Raise DataError where the last batch of each epoch would be a single image that the head cannot normalise."""
+    size, dataset = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
+    if not size or getattr(loader, "drop_last", True) or not isinstance(dataset, Sized):
+        return
+    normalised = any(isinstance(part, SyncedBatchNorm) for part in classifier.head.modules())
+    if normalised and len(dataset) % size == 1:
+        raise DataError(
+            f"Expected batches of at least 2 images but the last of {len(dataset)} images in batches of {size} has 1, and "
+            "the head normalises over the batch. Make the DataLoader with drop_last=True, or with another batch size."
+        )
 
 
 def make_validation_batches(
@@ -245,3 +268,58 @@ def crop_and_flip(
     index = flat.view(batch, 1, -1).to(images.device).expand(-1, channels, -1)
     padded = F.pad(images, (padding, padding, padding, padding))
     return padded.flatten(2).gather(2, index).view_as(images)
+
+
+def zoom_and_flip(
+    images: Tensor, min_area: float, flip: bool, generator: Generator, *, start: int = 0, total: int | None = None
+) -> Tensor:
+    """Enlarge a random part of each image to the whole (random resized crop), bilinear, and mirror half of them.
+
+    Args:
+        images: (B, c, h, w), uint8 or float in [0, 1].
+        min_area: the least share of the area that a part has; its sides have a ratio of 3:4 to 4:3.
+        flip: mirror half of the images.
+        generator: where the random numbers come from, on the CPU.
+        start: where these images begin in the global batch.
+        total: the size of the global batch; see ``crop_and_flip``.
+
+    Returns:
+        Float (B, c, h, w) in [0, 1].
+    """
+    pixels = to_unit(images)
+    batch = len(images)
+    area, ratio, top, left, mirror = torch.rand(total or batch, 5, generator=generator)[start : start + batch].unbind(1)
+    area = min_area + (1 - min_area) * area
+    ratio = (4 / 3) ** (2 * ratio - 1)
+    height, width = (area / ratio).sqrt().clamp_max(1), (area * ratio).sqrt().clamp_max(1)
+    sign = torch.where((mirror < 0.5) & flip, -1.0, 1.0)
+    parts = torch.zeros(batch, 2, 3)  # from places in the result to places in the image, both from -1 to 1
+    parts[:, 0, 0], parts[:, 0, 2] = sign * width, (2 * left - 1) * (1 - width)
+    parts[:, 1, 1], parts[:, 1, 2] = height, (2 * top - 1) * (1 - height)
+    grid = F.affine_grid(parts.to(pixels.device), list(pixels.shape), align_corners=False)
+    return F.grid_sample(pixels, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def jitter_colours(
+    images: Tensor, most: float, generator: Generator, *, start: int = 0, total: int | None = None
+) -> Tensor:
+    """Change brightness, contrast and saturation of each image by random factors from 1 - most to 1 + most.
+
+    Args:
+        images: (B, c, h, w), uint8 or float in [0, 1]; grey images have no saturation.
+        most: the largest change.
+        generator: where the random numbers come from, on the CPU.
+        start: where these images begin in the global batch.
+        total: the size of the global batch; see ``crop_and_flip``.
+
+    Returns:
+        Float (B, c, h, w) in [0, 1].
+    """
+    pixels, batch = to_unit(images), len(images)
+    factors = 1 + most * (2 * torch.rand(total or batch, 3, generator=generator)[start : start + batch] - 1)
+    brightness, contrast, saturation = factors.to(pixels.device).view(batch, 3, 1, 1, 1).unbind(1)
+    pixels = pixels * brightness
+    mean = pixels.mean((1, 2, 3), keepdim=True)
+    pixels = mean + (pixels - mean) * contrast
+    grey = pixels.mean(1, keepdim=True)
+    return (grey + (pixels - grey) * saturation).clamp(0, 1)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from offaxis.errors import CheckpointError, OffaxisError
 from offaxis.files import UNSEALED, check_seal, sealed
+from offaxis.heads import complete_description
 
 FORMAT = "offaxis-checkpoint-3"
 UNCHECKED_FORMATS = ("offaxis-checkpoint-2", "offaxis-model-1")
@@ -141,10 +142,20 @@ def check_settings(saved: dict[str, Any], requested: dict[str, Any], path: Path)
         )
 
 
+def complete_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a training with what old records leave out of their head."""
+    complete, network = dict(settings), settings.get("network")
+    if isinstance(settings.get("head"), dict):
+        complete["head"] = complete_description(settings["head"])
+    if isinstance(network, dict) and isinstance(network.get("head"), dict):
+        complete["network"] = {**network, "head": complete_description(network["head"])}
+    return complete
+
+
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     """Flatten one level: {"recipe": {"epochs": 3}} -> {"recipe.epochs": 3}."""
     flat: dict[str, Any] = {}
-    for key, value in settings.items():
+    for key, value in complete_settings(settings).items():
         flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
     return flat
 

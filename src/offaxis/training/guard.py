@@ -9,9 +9,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from offaxis.errors import NotFiniteError, ScaleCollapseError
-
-LEAST_SCALE = 0.05
-"""Below this mean scale no logit is larger than 0.05, so the loss is within 0.1 of ln C whatever the network does."""
+from offaxis.networks.learned import LEAST_SCALE, learned_nothing
 
 
 class CollapseGuard:
@@ -61,12 +59,14 @@ class CollapseGuard:
                 f"scale, so training would stay there. {cure}. docs/scale-collapse.md explains how it comes about."
             )
 
-    def check_end(self, loss: float) -> None:
-        """Warn where the loss of the last epoch is no better than guessing."""
-        if loss > 0.9 * self.chance:
+    def check_end(self, loss: float, accuracy: float) -> None:
+        """Warn where loss or accuracy of the last epoch are next to no better than guessing."""
+        guessing = math.exp(-self.chance)
+        if learned_nothing(accuracy=accuracy, loss=loss, guessing=guessing, guessing_loss=self.chance):
             warnings.warn(
-                f"The network has learned next to nothing: its training loss ended at {loss:.3f}, and guessing gives "
-                f"ln C = {self.chance:.3f}. More epochs, another learning rate, or a look at the labels may help.",
+                f"The network has learned next to nothing: its training ended with the loss {loss:.3f} and the accuracy "
+                f"{accuracy:.1%}, and guessing gives ln C = {self.chance:.3f} and {guessing:.1%}. More epochs, another "
+                "learning rate, or a look at the labels may help.",
                 UserWarning,
                 stacklevel=3,
             )

@@ -172,7 +172,7 @@ class _Training:
         if self.folder is not None and self.fabric.is_global_zero:
             self.folder.finish(self.classifier)
         if self.history and self.fabric.is_global_zero:
-            self.guard.check_end(self.history[-1]["loss"])
+            self.guard.check_end(self.history[-1]["loss"], self.history[-1]["accuracy"])
         return self.history
 
     def _steps(self, first: int, progress: Progress, request: StopRequest) -> None:

@@ -36,6 +36,9 @@ class Recipe:
         decay_head: apply weight decay to the cosine weight too, as some rows of the paper's ablation do.
         crop: random crops after padding with this many black pixels on each side; 0 for none.
         flip: mirror half of the images at random; off for digits and letters.
+        min_area: for photographs, in place of ``crop``: a random part of each image, of at least this share of its area
+            and with sides in a ratio of 3:4 to 4:3, is enlarged to the whole; None or 1 for none.
+        jitter: change brightness, contrast and saturation of each image at random, each by up to this share; None for none.
         name: the recipe that this one started from, a key of ``RECIPES``, for records; it makes no difference otherwise.
     """
 
@@ -52,6 +55,8 @@ class Recipe:
     decay_head: bool = False
     crop: int = 4
     flip: bool = True
+    min_area: float | None = None
+    jitter: float | None = None
     name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +79,12 @@ class Recipe:
             raise ArgumentError(f"Expected `ramp` to be None or a fraction of the steps but got {self.ramp!r}.")
         if self.clip is not None and not self.clip >= 1:
             raise ArgumentError(f"Expected `clip` to be None or a number of at least 1 but got {self.clip!r}.")
+        if self.min_area is not None and not 0 < self.min_area <= 1:
+            raise ArgumentError(
+                f"Expected `min_area` to be None or a share above 0 and at most 1 but got {self.min_area!r}."
+            )
+        if self.jitter is not None and not 0 <= self.jitter <= 1:
+            raise ArgumentError(f"Expected `jitter` to be None or a share from 0 to 1 but got {self.jitter!r}.")
         if self.max_norm is not None and not self.max_norm > 0:
             raise ArgumentError(f"Expected `max_norm` to be None or a positive number but got {self.max_norm!r}.")
 
@@ -93,8 +104,8 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the recipe, without its name, as JSON can hold them."""
         numbers = {**asdict(self), "milestones": list(self.milestones)}
-        del numbers["name"]
-        return numbers
+        absent = [name for name in ("min_area", "jitter") if numbers[name] is None]  # as in runs before they were there
+        return {name: value for name, value in numbers.items() if name not in ("name", *absent)}
 
 
 def paper_wide_resnet() -> Recipe:

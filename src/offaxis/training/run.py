@@ -250,7 +250,7 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"{'an older' if isinstance(version, int) and version < VERSION else 'another'} version of offaxis. Train it "
             "again with this one, in another folder."
         )
-    return record
+    return {**record, "settings": checkpoints.complete_settings(record["settings"])}
 
 
 def _make_network(plan: dict[str, Any]) -> Classifier:

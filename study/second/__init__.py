@@ -1,0 +1,1 @@
+"""The second study: published networks, photographs, unseen classes and the rivals of today (study/README.md)."""

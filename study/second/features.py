@@ -1,0 +1,62 @@
+"""Run a network once over a set and keep its features: what every score of this study is computed from."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from offaxis.data import ImageSet, Normalise, limit_images, load_images
+from offaxis.data.sources import as_batches
+from offaxis.deploy.open import EvaluatedNetwork
+from offaxis.files import replacing
+from offaxis.heads import Head
+from offaxis.networks.inference import run
+from study.second.judge import Images
+from study.second.sets import DEVELOPMENT, REPORTED
+
+WORK = Path("runs/study")
+"""Where networks and features are, outside the project's history."""
+OOD_IMAGES = 5000
+BATCH = 500
+
+
+def features(subject: EvaluatedNetwork, images: ImageSet, path: Path) -> Images:
+    """Compute the features (N, d) of a set, or read them where they are kept."""
+    if not path.exists():
+        normalise = subject.normalise
+        assert isinstance(normalise, Normalise)
+        parts = [out.features.cpu() for out, _, _ in run(subject.network, as_batches(images, normalise, BATCH))]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.save(file, torch.cat(parts).numpy())
+    return Images(torch.from_numpy(np.load(path)), images.labels)
+
+
+def cifar_features(
+    subject: EvaluatedNetwork, name: str, id_name: str = "cifar10"
+) -> tuple[Images, Images, dict[str, Images]]:
+    """Return the features of all training images, all test images, and up to 5,000 of each OOD set.
+
+    Args:
+        subject: the network.
+        name: under which its features are kept.
+        id_name: the ID set.
+    """
+    folder = WORK / "features" / name
+    training, test = (load_images(id_name, split) for split in ("train", "test"))
+    ood = {}
+    for other in (*DEVELOPMENT[id_name], *REPORTED[id_name]):
+        images = limit_images(load_images(other, "test", like=test), OOD_IMAGES)
+        ood[other] = Images(features(subject, images, folder / f"{other}.npy").features)
+        print(f"{name}: {other}, {len(images)} images", flush=True)
+    return (
+        features(subject, training, folder / f"{id_name}-train.npy"),
+        features(subject, test, folder / f"{id_name}-test.npy"),
+        ood,
+    )
+
+
+def head_of(subject: EvaluatedNetwork) -> Head:
+    """Return the head of a single network."""
+    head: Head = subject.network.head
+    return head.eval()

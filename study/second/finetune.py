@@ -1,0 +1,167 @@
+"""Published networks, fine-tuned: ResNet-20 with other heads, by one recipe that is chosen on held-out accuracy.
+
+    python -m study.second.finetune list WEIGHTS
+    python -m study.second.finetune choose WEIGHTS     # the next trial of a recipe: linear and cosine, 5,000 images held out
+    python -m study.second.finetune train WEIGHTS      # the next training by the chosen recipe
+    python -m study.second.finetune judge WEIGHTS      # every trained network that has no rows yet
+
+A recipe is a learning rate, a number of epochs, and whether the last stage starts anew. It resumes; trials are in
+study/second/results/finetune-recipes.json, rows in finetune.jsonl, networks in runs/study/networks.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from offaxis import open_network
+from offaxis.data import ImageSet, load_images
+from offaxis.deploy.open import EvaluatedNetwork
+from offaxis.heads import make_head
+from offaxis.networks import Classifier
+from offaxis.training import short, train
+from study.second import store
+from study.second.features import WORK, cifar_features, head_of
+from study.second.judge import judge
+from study.second.published import NETWORKS as PUBLISHED
+from study.second.sets import SEEDS
+
+STEP = "finetune"
+NETWORKS = WORK / "networks"
+TRIALS = store.RESULTS / "finetune-recipes.json"
+HELD_OUT = 5000
+RIVALS = ("logitnorm", "t2fnorm", "elogitnorm")
+NAME = "resnet20-cifar"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a network is fine-tuned.
+
+    Attributes:
+        rate: the largest learning rate.
+        epochs: passes over the training images.
+        anew: whether the last stage starts with new weights.
+    """
+
+    rate: float
+    epochs: int
+    anew: bool
+
+    @property
+    def name(self) -> str:
+        """Its name in results."""
+        return f"lr {self.rate:g}, {self.epochs} epochs" + (", last stage anew" if self.anew else "")
+
+
+SETTINGS = [Setting(*each) for each in product((0.01, 0.05, 0.1), (4,), (False, True))]
+
+
+def start(weights: Path, head: str, seed: int, anew: bool) -> EvaluatedNetwork:
+    """Return the published network with a new head, and with a new last stage where it is wanted."""
+    subject = open_network(NAME, weights=weights / PUBLISHED[NAME], head="keep")
+    network = subject.network
+    assert isinstance(network, Classifier)
+    torch.manual_seed(seed)
+    network.head = make_head(head, network.head.in_features, network.num_classes)
+    if anew:
+        stage = network.backbone.get_submodule("layer3")
+        for module in stage.modules():
+            if isinstance(module, (nn.Conv2d, nn.BatchNorm2d)):
+                module.reset_parameters()
+    return subject
+
+
+def fine_tune(
+    weights: Path, head: str, seed: int, *, setting: Setting, data: ImageSet, out: Path, validation: ImageSet | None
+) -> float | None:
+    """Fine-tune and return the accuracy on validation images after the last epoch."""
+    subject = start(weights, head, seed, setting.anew)
+    assert isinstance(subject.network, Classifier)
+    recipe = short().replace(epochs=setting.epochs, learning_rate=setting.rate, batch_size=128, crop=4)
+    done = train(
+        subject.network, data, recipe, seed=seed, out=out, resume=True, device="cpu", normalise=subject.normalise,
+        validation=validation, quiet=True,
+    )  # fmt: skip
+    accuracy: float | None = done.history[-1].get("validation_accuracy")
+    return accuracy
+
+
+def trials() -> dict[str, float]:
+    """Return the held-out accuracies that are known, by ``HEAD: SETTING``."""
+    known: dict[str, float] = json.loads(TRIALS.read_text(encoding="utf-8")) if TRIALS.exists() else {}
+    return known
+
+
+def missing_trials() -> Iterator[tuple[str, Setting]]:
+    """Yield the trials that are left."""
+    for setting in SETTINGS:
+        for head in ("linear", "cosine"):
+            if f"{head}: {setting.name}" not in trials():
+                yield head, setting
+
+
+def choose(weights: Path) -> None:
+    """Run the next trial."""
+    images = load_images("cifar10", "train")
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(7))
+    for head, setting in missing_trials():
+        out = NETWORKS / f"trial-{NAME}-{head}-{setting.name.replace(' ', '').replace(',', '-')}"
+        held, rest = images.subset(order[:HELD_OUT]), images.subset(order[HELD_OUT:])
+        accuracy = fine_tune(weights, head, 100, setting=setting, data=rest, out=out, validation=held)
+        assert accuracy is not None
+        store.RESULTS.mkdir(exist_ok=True)
+        found = {**trials(), f"{head}: {setting.name}": round(accuracy, 4)}
+        TRIALS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(head, asdict(setting), accuracy, flush=True)
+        return
+
+
+def chosen() -> Setting:
+    """Return the setting with the highest held-out accuracy, mean of both heads; all trials must have run."""
+    assert not list(missing_trials()), "run `choose` until no trial is left"
+    known = trials()
+    return max(SETTINGS, key=lambda s: sum(known[f"{head}: {s.name}"] for head in ("linear", "cosine")))
+
+
+def networks() -> list[tuple[str, int]]:
+    """Return (head, seed) of every training."""
+    return [(h, s) for s in SEEDS for h in ("linear", "cosine")] + [(h, 0) for h in RIVALS]
+
+
+def main() -> None:
+    """List, choose, train or judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("list", "choose", "train", "judge"))
+    parser.add_argument("weights", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.command == "choose":
+        choose(options.weights)
+        return
+    if options.command == "list" and list(missing_trials()):
+        print("\n".join(f"left     trial of {head}: {setting.name}" for head, setting in missing_trials()))
+        return
+    setting = chosen()
+    for head, seed in networks():
+        key = {"id": "cifar10", "network": f"{NAME} fine-tuned", "head": head, "seed": seed, "unseen": None}
+        out = NETWORKS / f"{NAME}-fine-tuned-{head}-seed{seed}"
+        judged, trained = tuple(key[k] for k in store.KEY) in store.networks(STEP), (out / "model.safetensors").exists()
+        if options.command == "list":
+            print(f"{'judged' if judged else 'trained' if trained else 'left':8s} {out.name}, {setting.name}")
+        elif options.command == "train" and not trained:
+            data = load_images("cifar10", "train")
+            fine_tune(options.weights, head, seed, setting=setting, data=data, out=out, validation=None)
+            return
+        elif options.command == "judge" and trained and not judged:
+            subject = open_network(out)
+            store.replace(STEP, key, judge(head_of(subject), *cifar_features(subject, out.name)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Trainings from scratch and what they are worth: CIFAR-10 with every head, with unseen classes, CIFAR-100 and DenseNet-BC.
+
+    python -m study.second.scratch list             # what is trained and judged, and what is left
+    python -m study.second.scratch train [NAME]     # the next training, or a named one; it resumes
+    python -m study.second.scratch judge            # every trained network that has no rows yet
+
+The recipe is the first study's (study/steps.py), in 32 bits. Networks are kept in runs/study/networks.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from offaxis import open_network
+from offaxis.data import PUBLISHED, TensorSet, load_images
+from offaxis.heads import HEADS
+from offaxis.jobs import TrainingRun, train_run, training_words
+from offaxis.networks import by_name
+from offaxis.training import train
+from study.second import store
+from study.second.features import WORK, cifar_features, head_of
+from study.second.judge import Images, judge
+from study.second.sets import CHOICES, CLASSES, DEVELOPMENT_CHOICES, SEEDS, unseen_classes
+
+STEP = "scratch"
+NETWORKS = WORK / "networks"
+FIRST = ("cosine", "linear", "logitnorm", "t2fnorm", "elogitnorm")
+LAST = ("deconf-c", "isomax")
+
+
+@dataclass(frozen=True)
+class Training:
+    """One network of the study.
+
+    Attributes:
+        run: how it is trained; with ``unseen``, on a part of the classes.
+        unseen: the choice of classes that are left out; None for none.
+    """
+
+    run: TrainingRun
+    unseen: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.run.name + ("" if self.unseen is None else f"-unseen{self.unseen}")
+
+    @property
+    def trained(self) -> bool:
+        """Whether it is trained."""
+        return (NETWORKS / self.name / "model.safetensors").exists()
+
+    @property
+    def key(self) -> dict[str, object]:
+        """What tells its rows from others."""
+        run = self.run
+        return {"id": run.id, "network": run.architecture, "head": run.head, "seed": run.seed, "unseen": self.unseen}
+
+    @property
+    def judged(self) -> bool:
+        """Whether the store has its rows."""
+        return tuple(self.key[k] for k in store.KEY) in store.networks(STEP)
+
+
+def training(id_name: str, head: str, seed: int, architecture: str = "wrn-10-4-half") -> Training:
+    """Return a training by the study's recipe."""
+    start = "sizes" if head == "cosine" else None
+    run = TrainingRun(id=id_name, architecture=architecture, head=head, start=start, recipe="short", seed=seed)  # type: ignore[arg-type]
+    return Training(run)
+
+
+def trainings() -> Iterator[Training]:
+    """Yield every training, in the order in which they should be done while time lasts."""
+    for head in FIRST:
+        yield training("cifar10", head, 0)
+    for head in ("cosine", "linear"):
+        for seed in SEEDS[1:]:
+            yield training("cifar10", head, seed)
+    for choice in (*CHOICES["cifar10"], DEVELOPMENT_CHOICES[0]):
+        for head in ("linear", "cosine"):
+            yield Training(training("cifar10", head, 0).run, choice)
+    for seed in SEEDS[1:]:
+        for head in FIRST[2:]:
+            yield training("cifar10", head, seed)
+    for seed in SEEDS:
+        for head in LAST:
+            yield training("cifar10", head, seed)
+    for id_name, architecture in (("cifar100", "wrn-10-4-half"), ("cifar10", "densenet-22-12-half")):
+        for seed in SEEDS[1:]:
+            for head in ("linear", "cosine"):
+                yield training(id_name, head, seed, architecture)
+
+
+def train_one(each: Training) -> None:
+    """Train a network, or continue its training."""
+    out, run = NETWORKS / each.name, each.run
+    words = ["offaxis", "train", *training_words(run), "--resume", "--out", str(out)]
+    if each.unseen is None:
+        train_run(run, out=out, resume=True, device="cpu", command=words, quiet=True, note=print)
+        return
+    images = load_images(run.id, "train")
+    unseen = unseen_classes(run.id, each.unseen)
+    known = [c for c in range(CLASSES[run.id]) if c not in unseen]
+    part = Images(images.batch(torch.arange(len(images))), images.labels).of_classes(known)
+    assert part.labels is not None
+    data = TensorSet(
+        f"{run.id} without {len(unseen)} classes", part.features, part.labels, tuple(images.classes[c] for c in known)
+    )
+    torch.manual_seed(run.seed)
+    network = by_name(run.architecture)(
+        num_classes=len(known), in_channels=images.shape[0], head=partial(HEADS[run.head], **run.head_arguments)
+    )
+    own = ["python", "-m", "study.second.scratch", "train", each.name]
+    train(
+        network, data, run.numbers(images.shape), seed=run.seed, out=out, resume=True, device="cpu",
+        normalise=PUBLISHED.get(run.id), quiet=True, command=own,
+    )  # fmt: skip
+
+
+def judge_one(each: Training) -> None:
+    """Compute the rows of a trained network."""
+    subject = open_network(NETWORKS / each.name)
+    training_images, test, ood = cifar_features(subject, each.name, each.run.id)
+    if each.unseen is not None:
+        unseen = unseen_classes(each.run.id, each.unseen)
+        known = [c for c in range(CLASSES[each.run.id]) if c not in unseen]
+        ood = {f"unseen-{each.unseen}": test.of_classes(unseen), **ood}
+        training_images, test = training_images.of_classes(known), test.of_classes(known)
+    store.replace(STEP, each.key, judge(head_of(subject), training_images, test, ood))
+
+
+def main() -> None:
+    """Train or judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("list", "train", "judge"))
+    parser.add_argument("name", nargs="?")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for each in trainings():
+        if options.command == "list":
+            print(f"{'judged' if each.judged else 'trained' if each.trained else 'left':8s} {each.name}")
+        elif options.command == "judge" and each.trained and not each.judged:
+            print(each.name, flush=True)
+            judge_one(each)
+        elif options.command == "train" and not each.trained and options.name in (None, each.name):
+            print(each.name, flush=True)
+            train_one(each)
+            return
+
+
+if __name__ == "__main__":
+    main()

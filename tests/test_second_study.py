@@ -1,0 +1,86 @@
+"""The second study: its split, its rows and its tables."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from offaxis.heads import make_head
+from study.second import store, tables
+from study.second.judge import Images, judge
+from study.second.sets import (
+    CHOICES,
+    CLASSES,
+    DEVELOPMENT,
+    DEVELOPMENT_CHOICES,
+    REPORTED,
+    is_development,
+    unseen_classes,
+)
+
+
+def test_no_set_is_in_both_parts_of_the_split() -> None:
+    for id_name, sets in DEVELOPMENT.items():
+        assert not set(sets) & set(REPORTED[id_name])
+        assert id_name not in (*sets, *REPORTED[id_name])
+    for id_name, choices in CHOICES.items():
+        drawn = [unseen_classes(id_name, choice) for choice in (*choices, *DEVELOPMENT_CHOICES)]
+        assert len(set(drawn)) == len(drawn)
+        assert all(0 <= c < CLASSES[id_name] for classes in drawn for c in classes)
+    assert is_development("fruit", "packages")
+    assert is_development("fruit", "unseen-101")
+    assert not is_development("fruit", "vegetables")
+    assert not is_development("fruit", "unseen-0")
+
+
+def some_images(count: int, seed: int, shift: float = 0.0) -> Images:
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 4
+    centres = torch.eye(12)[:4] * 3
+    return Images(centres[labels] + torch.rand(count, 12, generator=random) + shift, labels)
+
+
+def test_a_head_is_judged_by_every_score_that_it_can_feed() -> None:
+    torch.manual_seed(0)
+    rows = judge(make_head("cosine", 12, 4), some_images(200, 0), some_images(80, 1), {"far": some_images(60, 2, 5.0)})
+    assert set(rows[0]) == {"accuracy", "id_images"}
+    found = {row["detector"]: row for row in rows[1:]}
+    assert {"cosine", "two-cosines", "knn", "mahalanobis++", "mahalanobis++ shrunk", "energy"} <= set(found)
+    assert not {"isomax", "generalized-odin"} & set(found)
+    assert found["mahalanobis++"]["auroc"] > 0.9
+    assert found["knn"]["ood_images"] == 60
+
+
+def test_classes_are_left_out() -> None:
+    images = some_images(40, 0)
+    known = images.of_classes([0, 3])
+    assert known.labels is not None
+    assert known.labels.tolist() == [0, 1] * 10
+    assert torch.equal(known.features, images.features[torch.isin(images.labels, torch.tensor([0, 3]))])  # type: ignore[arg-type]
+
+
+def test_rows_are_replaced_and_kept_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
+    network = {"id": "fruit", "network": "n", "head": "linear", "seed": 1, "unseen": None}
+    store.replace("step", network, [{"accuracy": 0.5}, {"detector": "knn", "ood": "packages", "auroc": 0.7}])
+    store.replace("step", {**network, "seed": 0}, [{"accuracy": 0.4}])
+    store.replace("step", network, [{"accuracy": 0.6}])
+    assert [(row["seed"], row["accuracy"]) for row in store.read("step")] == [(0, 0.4), (1, 0.6)]
+    assert len(store.networks("step")) == 2
+
+
+def test_tables_are_rebuilt_from_the_committed_rows() -> None:
+    for name, make in tables.TABLES.items():
+        text = make()
+        assert text == "" or text.startswith("**"), name
+    committed = [path for path in store.RESULTS.glob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in committed) < 15_000_000
+    for path in committed:
+        for line in path.read_text().splitlines() if path.suffix == ".jsonl" else ():
+            json.loads(line)
+
+
+def test_development_candidates_saw_no_reported_set() -> None:
+    for row in store.read("candidates"):
+        assert "ood" not in row or is_development(row["id"], row["ood"])

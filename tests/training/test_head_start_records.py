@@ -1,0 +1,87 @@
+"""The start of the scale in trainings by name and in records: the paper's recipes keep theirs, old records mean it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from offaxis import train
+from offaxis.errors import ArgumentError, CheckpointError
+from offaxis.heads import complete_description, head_maker
+from offaxis.jobs import TrainingRun, train_run, training_words
+from offaxis.jobs.training import RecipeOverrides
+from offaxis.networks import build, description, wide_resnet
+from offaxis.reproduce.settings import laptop_settings, paper_settings
+from offaxis.training import load_run, read_run
+
+from .small import SHORT, few
+
+pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+ONE = RecipeOverrides(epochs=1, batch_size=256, crop=0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "start", "expected"),
+    [
+        ("laptop", None, "sizes"),
+        ("laptop", "paper", "paper"),
+        ("paper-wide-resnet", None, "paper"),
+        ("paper-wide-resnet", "sizes", "sizes"),
+    ],
+)
+def test_the_start_follows_from_the_option_and_the_recipe(
+    tmp_path: Path, recipe: str, start: str | None, expected: str
+) -> None:
+    run = TrainingRun(id="small-digits", architecture="wrn-10-1-half", recipe=recipe, start=start, overrides=ONE)  # type: ignore[arg-type]
+    assert ("--start" in training_words(run)) == (start is not None)
+    train_run(run, out=tmp_path / "run", device="cpu", quiet=True)
+    assert read_run(tmp_path / "run")["settings"]["head"]["start"] == expected
+
+
+def test_names_and_reproductions_keep_the_papers_start() -> None:
+    laptop, paper = (
+        settings().networks[0].training("cifar10", 0, "cosine") for settings in (laptop_settings, paper_settings)
+    )
+    assert (laptop.start, laptop.name) == ("paper", "wrn-10-4-half-cosine-cifar10-seed0")
+    assert (paper.start, paper.head_arguments["start"]) == (None, "paper")
+    assert laptop_settings().networks[0].training("cifar10", 0, "cosine", scale=16.0).start is None
+    assert TrainingRun(id="x", architecture="y", start="sizes").name == "y-cosine-start-sizes-x-seed0"
+
+
+def test_a_head_without_a_scale_takes_no_start(tmp_path: Path) -> None:
+    run = TrainingRun(id="small-digits", architecture="wrn-10-1-half", head="linear", start="paper", overrides=ONE)
+    with pytest.raises(ArgumentError, match="'linear' takes no --start"):
+        train_run(run, out=tmp_path / "run", device="cpu", quiet=True)
+
+
+def test_old_records_mean_the_papers_start(tmp_path: Path) -> None:
+    """A run whose run.json was written when there was no other start: it loads, and resumes as what it was."""
+    torch.manual_seed(0)
+    paper = head_maker({"name": "cosine", "start": "paper"})
+    trained = train(wide_resnet(10, 1, head=paper, in_channels=1), few(), SHORT, out=tmp_path / "run", quiet=True)
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    for head in (record["settings"]["head"], record["settings"]["network"]["head"]):
+        assert head.pop("start") == "paper"
+    record = {**{k: v for k, v in record.items() if k in ("format", "command", "versions", "settings")}, "version": 2}
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    loaded = load_run(tmp_path / "run").classifier
+    images = torch.randn(4, 1, 8, 8)
+    torch.testing.assert_close(loaded(images), trained.classifier(images))
+    again = train(
+        wide_resnet(10, 1, head=paper, in_channels=1), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True
+    )
+    torch.testing.assert_close(again.classifier(images), trained.classifier(images))
+    with pytest.raises(CheckpointError, match="head.start was 'paper' and is now 'sizes'"):
+        train(wide_resnet(10, 1, in_channels=1), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
+
+
+def test_a_description_without_a_start_builds_the_papers_head() -> None:
+    plan = description(wide_resnet(10, 1, in_channels=1))
+    assert plan is not None
+    assert build(plan).head.arguments["start"] == "sizes"
+    del plan["head"]["start"]
+    assert build(plan).head.arguments["start"] == "paper"
+    assert complete_description({"name": "linear", "scale": None}) == {"name": "linear", "scale": None}
+    with pytest.raises(ArgumentError, match="Expected a head out of"):
+        head_maker({"name": "of tomorrow"})
