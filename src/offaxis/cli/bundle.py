@@ -181,20 +181,51 @@ def _report(model: "Model", path: Path) -> None:
     print_note("\n".join(lines))
 
 
-@app.command("export", epilog=example("offaxis export digits.oax --onnx digits.onnx"))
+@app.command(
+    "export",
+    epilog=example(
+        "offaxis export digits.oax --onnx digits.onnx",
+        "offaxis export digits.oax --onnx small.onnx --int8 --calibrate digits --ood letters",
+    ),
+)
 def export_command(
     bundle: Annotated[Path, typer.Argument(help="A bundle.")],
     onnx: Annotated[Path, typer.Option(help="The file to write, by custom x.onnx.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Convolutions on 8-bit integers; needs --calibrate.")] = False,
+    calibrate: Annotated[
+        str | None, typer.Option(help="ID images for --int8 that nothing was trained on: a set, folder or archive.")
+    ] = None,
+    ood: Annotated[
+        list[str] | None, typer.Option(help="OOD images on which --int8 must not lose. May be given again.")
+    ] = None,
     network: Network = None,
+    data: Data = None,
 ) -> None:
     """Write a bundle as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out."""
     from offaxis.deploy.bundle import load
     from offaxis.deploy.onnx import export_onnx, output_names
 
+    if int8 != (calibrate is not None):
+        raise ArgumentError("Expected --int8 and --calibrate IMAGES together: the quantised graph is calibrated anew.")
     model = load(bundle, network)
-    difference = export_onnx(model, onnx)
     shape = ", ".join(map(str, model.preprocessing.shape))
-    print_note(
-        f"{onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
-        f"differ by {difference:.1g} at most."
-    )
+    about = f"{onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}."
+    if calibrate is None:
+        difference = export_onnx(model, onnx)
+        print_note(f"{about} onnxruntime and PyTorch differ by {difference:.1g} at most.")
+        return
+    from offaxis.deploy.assemble import images_like
+    from offaxis.deploy.engine import export_int8
+    from offaxis.deploy.onnx import check_exportable
+    from offaxis.deploy.preprocessing import Preprocessing
+
+    check_exportable(model)
+    wanted = model.preprocessing
+    assert isinstance(wanted, Preprocessing)  # others cannot be exported
+    sets = [images_like(name, wanted.shape, data, resize=wanted.resize) for name in (calibrate, *(ood or ()))]
+    found = export_int8(model, onnx, sets[0], sets[1:])
+    what = "ID accuracy" if found.labelled else "Equal classes"
+    lines = [about, f"{what} {found.accuracy[0]:.2%} before, {found.accuracy[1]:.2%} after."]
+    lines += [f"AUROC on {name} {old:.2%} before, {new:.2%} after." for name, (old, new) in found.aurocs.items()]
+    lines.append(f"{found.bytes[0]:,} bytes before, {found.bytes[1]:,} after; {found.images} calibration images.")
+    print_note("\n".join(lines))

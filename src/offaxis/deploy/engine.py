@@ -1,13 +1,18 @@
 """Run a model's network in onnxruntime instead of PyTorch: the same outputs, faster on a CPU.
 
 The graph is exported once for each bundle and kept in the user's cache folder. Before it is used, here and at every later
-start, its outputs are compared with PyTorch's; where a network or a detector cannot be exported, PyTorch runs it.
+start, its outputs are compared with PyTorch's; where a network or a detector cannot be exported, PyTorch runs it. A graph
+for other programs can be quantised to 8-bit integers.
 """
 
 import hashlib
+import importlib
 import logging
 import os
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,8 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offaxis.calibration.calibrate import Calibration, check_overlap
+from offaxis.data import ImageSet, match
 from offaxis.data.catalogue import cache_folder
-from offaxis.deploy.model import Model
+from offaxis.deploy.model import Model, unpack_hashes
 from offaxis.deploy.onnx import (
     INPUT,
     TOLERANCE,
@@ -27,9 +34,11 @@ from offaxis.deploy.onnx import (
     output_names,
     package,
 )
+from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError, OffaxisError
 from offaxis.files import replacing
 from offaxis.heads import Outputs
+from offaxis.metrics import auroc
 
 Engine = Literal["auto", "onnx", "torch"]
 ENGINES = ("auto", "onnx", "torch")
@@ -151,3 +160,153 @@ def _key(model: Model) -> str:
             hashed.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy() if tensor.numel() else b"")
     hashed.update(repr(model.network).encode())
     return hashed.hexdigest()[:32]
+
+
+MOST_LOST_ACCURACY = 0.01
+MOST_LOST_AUROC = 0.005
+RANGE_IMAGES = 256  # at most, of which the ranges of activations are taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantised:
+    """What quantisation has changed.
+
+    Attributes:
+        accuracy: ID accuracy before and after; without labels the share of equal classes, the first being 1.
+        labelled: whether it is an accuracy.
+        aurocs: AUROC before and after, by the name of each OOD set.
+        images: how many calibration images the new p-values compare with.
+        bytes: size of the file, before and after.
+    """
+
+    accuracy: tuple[float, float]
+    labelled: bool
+    aurocs: dict[str, tuple[float, float]]
+    images: int
+    bytes: tuple[int, int]
+
+
+def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[ImageSet] = ()) -> Quantised:
+    """Export a model as an ONNX graph whose convolutions run on 8-bit integers, calibrated anew.
+
+    Of every four images one gives the ranges of the activations; the scores of the others, computed by the quantised graph,
+    are the new calibration.
+
+    Args:
+        model: with a detector that reads outputs.
+        path: the file, usually ``x.onnx``.
+        images: ID images that the network has not seen; with labels of the model's classes the accuracy is compared.
+        ood: OOD images whose AUROC is compared.
+
+    Raises:
+        ExportError: the model cannot be exported; the accuracy falls by more than 0.01, or an AUROC by more than 0.005.
+        TooFewImagesError: there are too few images for the model's level.
+        OverlapError: some of them were used for training.
+    """
+    check_exportable(model)
+    runtime, wanted = package("onnxruntime"), model.preprocessing
+    assert isinstance(wanted, Preprocessing)  # check_exportable has refused others
+    device = model.device
+    try:
+        model.to("cpu")
+        images = match(images, wanted.shape, wanted.resize)
+        check_overlap(images, [unpack_hashes(model.used)])
+        numbers = torch.arange(len(images))
+        ranges = images.subset(numbers[::4][:RANGE_IMAGES])
+        held_out = images.subset(numbers[numbers % 4 != 0])
+        plain = graph_bytes(model, p_values=False)
+        names = tuple(output_names(model, p_values=False))
+        before = OnnxEngine(make_session(plain, default_threads(), runtime), names)
+        after = OnnxEngine(make_session(_quantise(plain, ranges), default_threads(), runtime), names)
+        old, new = _outputs(before, held_out), _outputs(after, held_out)
+        accuracy, labelled = _accuracies(model, held_out, old[1], new[1])
+        aurocs = {}
+        for other in ood:
+            shaped = match(other, wanted.shape, wanted.resize)
+            scores = (auroc(old[0], _outputs(before, shaped)[0]), auroc(new[0], _outputs(after, shaped)[0]))
+            aurocs[other.name] = scores
+        _check_quantised(accuracy, labelled, aurocs)
+        calibration = Calibration.from_scores(
+            new[0],
+            new[1],
+            len(model.classes),
+            model.calibration.alpha,
+            per_class=model.calibration.per_class,
+            confidence=model.calibration.confidence,
+            cosine=new[2],
+        )
+        content = _quantise(graph_bytes(replace(model, calibration=calibration)), ranges)
+    finally:
+        model.to(device)
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(content)
+    sizes = (len(plain), len(content))
+    return Quantised(accuracy=accuracy, labelled=labelled, aurocs=aurocs, images=len(held_out), bytes=sizes)
+
+
+def _quantise(content: bytes, ranges: ImageSet) -> bytes:
+    """Return a graph with convolutions in 8 bits; the ranges of their inputs are those over these images."""
+    package("onnx")
+    quantisation = importlib.import_module("onnxruntime.quantization")
+    batches = iter([{INPUT: pixels.numpy()} for pixels in ranges.batches(32)])
+
+    class Reader(quantisation.CalibrationDataReader):  # type: ignore[misc, name-defined]
+        def get_next(self) -> dict[str, Any] | None:
+            return next(batches, None)
+
+    root = logging.getLogger()
+    level = root.level
+    with tempfile.TemporaryDirectory() as room:
+        source, prepared, target = (Path(room) / name for name in ("a.onnx", "b.onnx", "c.onnx"))
+        source.write_bytes(content)
+        root.setLevel(logging.ERROR)  # it logs to the root logger
+        try:
+            quantisation.quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+            quantisation.quantize_static(
+                str(prepared),
+                str(target),
+                Reader(),
+                quant_format=quantisation.QuantFormat.QDQ,
+                op_types_to_quantize=["Conv"],
+                per_channel=True,
+                activation_type=quantisation.QuantType.QUInt8,
+                weight_type=quantisation.QuantType.QInt8,
+            )
+        except Exception as error:  # onnxruntime raises many kinds of errors
+            raise ExportError(f"onnxruntime cannot quantise the graph ({type(error).__name__}: {error}).") from error
+        finally:
+            root.setLevel(level)
+        return target.read_bytes()
+
+
+def _outputs(engine: OnnxEngine, images: ImageSet) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Return scores (N,), predicted classes (N,) and largest cosines (N,), if any, of a set."""
+    parts = [engine(pixels) for pixels in images.batches(64)]
+    cosines = [outputs.cosine.amax(1).double().numpy() for _, outputs in parts if outputs.cosine is not None]
+    predicted = np.concatenate([outputs.logits.argmax(1).numpy() for _, outputs in parts])
+    return np.concatenate([scores for scores, _ in parts]), predicted, np.concatenate(cosines) if cosines else None
+
+
+def _accuracies(
+    model: Model, images: ImageSet, before: NDArray[Any], after: NDArray[Any]
+) -> tuple[tuple[float, float], bool]:
+    """Return the accuracies of two predictions, or the share of equal ones where there are no labels of these classes."""
+    if images.labels is None or tuple(images.classes or ()) != model.classes:
+        return (1.0, float((before == after).mean())), False
+    labels = images.labels.numpy()
+    return (float((before == labels).mean()), float((after == labels).mean())), True
+
+
+def _check_quantised(accuracy: tuple[float, float], labelled: bool, aurocs: dict[str, tuple[float, float]]) -> None:
+    what = "ID accuracy" if labelled else "share of equal classes"
+    if accuracy[1] < accuracy[0] - MOST_LOST_ACCURACY:
+        raise ExportError(
+            f"With 8-bit integers the {what} falls from {accuracy[0]:.1%} to {accuracy[1]:.1%}, by more than a point, so "
+            "nothing was written. Give more images to --calibrate, or leave out --int8."
+        )
+    for name, (before, after) in aurocs.items():
+        if after < before - MOST_LOST_AUROC:
+            raise ExportError(
+                f"With 8-bit integers the AUROC on {name} falls from {before:.1%} to {after:.1%}, by more than half a point, "
+                "so nothing was written. Give more images to --calibrate, or leave out --int8."
+            )

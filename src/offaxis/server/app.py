@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
 
@@ -89,6 +90,36 @@ def make_app(
     return app
 
 
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the descriptions of error responses for the schema; 401 and 421 can come from every route."""
+    body = {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": body} for status in (*statuses, 401, 421)}
+
+
+FILE = {"type": "string", "format": "binary"}
+FLAG = {"type": "string", "enum": ["0", "1"]}
+PREDICT_SCHEMA: dict[str, Any] = {
+    "parameters": [
+        {"name": "explain", "in": "query", "schema": FLAG, "description": "1: records have an explanation."},
+        {
+            "name": "watch",
+            "in": "query",
+            "schema": FLAG,
+            "description": "0: neither the monitor nor metrics count them.",
+        },
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {"type": "object", "required": ["f"], "properties": {"f": {"type": "array", "items": FILE}}}
+            },
+            "image/*": {"schema": FILE},
+        },
+    },
+}
+
+
 async def answer_predict(service: Service, request: Request) -> Response:
     """Answer POST /v1/predict."""
     async with service.budget.body(request) as body:
@@ -105,7 +136,7 @@ async def answer_predict(service: Service, request: Request) -> Response:
 
 
 def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> None:
-    @app.post(PREDICT)
+    @app.post(PREDICT, openapi_extra=PREDICT_SCHEMA, responses=_refusals(400, 403, 408, 413, 415, 422, 503))
     async def predict(request: Request) -> Response:
         """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each.
 
@@ -115,7 +146,7 @@ def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> Non
         """
         return await answer_predict(service, request)
 
-    @app.get("/v1/model")
+    @app.get("/v1/model", responses=_refusals())
     async def model() -> dict[str, Any]:
         """Describe the model: classes, preprocessing, detector, level, calibration and provenance.
 
@@ -125,12 +156,12 @@ def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> Non
         """
         return service.served.description
 
-    @app.get("/v1/drift")
+    @app.get("/v1/drift", responses=_refusals())
     async def drift() -> dict[str, Any]:
         """Report whether the stream has left the training distribution, with the trace of the drift monitor."""
         return service.drift()
 
-    @app.post("/v1/drift/reset")
+    @app.post("/v1/drift/reset", responses=_refusals(403))
     async def reset() -> dict[str, Any]:
         """Restart the drift monitor, after an alarm was investigated."""
         service.reset_drift()
@@ -141,13 +172,13 @@ def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> Non
         """Report that the service is up."""
         return {"status": "ok"}
 
-    @app.get("/readyz")
+    @app.get("/readyz", responses=_refusals(503))
     async def readiness() -> Response:
         """Report whether the network answers a test image; 503 where it does not, or while the service shuts down."""
         ready = not closing() and await service.ready()
         return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
-    @app.get("/metrics")
+    @app.get("/metrics", responses=_refusals())
     async def metrics() -> Response:
         """Report metrics in the text format of Prometheus."""
         service.metrics.queue.set(len(service.served.batcher.queue))

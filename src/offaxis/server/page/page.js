@@ -233,7 +233,7 @@ async function picture(entry) {
   context.globalAlpha = strength;
   context.drawImage(tinted(map), x, y, w, h);
   context.globalAlpha = 1;
-  if (resize === "crop") { context.strokeStyle = "#fff"; context.setLineDash([6, 4]); context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1); }
+  if (x > 1 || y > 1) { context.strokeStyle = "#fff"; context.setLineDash([6, 4]); context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1); }
 }
 
 function tinted(map) {
