@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -178,7 +178,7 @@ def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> Non
         ready = not closing() and await service.ready()
         return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
-    @app.get("/metrics", responses=_refusals())
+    @app.get("/metrics", responses=_refusals(), response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Report metrics in the text format of Prometheus."""
         service.metrics.queue.set(len(service.served.batcher.queue))

@@ -3,6 +3,7 @@
 import hashlib
 import heapq
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -195,16 +196,23 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     out = Path(options.out)
     journal = Journal(out, _identity(bundle))
     summary_file, sheet = out.with_suffix(".summary.json"), out.with_suffix(".top.png")
-    own = {file.absolute() for file in (out, journal.path, summary_file, sheet)}
+    own = {os.path.abspath(file) for file in (out, journal.path, summary_file, sheet)}  # noqa: PTH100 - as below
     journal.begin(out, options.resume, options.overwrite)
-    try:
-        seen = {_key(row["path"]) for row in journal.rows()}
+    seen: set[bytes] = set()
+
+    def journalled() -> Iterator[Row]:
+        for row in journal.rows():
+            seen.add(_key(row["path"]))
+            yield row
         with CountProgress(options.quiet) as counter:
             for rows in _rows(bundle, model, _unseen(paths, seen, own), options):
                 fresh = [row for row in rows if _note(seen, row["path"])]
                 journal.add(fresh)
                 counter.to(len(seen))
-        summary = summarise_rows(journal.rows(), model, options.top)
+                yield from fresh
+
+    try:
+        summary = summarise_rows(journalled(), model, options.top)
         if options.fdr is None:
             write_rows(journal.rows(), out, kind)
         else:
@@ -264,10 +272,10 @@ def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOpt
     return score_units(model, work, options.batch, options.workers)
 
 
-def _unseen(paths: Iterable[str], seen: set[bytes], own: set[Path]) -> Iterator[str]:
+def _unseen(paths: Iterable[str], seen: set[bytes], own: set[str]) -> Iterator[str]:
     """Yield the files behind the paths, without those that have a row already and the output files themselves."""
     for path in files(paths):
-        if (is_archive(Path(path)) or _key(path) not in seen) and Path(path).absolute() not in own:
+        if (is_archive(path) or _key(path) not in seen) and os.path.abspath(path) not in own:  # noqa: PTH100 - faster
             yield path
 
 

@@ -15,14 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from offaxis.deploy.bundle import load
-from offaxis.deploy.engine import Engine, with_engine
+from offaxis.deploy.engine import Engine, cores, with_engine
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.rows import Row, bad_row, row_of
-from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name
+from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name, parts
 from offaxis.errors import DataError, MissingPackageError
 
 AHEAD = 3  # batches that are decoded in advance
+PIECE = 8  # images that a thread decodes at once
 Decoded = NDArray[Any] | str
 """Pixels (c, h, w) or a feature vector (d,), or the reason why the file could not be decoded."""
 
@@ -31,18 +32,22 @@ def score_units(
     model: Model, work: Iterable[WorkUnit], batch: int = 64, workers: int | None = None
 ) -> Iterator[list[Row]]:
     """Yield the rows of every file in order, batch by batch; at most ``AHEAD`` batches are decoded in advance."""
-    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
-        waiting: deque[tuple[tuple[ImageSource, ...], list[Future[Decoded]]]] = deque()
+    with ThreadPoolExecutor(workers or min(8, cores())) as pool:
+        waiting: deque[tuple[tuple[ImageSource, ...], list[Future[list[Decoded]]]]] = deque()
         try:
             for unit in work:
                 for items in batches(unit, batch):
-                    waiting.append((items, [pool.submit(_decode, model, item) for item in items]))
+                    waiting.append((items, [pool.submit(_decode_piece, model, piece) for piece in parts(items, PIECE)]))
                     if len(waiting) > AHEAD:
                         yield _predict(model, *waiting.popleft())
             while waiting:
                 yield _predict(model, *waiting.popleft())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _decode_piece(model: Model, items: tuple[ImageSource, ...]) -> list[Decoded]:
+    return [_decode(model, item) for item in items]
 
 
 def _decode(model: Model, item: ImageSource) -> Decoded:
@@ -60,8 +65,8 @@ def _takes_images(model: Model) -> bool:
     return isinstance(model.preprocessing, Preprocessing)
 
 
-def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]) -> list[Row]:
-    decoded = [future.result() for future in decoding]
+def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[list[Decoded]]]) -> list[Row]:
+    decoded = [result for future in decoding for result in future.result()]
     good = [pixels for pixels in decoded if not isinstance(pixels, str)]
     predictions = iter(model.predict_each(torch.from_numpy(np.stack(good))) if good else [])
     rows: list[Row] = []
