@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def bare(model: Model, paths: list[Path]) -> int:
 
 
 def _ahead(pool: ThreadPoolExecutor, model: Model, paths: list[Path]) -> Iterator[NDArray[Any]]:
-    waiting = []
+    waiting: list[Future[Any]] = []
     for path in paths:
         waiting.append(pool.submit(model.preprocessing.pixels, path))
         if len(waiting) > 3 * BATCH:
