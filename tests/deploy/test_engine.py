@@ -110,3 +110,35 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 def test_an_unknown_engine_is_refused(model: Model) -> None:
     with pytest.raises(ArgumentError, match="auto, onnx, torch"):
         with_engine(model, "tvm")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_an_int8_graph_is_quantised_and_calibrated_anew(model: Model, world: World, tmp_path: Path) -> None:
+    """Its convolutions have int8 weights, its scores differ from those of the float graph, its p-values are of its own."""
+    import onnx
+    import onnxruntime
+
+    images = world.test.subset(torch.arange(119))
+    unlabelled = offaxis.data.TensorSet("unlabelled", images.batch(torch.arange(119)))
+    found = engines.export_int8(model, tmp_path / "x.onnx", unlabelled)
+    graph = onnx.load(str(tmp_path / "x.onnx")).graph
+    weights = [each for each in graph.initializer if each.data_type == onnx.TensorProto.INT8 and len(each.dims) == 4]
+    assert len(weights) == sum(node.op_type == "Conv" for node in graph.node) > 0
+    session = onnxruntime.InferenceSession(str(tmp_path / "x.onnx"), providers=["CPUExecutionProvider"])
+    held_out = images.batch(torch.arange(119))[torch.arange(119) % 4 != 0]
+    score, p_value = session.run(["score", "p_value"], {"pixels": held_out.numpy()})
+    plain = np.array([prediction.score for prediction in model.predict(held_out)])
+    assert 0 < np.abs(score - plain).mean() < 0.05
+    assert found.images == len(score)
+    # each of the new calibration images is among those that it is compared with, so that none has p = 1 / (n + 1)
+    assert sorted(np.round(p_value * (found.images + 1)).astype(int)) == list(range(2, found.images + 2))
+    assert not found.labelled
+    assert found.bytes[1] < found.bytes[0]
+
+
+def test_an_int8_graph_that_loses_is_refused() -> None:
+    engines._check_quantised((0.97, 0.961), True, {"letters": (0.95, 0.946)})
+    with pytest.raises(ExportError, match="ID accuracy falls from 97.0% to 95.0%"):
+        engines._check_quantised((0.97, 0.95), True, {})
+    with pytest.raises(ExportError, match="AUROC on letters falls from 95.0% to 94.0%"):
+        engines._check_quantised((0.97, 0.97), True, {"letters": (0.95, 0.94)})

@@ -198,3 +198,12 @@ def test_attached_networks_are_bundled_and_exported(name: str, tmp_path: Path) -
     ]
     export_onnx(again, tmp_path / "x.onnx")
     check_same(tmp_path / "x.onnx", again, images.images[:9])
+
+
+def test_openvino_gives_the_same_outputs(model: Model, world: World, tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    export_onnx(model, tmp_path / "x.onnx")
+    pixels = world.test.batch(torch.arange(20))
+    found = openvino.Core().compile_model(str(tmp_path / "x.onnx"), "CPU")({"pixels": pixels.numpy()})
+    for name, expected in answers(tmp_path / "x.onnx", model, pixels).items():
+        assert np.allclose(found[name], expected, atol=1e-4)
