@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 FAST   := not realdata and not thirdparty and not browser and not scale and not slow and not hostile
 MADE_FROM := pyproject.toml constraints.txt
 
-.PHONY: demo test coverage check format lint types test-slow test-realdata test-thirdparty test-browser test-scale test-hostile test-all clean help
+.PHONY: demo demo-photos test coverage check format lint types test-slow test-realdata test-thirdparty test-browser test-scale test-hostile test-lowest test-all clean help
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -26,6 +26,10 @@ $(VENV)/.installed-%: $(VENV)/.made $(MADE_FROM)
 
 demo: $(VENV)/.installed-demo  ## train on embedded digits, score six OOD sets, write one page
 	$(RUN)/offaxis demo
+
+demo-photos: $(VENV)/.installed-photos  ## the whole way of a folder of photographs: train, bundle, score, one page
+	rm -rf runs/photos-demo
+	$(RUN)/python examples/demo_photographs.py runs/photos-demo
 
 test: $(VENV)/.installed-test  ## the fast tests, in two processes
 	$(PYTEST) -n 2 -q -m "$(FAST)"
@@ -67,6 +71,13 @@ test-hostile: $(VENV)/.installed-test  ## fuzzers and kills at random moments; O
 
 test-all: test test-slow test-hostile test-realdata test-thirdparty test-browser test-scale  ## every tier
 
+# in an environment of its own: the lowest versions that pyproject.toml admits. Old packages beside newer ones of others warn.
+LOWEST := .venv-lowest
+test-lowest:  ## the fast tests with the lowest versions that are declared
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable '.[test]'
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -q -o filterwarnings=default -m "$(FAST)"
+
 clean:  ## remove the environment and everything that was made
-	rm -rf $(VENV) demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(LOWEST) demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

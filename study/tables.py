@@ -8,7 +8,7 @@ import numpy as np
 from offaxis.evaluation.summary import Summary, View, summarise
 from offaxis.jobs import TrainingRun
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
-from offaxis.reports.tables import Entry, Table, Value, percent
+from offaxis.reports.tables import Entry, Table, Value, in_percent
 from offaxis.reproduce.tables import paper_rows
 from offaxis.training import RECIPES
 from study.query import GROUPS, is_evaluated, main_networks, records_of, results_for
@@ -74,9 +74,7 @@ def tuned(id_name: str) -> Table:
     results = [r for r in results_for(id_name, runs, REPORTED[id_name]) if r.state == "tuned"]
     views: tuple[View, View] = ("one-vs-one", "less-biased by tested set")
     means = [{(s.detector, s.network): s.groups["all"].mean for s in summarise(results, view)} for view in views]
-    rows: list[list[Entry]] = [
-        [*key, *(Value(mean.get(key), percent(mean.get(key))) for mean in means)] for key in sorted(means[0])
-    ]
+    rows: list[list[Entry]] = [[*key, *(in_percent(mean.get(key)) for mean in means)] for key in sorted(means[0])]
     columns = ("detector", "network", "tuned on the tested set", "tuned on another set")
     note = "Mean AUROC over the reported sets, first seed."
     title = f"Tuned on either network, {set_title(id_name)}"
@@ -113,7 +111,7 @@ def longer(id_name: str) -> Table:
         [
             method,
             network,
-            *(Value(v, percent(v)) for v in (short[method, network], value)),
+            *(in_percent(v) for v in (short[method, network], value)),
             f"{100 * (value - short[method, network]):+.2f}",
         ]
         for (method, network), value in sorted(long.items(), key=lambda item: -item[1])
@@ -153,7 +151,7 @@ def shift(id_name: str) -> Table:
         groups.setdefault((r["detector"], r["head"]), []).append([r["flagged"][kind] for kind in kinds])
     means = {key: np.mean(values, 0) for key, values in groups.items()}
     rows: list[list[Entry]] = [
-        [detector, head, *(Value(float(v), f"{100 * v:.1f}") for v in values)]
+        [detector, head, *(Value(100 * float(v), f"{100 * v:.1f}", percent=True) for v in values)]
         for (detector, head), values in sorted(means.items(), key=lambda item: float(item[1][1:].mean()))
     ]
     title = f"ID images of {set_title(id_name)} flagged at 5 %, after changes that keep the class"
@@ -189,7 +187,7 @@ def headline(ids: str) -> Table:
             numbers[label] += [groups[g].mean for g in GROUPS]
     best = np.array(list(numbers.values())).max(0)
     rows: list[list[Entry]] = [
-        [label, *(Value(v, f"{100 * v:.1f}", v == b) for v, b in zip(values, best, strict=True))]
+        [label, *(Value(100 * v, f"{100 * v:.1f}", v == b, percent=True) for v, b in zip(values, best, strict=True))]
         for label, values in numbers.items()
     ]
     columns = ("method", *(f"{set_title(name)}: {group}" for name in names for group in GROUPS))

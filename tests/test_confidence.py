@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offaxis.errors import ArgumentError
-from offaxis.metrics import area_under_risk_coverage, expected_calibration_error, risk_coverage
+from offaxis.metrics import (
+    area_under_generalized_risk_coverage,
+    area_under_risk_coverage,
+    auroc,
+    expected_calibration_error,
+    risk_coverage,
+)
 
 answers = st.lists(st.tuples(st.integers(0, 20).map(lambda v: v / 20), st.booleans()), min_size=1, max_size=40)
 
@@ -38,6 +44,23 @@ def test_aurc_is_the_mean_risk_and_knows_no_order(pairs: list[tuple[float, bool]
     assert abs(found - np.mean(each)) <= 6 * spread + 1e-12
     order = shuffle.permutation(len(sure))
     assert area_under_risk_coverage(sure[order], right[order]) == pytest.approx(found, abs=1e-12)
+
+
+@given(answers)
+@settings(max_examples=60, deadline=None)
+def test_augrc_is_counted_pair_by_pair_and_follows_from_auroc(pairs: list[tuple[float, bool]]) -> None:
+    sure, right = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
+    silent = [
+        (wrong > other) + 0.5 * (wrong == other)
+        for wrong, hit in zip(sure, right, strict=True)
+        if not hit
+        for other in sure
+    ]
+    found = area_under_generalized_risk_coverage(sure, right)
+    assert found == pytest.approx(sum(silent) / len(sure) ** 2, abs=1e-12)
+    if 0 < right.mean() < 1:  # equation 6 of the paper
+        accuracy, ranked = right.mean(), auroc(-sure[right], -sure[~right])
+        assert found == pytest.approx((1 - ranked) * accuracy * (1 - accuracy) + (1 - accuracy) ** 2 / 2, abs=1e-12)
 
 
 def test_the_ends_of_the_curve() -> None:

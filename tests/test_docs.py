@@ -47,3 +47,11 @@ def _command(words: list[str]) -> tuple[Any, list[str]]:
         assert words[0] in found.commands, words
         found, words = found.commands[words[0]], words[1:]
     return found, words
+
+
+def test_the_tests_that_keep_the_promises_exist() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 30
+    for file, test in named:
+        assert re.search(rf"^def {test}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), (file, test)

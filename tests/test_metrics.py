@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu, norm
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_auc_score
 from sklearn.metrics import roc_curve as reference_curve
 
 from offaxis.errors import ArgumentError
@@ -18,16 +18,20 @@ from offaxis.metrics import (
     accuracy_at_tpr,
     all_metrics,
     aupr_in,
+    aupr_in_trapezoid,
     aupr_out,
+    aupr_out_trapezoid,
     auroc,
     bootstrap_interval,
     detection_error,
     fpr_at_tpr,
+    fpr_at_tpr_openood,
     roc_curve,
 )
 
 Floats = NDArray[np.float64]
 METRICS = [auroc, aupr_in, aupr_out, accuracy_at_tpr, fpr_at_tpr, detection_error]
+METRICS += [aupr_in_trapezoid, aupr_out_trapezoid, fpr_at_tpr_openood]
 # few distinct values, so that ties are the rule
 tied = arrays(np.float64, st.integers(1, 40), elements=st.integers(-3, 3).map(float))
 untied = arrays(np.float64, st.integers(1, 40), elements=st.floats(-5, 5))
@@ -46,6 +50,12 @@ def test_equal_to_scikit_learn_and_to_mann_whitney(id_scores: Floats, ood_scores
     assert abs(auroc(id_scores, ood_scores) - roc_auc_score(labels, values)) < 1e-12
     assert abs(aupr_out(id_scores, ood_scores) - average_precision_score(labels, values)) < 1e-12
     assert abs(aupr_in(id_scores, ood_scores) - average_precision_score(1 - labels, -values)) < 1e-12
+    precision, recall, _ = precision_recall_curve(labels, values)
+    assert abs(aupr_out_trapezoid(id_scores, ood_scores) - auc(recall, precision)) < 1e-12
+    precision, recall, _ = precision_recall_curve(1 - labels, -values)
+    assert abs(aupr_in_trapezoid(id_scores, ood_scores) - auc(recall, precision)) < 1e-12
+    fpr, tpr, _ = reference_curve(labels, values, drop_intermediate=False)
+    assert abs(fpr_at_tpr_openood(id_scores, ood_scores) - fpr[np.argmax(tpr >= 0.95)]) < 1e-12
     statistic = mannwhitneyu(ood_scores, id_scores).statistic
     assert abs(auroc(id_scores, ood_scores) - statistic / len(id_scores) / len(ood_scores)) < 1e-12
 
@@ -116,7 +126,7 @@ def test_swapping_the_sets_and_the_sign_changes_the_positive_class_alone(id_scor
 @pytest.mark.parametrize("metric", METRICS)
 def test_perfect_and_hopeless(metric: Callable[..., float]) -> None:
     low, high = np.linspace(0, 1, 50), np.linspace(2, 3, 70)
-    best = {fpr_at_tpr: 0.0, detection_error: 0.0, accuracy_at_tpr: 0.975}.get(metric, 1.0)
+    best = {fpr_at_tpr: 0.0, fpr_at_tpr_openood: 0.0, detection_error: 0.0, accuracy_at_tpr: 0.975}.get(metric, 1.0)
     assert abs(metric(low, high) - best) < 1e-12
     worst = {auroc: 0.0, fpr_at_tpr: 1.0, accuracy_at_tpr: 0.475, detection_error: 0.5}
     if metric in worst:
@@ -169,8 +179,12 @@ def test_all_metrics_are_the_single_ones(id_scores: Floats, ood_scores: Floats) 
         "accuracy_at_tpr95": accuracy_at_tpr(id_scores, ood_scores),
         "fpr_at_tpr95": fpr_at_tpr(id_scores, ood_scores),
         "fpr_at_tpr95_ood": fpr_at_tpr(id_scores, ood_scores, positive="ood"),
+        "fpr_at_tpr95_openood": fpr_at_tpr_openood(id_scores, ood_scores),
+        "aupr_in_trapezoid": aupr_in_trapezoid(id_scores, ood_scores),
+        "aupr_out_trapezoid": aupr_out_trapezoid(id_scores, ood_scores),
         "detection_error": detection_error(id_scores, ood_scores),
     }
+    assert found.keys() == expected.keys()
     assert all(abs(found[name] - value) < 1e-12 for name, value in expected.items())
 
 

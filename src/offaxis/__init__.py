@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from offaxis.detectors.registry import register_detector as register_detector
     from offaxis.embeddings import EmbeddingDetector as EmbeddingDetector
     from offaxis.errors import OffaxisError as OffaxisError
-    from offaxis.evaluation.evaluate import evaluate as evaluate
     from offaxis.evaluation.results import Results as Results
+    from offaxis.evaluation.run import evaluate as evaluate
     from offaxis.heads.base import Outputs as Outputs
     from offaxis.heads.cosine import CosineHead as CosineHead
     from offaxis.heads.linear import LinearHead as LinearHead
@@ -51,7 +51,7 @@ _HOMES = {
     "Verdict": "offaxis.deploy.prediction",
     "attach": "offaxis.networks.attach",
     "calibrate": "offaxis.calibration.calibrate",
-    "evaluate": "offaxis.evaluation.evaluate",
+    "evaluate": "offaxis.evaluation.run",
     "load": "offaxis.deploy.bundle",
     "load_images": "offaxis.data.load",
     "open_network": "offaxis.deploy.open",

@@ -1,5 +1,6 @@
 """Detect out-of-distribution rows among feature vectors of any model and any modality, as a scikit-learn estimator."""
 
+import math
 import platform
 import warnings
 from pathlib import Path
@@ -19,7 +20,8 @@ from offaxis.calibration.calibrate import Calibration, ScoredBatches, check_copi
 from offaxis.calibration.conformal import Floats, check_alpha
 from offaxis.data.image_set import hash_batch
 from offaxis.deploy.bundle import load as load_bundle
-from offaxis.deploy.model import Model, pack_hashes, unpack_hashes
+from offaxis.deploy.calibrating import pack_hashes, unpack_hashes
+from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.knn import KNN
@@ -32,8 +34,16 @@ from offaxis.networks.inference import stream
 from offaxis.training.frozen import train_head
 
 BATCH = 4096  # rows that are scored together
-LARGE, ROWS_SEEN = 10_000, 600_000  # of more rows than LARGE the head sees ROWS_SEEN in all, each several times
-NEIGHBOUR = 10  # the k of knn where none is named; less where there are fewer than 100 rows
+LARGE, LARGE_BATCH, ROWS_SEEN = (
+    10_000,
+    1024,
+    400_000,
+)  # more rows than LARGE go in larger steps, ROWS_SEEN of them in all
+NEIGHBOUR, BANK = (
+    10,
+    20_000,
+)  # where no k is named, knn takes this neighbour (less below 100 rows) among as many rows at most
+OFFSET_ROWS = 2000  # rows whose scores set the threshold of fit()
 UNLABELLED = "knn"  # the detector where there are no labels and the requested one needs them
 
 
@@ -45,18 +55,19 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
     ``score_samples`` and ``decision_function`` are larger for known rows, and ``predict`` gives +1 for known and -1 for
     unknown ones.
 
-    ``fit`` sets the threshold ``offset_`` at the ``alpha`` quantile of the training rows' scores, which promises nothing for
-    new rows. ``calibrate`` on ID rows that were not fitted to makes a promise: of new ID rows at most the share ``alpha`` is
-    called unknown, on average over calibration sets; only then are there p-values.
+    ``fit`` sets the threshold ``offset_`` at the ``alpha`` quantile of the scores of training rows (2,000 at most), which
+    promises nothing for new rows. ``calibrate`` on ID rows that were not fitted to makes a promise: of new ID rows at most
+    the share ``alpha`` is called unknown, on average over calibration sets; only then are there p-values.
 
     Cosines depend on the origin and the units of the features. Embeddings of neural networks and TF-IDF are good as they
     are; columns in different units, as in a table, want a ``StandardScaler`` before.
 
     Args:
         detector: a name out of ``offaxis.detectors.DETECTORS``, perhaps with arguments as in ``"knn:k=20"``, that reads
-            features, logits or cosines. With labels a head is trained on X: a cosine head, or a linear one where the
-            detector reads logits. Without labels (or with a single class) ``"knn"`` takes the place of a detector that
-            needs classes, with a warning.
+            features, logits or cosines. ``"knn"`` without a k is the distance to the 10th nearest of 20,000 rows at most,
+            drawn at random: as good as all of them, and faster. With labels a head is trained on X: a cosine head, or a
+            linear one where the detector reads logits. Without labels (or with a single class) ``"knn"`` takes the place of
+            a detector that needs classes, with a warning.
         alpha: the share of new ID rows that may be called unknown.
         random_state: of the head's first weights and of the order of the rows in its training.
 
@@ -105,15 +116,18 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         detector = self._make_detector(len(rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         network = self._make_network(detector, rows, labels, seed)
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
         if detector.needs_fit:
+            sampled = isinstance(detector, KNN) and len(rows) > BANK and ":k=" not in str(self.detector)
+            kept = order[:BANK].sort().values if sampled else slice(None)
             detector.begin(network)
-            for outputs, part in stream(network, zip(rows.split(BATCH), labels.split(BATCH), strict=True)):
+            for outputs, part in stream(network, zip(rows[kept].split(BATCH), labels[kept].split(BATCH), strict=True)):
                 detector.update(outputs, part)
             detector.finish()
         self.network_, self.detector_ = network, detector
         self.calibration_: Calibration | None = None
         self._used = pack_hashes(hash_batch(rows), distinct=False)
-        self.offset_ = float(np.quantile(-self._scored(rows).scores, self.alpha))
+        self.offset_ = float(np.quantile(-self._scored(rows[order[-OFFSET_ROWS:]]).scores, self.alpha))
         return self
 
     def calibrate(self, X: ArrayLike) -> Self:  # noqa: N803 - scikit-learn's
@@ -276,15 +290,19 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def _make_network(self, detector: Detector, rows: Tensor, labels: Tensor, seed: int) -> Classifier:
         """Train the head that the detector and ``predict_class`` read."""
-        largest = float(rows.abs().max()) or 1.0
-        backbone = FeatureInput(largest * float((rows / largest).square().mean().sqrt()) or 1.0)
+        largest = max(-float(rows.min()), float(rows.max())) or 1.0
+        scale = largest if largest > 1e100 or largest < 1e-100 else 1.0  # squares stay in range
+        norm = float(torch.linalg.vector_norm(rows / scale if scale != 1.0 else rows))
+        backbone = FeatureInput(scale * norm / math.sqrt(rows.numel()) or 1.0)
         if len(self.classes_) < 2:
             head: Head = NoClassesHead(rows.shape[1])
         else:
             kind = "linear" if _reads_linear_logits(detector) else "cosine"
-            epochs = max(1, round(ROWS_SEEN / len(rows))) if len(rows) > LARGE else None
+            pace: dict[str, Any] = {}
+            if len(rows) > LARGE:
+                pace = {"epochs": max(1, round(ROWS_SEEN / len(rows))), "batch_size": LARGE_BATCH}
             features = backbone(rows).float()
-            head = train_head(features, labels, head=kind, num_classes=len(self.classes_), seed=seed, epochs=epochs)
+            head = train_head(features, labels, head=kind, num_classes=len(self.classes_), seed=seed, **pace)
         dtype = torch.float32 if isinstance(detector, KNN) else torch.float64  # a bank is large; sums want precision
         return Classifier(backbone, head).to(dtype).eval()
 

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import sys
 import tokenize
 import zipfile
@@ -57,7 +58,7 @@ DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, e
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary file beside ``path`` that replaces ``path`` when the block ends without an error.
 
     The data is flushed to disk before the file is renamed, so that an error, a full disk, ``kill -9`` or a power cut leaves
@@ -65,12 +66,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Args:
         path: the file to write; missing folders are created.
+        durable: wait until the data is on the disk. Without, a power cut may leave a damaged file, which a checksum tells;
+            for files that are many and can be made again.
 
     Raises:
         StorageError: the file cannot be written (disk full, no permission); the old file is unchanged.
     """
     with _storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not is_regular(path):
+            raise StorageError(f"{path} is there already and is no plain file: name another one.")
         temporary, mode = _create_beside(path)
     try:
         try:
@@ -80,34 +85,43 @@ def replacing(path: Path) -> Iterator[Path]:
                 raise
             raise StorageError(_explain(path, error)) from error
         with _storage_errors(path):
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
+            if durable:
+                with temporary.open("rb+") as file:
+                    os.fsync(file.fileno())
             temporary.chmod(mode)  # the block may have put another file in its place
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically, as UTF-8."""
-    with replacing(path) as temporary:
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write a text file atomically, as UTF-8; see ``replacing`` for ``durable``."""
+    with replacing(path, durable=durable) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def sealed(path: Path) -> Iterator[Path]:
+def sealed(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary file as ``replacing`` does, and put the checksum where the block wrote ``UNSEALED`` into it.
 
     Raises:
         StorageError: the file cannot be written; the old file is unchanged.
     """
-    with replacing(path) as temporary:
+    with replacing(path, durable=durable) as temporary:
         yield temporary
         with temporary.open("rb+") as file:
             found = _find_seal(file)
             assert found is not None, f"nobody wrote UNSEALED into {path}"
             file.seek(found[0])
             file.write(_digest_without(file, found[0]).encode())
+
+
+def is_regular(path: Path) -> bool:
+    """Return whether a path is a plain file, or a link to one: reading a pipe or a device may never end."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: bool = True) -> None:
@@ -130,10 +144,11 @@ def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: 
         raise error(f"{path} is damaged, {what}: {remedy}.")
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any], *, ensure_ascii: bool = True) -> None:
     """Write a JSON object with a checksum, whole or not at all."""
+    text = json.dumps({"checksum": UNSEALED, **values}, indent=1, ensure_ascii=ensure_ascii)
     with sealed(path) as temporary:
-        temporary.write_text(json.dumps({"checksum": UNSEALED, **values}, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def read_json(
@@ -159,11 +174,13 @@ def read_json(
     return values
 
 
-def write_arrays(path: Path, arrays: "Mapping[str, NDArray[Any]]", *, compress: bool = True) -> None:
-    """Write arrays by name as an npz file with a checksum, whole or not at all."""
+def write_arrays(
+    path: Path, arrays: "Mapping[str, NDArray[Any]]", *, compress: bool = True, durable: bool = True
+) -> None:
+    """Write arrays by name as an npz file with a checksum, whole or not at all; see ``replacing`` for ``durable``."""
     import numpy as np
 
-    with sealed(path) as temporary:
+    with sealed(path, durable=durable) as temporary:
         with temporary.open("wb") as file:
             (np.savez_compressed if compress else np.savez)(file, **dict(arrays))  # type: ignore[arg-type]
         with zipfile.ZipFile(temporary, "a") as pack:
@@ -292,6 +309,8 @@ def _storage_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into a StorageError about ``path``."""
     try:
         yield
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(_explain(path, error)) from error
 

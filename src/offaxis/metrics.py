@@ -41,6 +41,21 @@ def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     return _precision_of(*_from_above(ood_counts, id_counts))
 
 
+def aupr_in_trapezoid(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Compute the area under the precision-recall curve with ID positive, by trapezoids, as OpenOOD and pytorch-ood do.
+
+    Straight lines between the points of this curve are optimistic (Davis and Goadrich 2006): see ``aupr_in`` for the other
+    definition.
+    """
+    return _trapezoid_of(*_counts_up_to(*_checked(id_scores, ood_scores)))
+
+
+def aupr_out_trapezoid(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Compute the area under the precision-recall curve with OOD positive, by trapezoids, as OpenOOD and pytorch-ood do."""
+    id_counts, ood_counts = _counts_up_to(*_checked(id_scores, ood_scores))
+    return _trapezoid_of(*_from_above(ood_counts, id_counts))
+
+
 def accuracy_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95) -> float:
     """Compute the paper's accuracy at TPR 95 %: (tpr + TNR) / 2, so at most 0.975 by default.
 
@@ -59,17 +74,28 @@ def fpr_at_tpr(
         ood_scores: (M,).
         tpr: in (0, 1).
         positive: ``"id"`` (the paper, ODIN): the share of OOD images accepted where ``tpr`` of the ID images are.
-            ``"ood"`` (OpenOOD, pytorch-ood): the share of ID images flagged where ``tpr`` of the OOD images are.
+            ``"ood"``: the share of ID images flagged where ``tpr`` of the OOD images are. The threshold is interpolated
+            between two scores; ``fpr_at_tpr_openood`` has OpenOOD's, which is one of the scores.
     """
     id_scores, ood_scores = _checked(id_scores, ood_scores)
-    if not 0 < tpr < 1:
-        raise ArgumentError(f"Expected `tpr` to be between 0 and 1 but got {tpr!r}.")
+    _check_rate(tpr)
     if positive == "id":
         return float(np.mean(ood_scores <= np.quantile(id_scores.astype(np.float64), tpr, overwrite_input=True)))
     if positive == "ood":  # seen from above, since 1 - 0.95 is not quite 0.05
         negated = np.negative(ood_scores, dtype=np.float64)
         return float(np.mean(id_scores >= -np.quantile(negated, tpr, overwrite_input=True)))
     raise ArgumentError(f'Expected `positive` to be "id" or "ood" but got {positive!r}.')
+
+
+def fpr_at_tpr_openood(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95) -> float:
+    """Compute the false positive rate with OOD positive as OpenOOD and pytorch-ood print it.
+
+    The threshold is the largest OOD score at which at least ``tpr`` of the OOD images are flagged; the result is the share
+    of ID images that are flagged there.
+    """
+    id_scores, ood_scores = _checked(id_scores, ood_scores)
+    _check_rate(tpr)
+    return _first_fpr(*_from_above(*reversed(_counts_up_to(id_scores, ood_scores))), tpr)
 
 
 def detection_error(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
@@ -105,19 +131,24 @@ def all_metrics(id_scores: ArrayLike, ood_scores: ArrayLike) -> dict[str, float]
     """Compute every metric from one sort; each equals the result of its own function.
 
     Returns:
-        ``auroc``, ``aupr_in``, ``aupr_out``, ``accuracy_at_tpr95``, ``fpr_at_tpr95`` (ID positive),
-        ``fpr_at_tpr95_ood`` (OOD positive) and ``detection_error``.
+        ``auroc``, ``aupr_in``, ``aupr_out`` (average precision), ``aupr_in_trapezoid``, ``aupr_out_trapezoid``,
+        ``accuracy_at_tpr95``, ``fpr_at_tpr95`` (ID positive), ``fpr_at_tpr95_ood`` (OOD positive),
+        ``fpr_at_tpr95_openood`` (OOD positive, not interpolated) and ``detection_error``.
     """
     id_scores, ood_scores = _checked(id_scores, ood_scores)
     counts = _counts_up_to(id_scores, ood_scores)
+    from_above = _from_above(*reversed(counts))
     fpr = fpr_at_tpr(id_scores, ood_scores)
     return {
         "auroc": _auroc_of(*counts),
         "aupr_in": _precision_of(*counts),
-        "aupr_out": _precision_of(*_from_above(*reversed(counts))),
+        "aupr_out": _precision_of(*from_above),
+        "aupr_in_trapezoid": _trapezoid_of(*counts),
+        "aupr_out_trapezoid": _trapezoid_of(*from_above),
         "accuracy_at_tpr95": 0.5 * (0.95 + 1 - fpr),
         "fpr_at_tpr95": fpr,
         "fpr_at_tpr95_ood": fpr_at_tpr(id_scores, ood_scores, positive="ood"),
+        "fpr_at_tpr95_openood": _first_fpr(*from_above, 0.95),
         "detection_error": _error_of(*counts),
     }
 
@@ -126,9 +157,12 @@ HIGHER_IS_BETTER = {
     "auroc": True,
     "aupr_in": True,
     "aupr_out": True,
+    "aupr_in_trapezoid": True,
+    "aupr_out_trapezoid": True,
     "accuracy_at_tpr95": True,
     "fpr_at_tpr95": False,
     "fpr_at_tpr95_ood": False,
+    "fpr_at_tpr95_openood": False,
     "detection_error": False,
 }
 """The names that ``all_metrics`` returns, and whether higher is better."""
@@ -246,6 +280,24 @@ def _precision_of(hits: Counts, false: Counts) -> float:
     return float(np.sum(hits / (hits + false) * steps) / hits[-1])
 
 
+def _trapezoid_of(hits: Counts, false: Counts) -> float:
+    """Compute the area under precision over recall by trapezoids, from precision 1 at recall 0; ties are one point."""
+    recall = np.append(0, hits) / hits[-1]
+    precision = np.append(1, hits / (hits + false))
+    return float(np.sum(np.diff(recall) * (precision[1:] + precision[:-1])) / 2)
+
+
+def _first_fpr(hits: Counts, false: Counts, tpr: float) -> float:
+    """Return the false positive rate at the first threshold, from above, whose true positive rate is at least ``tpr``."""
+    place = np.searchsorted(hits / hits[-1], tpr)
+    return float(false[place] / false[-1])
+
+
+def _check_rate(tpr: float) -> None:
+    if not 0 < tpr < 1:
+        raise ArgumentError(f"Expected `tpr` to be between 0 and 1 but got {tpr!r}.")
+
+
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
     """Compute the ECE: the mean gap between confidence and accuracy over bins of equal width, weighted by their images.
 
@@ -292,6 +344,22 @@ def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float
         0.25
     """
     return float(risk_coverage(confidence, correct)[1].mean())
+
+
+def area_under_generalized_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Compute the AUGRC (https://arxiv.org/abs/2407.01032): the mean share of silent errors; in [0, 0.5], 0 is best.
+
+    The generalised risk at a coverage is the share of all images that are kept and wrong; AUGRC is the area under it by
+    trapezoids. That is the probability that a wrong image is kept when the threshold is the confidence of a random image;
+    ties count half. Unlike AURC, it does not weigh errors among the most confident images more than others.
+
+    Example:
+        >>> area_under_generalized_risk_coverage([0.9, 0.8], [True, False])
+        0.125
+    """
+    coverage, risk = risk_coverage(confidence, correct)
+    kept = np.append(0, risk * coverage)
+    return float((kept[1:] + kept[:-1]).sum() / (2 * len(coverage)))
 
 
 def _checked_confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

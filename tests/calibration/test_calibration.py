@@ -258,3 +258,24 @@ def test_every_kind_of_detector_can_be_calibrated(network: Classifier, detector:
 def test_a_threshold_of_unsorted_scores_is_refused() -> None:
     with pytest.raises(ArgumentError, match="rising order"):
         threshold(np.array([3.0, 1.0, 2.0] * 10), 0.1)
+
+
+def test_scores_that_are_all_alike_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="all 40 calibration images have the score 0.5"):
+        Calibration.from_scores(np.full(40, 0.5), zeros(40), 10)
+    dead = networks.wide_resnet(10, 1, in_channels=1).eval()
+    for parameter in dead.backbone.parameters():
+        torch.nn.init.zeros_(parameter)
+    images = TensorSet("noise", torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8))
+    with pytest.raises(CalibrationError, match="gives the same for every image"):
+        calibrate(dead, images, Normalise((0.5,), (0.5,)))
+
+
+def test_copies_among_the_calibration_images_are_told_with_the_number_of_distinct_ones() -> None:
+    network = networks.wide_resnet(10, 1).eval()
+    some = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(UserWarning, match="Only 5 of the 40 calibration images are distinct"):
+        calibrate(network, TensorSet("copies", some.repeat(8, 1, 1, 1)), Normalise((0.5,) * 3, (0.5,) * 3))
+    loader = DataLoader(TensorDataset(some.repeat(8, 1, 1, 1).float(), torch.zeros(40).long()), batch_size=16)
+    with pytest.warns(UserWarning, match="Only 5 of the 40"):
+        calibrate(network, loader)

@@ -2,18 +2,24 @@
 
 import csv
 import html
+import os
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
 from offaxis.deploy.open import open_network
+from offaxis.detectors import DETECTORS as ALL_DETECTORS
 from offaxis.detectors import make_detectors
 from offaxis.errors import ArgumentError, OffaxisError
 from offaxis.evaluation import Store
+from offaxis.jobs import evaluation as evaluation_job
 
 DETECTORS = "cosine,max-softmax,knn:k=5,odin:temperatures=(1.0,1000.0):epsilons=(0.0,0.01)"
 
@@ -259,3 +265,92 @@ def test_a_bundle_is_evaluated_as_its_run(runs: Path, tmp_path: Path) -> None:
     assert len(Store(out).results()) == 1  # the same weights: what was known of the run holds for the bundle
     assert open_network(bundle).label == "x"
     assert open_network(bundle).weights == open_network(runs / "cosine0").weights
+
+
+OWN = """
+import offaxis
+
+
+class Lead(offaxis.Detector):
+    name = "lead"
+
+    def forward(self, outputs):
+        best = outputs.logits.topk(2, dim=1).values
+        return best[:, 1] - best[:, 0]
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    """A file with a detector; what is registered is gone afterwards."""
+    before = dict(ALL_DETECTORS)
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    yield file
+    ALL_DETECTORS.clear()
+    ALL_DETECTORS.update(before)
+
+
+def test_a_detector_of_ones_own_from_evaluation_to_scores(runs: Path, own: Path, tmp_path: Path) -> None:
+    words = ("--ood", "letters", "--images", "40", "--detectors", f"{own}:Lead,cosine", "--quiet")
+    shown = run("evaluate", str(runs / "cosine0"), *words, "--out", str(tmp_path / "store"))
+    assert shown.exit_code == 0, shown.output
+    assert {result.detector for result in Store(tmp_path / "store").results()} == {"lead", "cosine"}
+    bundle, scores = str(tmp_path / "b.oax"), tmp_path / "scores.csv"
+    made = run(
+        *("bundle", str(runs / "cosine0"), "--calibrate", "small-digits"),
+        *("--detector", f"{own}:Lead", "--out", bundle),
+    )
+    assert made.exit_code == 0, made.output
+    del ALL_DETECTORS["lead"]  # as in another process
+    Image.new("L", (8, 8), 128).save(tmp_path / "grey.png")
+    asked = ("score", bundle, str(tmp_path / "grey.png"), "--out", str(scores), "--quiet")
+    with pytest.raises(OffaxisError, match=r"--detector mine.py:Lead"):
+        raise run(*asked).exception or AssertionError
+    done = run(*asked, "--detector", f"{own}:Lead")
+    assert done.exit_code == 0, done.output
+    assert len(scores.read_text().splitlines()) == 2
+
+
+def test_a_finished_evaluation_is_recognised_by_its_files(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(runs / "cosine0", copy)
+    words = ("evaluate", str(copy), "--ood", "letters", "--images", "40", "--detectors", "cosine,max-softmax")
+    first = run(*words, "--out", str(tmp_path / "store"))
+    assert first.exit_code == 0, first.output
+    opened: list[str] = []
+
+    def open_networks(_: object) -> list[object]:
+        opened.append("network")
+        return []
+
+    monkeypatch.setattr(evaluation_job, "_open_networks", open_networks)
+    again = run(*words, "--out", str(tmp_path / "store"))
+    assert again.exit_code == 0, again.output
+    assert "max-softmax" in again.output
+    assert not opened
+    os.utime(next(copy.glob("*.safetensors")), ns=(1, 1))  # another file, perhaps
+    run(*words, "--out", str(tmp_path / "store"))
+    assert opened
+    opened.clear()
+    run(*words, "--no-tune", "--out", str(tmp_path / "store"))  # another command
+    assert opened
+
+
+def test_weights_go_out_by_their_published_names(tmp_path: Path) -> None:
+    trained = run(
+        *("train", "--id", "small-digits", "--network", "resnet8-cifar", "--head", "linear", "--epochs", "1"),
+        *("--batch-size", "128", "--crop", "0", "--quiet", "--out", str(tmp_path / "run")),
+    )
+    assert trained.exit_code == 0, trained.output
+    done = run("export", str(tmp_path / "run"), "--published", str(tmp_path / "best.ckpt"))
+    assert done.exit_code == 0, done.output
+    weights = torch.load(tmp_path / "best.ckpt", weights_only=True)
+    assert {"conv1.weight", "layer3.0.bn2.running_var", "linear.bias"} <= weights.keys()
+    images = torch.rand(2, 1, 8, 8)
+    again = open_network("resnet8-cifar", weights=tmp_path / "best.ckpt", in_channels=1).network
+    assert torch.equal(again(images), open_network(tmp_path / "run").network(images))
+    for extra in ((), ("--onnx", "x.onnx", "--published", "y.ckpt")):
+        assert isinstance(run("export", str(tmp_path / "run"), *extra).exception, ArgumentError)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis.cli import app
 from offaxis.errors import OffaxisError
+from offaxis.evaluation.store import Store
 
 run = CliRunner().invoke
 
@@ -65,7 +66,9 @@ def _train(photos: Path, *options: str, out: str = "run") -> Path:
     return folder
 
 
-def test_the_whole_way_with_held_out_images_and_a_network_of_ones_own(photos: Path, tmp_path: Path) -> None:
+def test_the_whole_way_with_held_out_images_and_a_network_of_ones_own(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = _train(photos, "--holdout", "0.5")
     settings = json.loads((folder / "run.json").read_text())["settings"]
     assert settings["data"]["options"] == {"size": [40, 40], "resize": "crop", "holdout": 0.5, "seed": 0}
@@ -82,10 +85,18 @@ def test_the_whole_way_with_held_out_images_and_a_network_of_ones_own(photos: Pa
     assert model.classes == ("day", "night")
     _photo(tmp_path / "far", "a.png", 3)
     options = ["--ood", str(tmp_path / "far"), "--detectors", "cosine,knn", "--out", str(tmp_path / "results")]
-    done = run(app, ["evaluate", str(folder), *options, *network, "--quiet"])
-    assert done.exit_code == 0, (done.output, done.exception)
+    for near, group in (([], "far"), (["--near", "far"], "near"), (["--near", str(tmp_path / "far")], "near")):
+        done = run(app, ["evaluate", str(folder), *options, *near, *network, "--quiet"])
+        assert done.exit_code == 0, (done.output, done.exception)
+        assert {result.group for result in Store(tmp_path / "results").results()} == {group}
+    with pytest.raises(OffaxisError, match="near sets out of far but got 'elsewhere'"):
+        run(app, ["evaluate", str(folder), *options, "--near", "elsewhere", *network], catch_exceptions=False)
+    monkeypatch.chdir(tmp_path.parent)  # the report finds the folders wherever they lie
     done = run(app, ["report", str(tmp_path / "results"), "--out", str(tmp_path / "report")])
     assert done.exit_code == 0, done.output
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "not on this machine" not in page
+    assert "data:image/png" in page
 
 
 def test_size_rule_mean_and_std_can_be_chosen(photos: Path) -> None:

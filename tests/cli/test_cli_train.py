@@ -94,7 +94,7 @@ def test_a_folder_without_classes_cannot_be_trained_on(tmp_path: Path) -> None:
     Image.new("L", (8, 8)).save(tmp_path / "mine" / "train" / "a.png")
     result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "run"), "--id", str(tmp_path / "mine")])
     assert isinstance(result.exception, OffaxisError)
-    assert "has no labels" in str(result.exception)
+    assert "at least two classes" in str(result.exception)
 
 
 def test_the_program_prints_an_error_without_a_traceback_and_exits_with_2(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """offaxis bundle and offaxis calibrate, as a user types them."""
 
+import json
 import math
 import subprocess
 import sys
@@ -15,13 +16,14 @@ import offaxis
 from offaxis import Classifier
 from offaxis.calibration.conformal import allowed, flag_rate
 from offaxis.cli import app
-from offaxis.data import load_images
+from offaxis.data import ImageSet, Normalise, load_images
+from offaxis.data.sources import as_batches
 from offaxis.deploy import Preprocessing
 from offaxis.deploy.assemble import make_model
 from offaxis.detectors import KNN
 from offaxis.errors import ArgumentError, DataError, OverlapError, TooFewImagesError
 from offaxis.heads import make_head
-from offaxis.networks.inference import Batches
+from offaxis.networks.inference import Network
 from tests.models import World, write_images
 
 run = CliRunner().invoke
@@ -30,7 +32,21 @@ run = CliRunner().invoke
 def test_a_run_becomes_a_bundle_and_is_calibrated_anew(world: World, tmp_path: Path) -> None:
     out = tmp_path / "digits.oax"
     folder = str(world.trained.folder)
-    done = run(app, ["bundle", folder, "--calibrate", "small-digits", "--out", str(out), "--alpha", "0.1"])
+    done = run(
+        app,
+        [
+            "bundle",
+            folder,
+            "--calibrate",
+            "small-digits",
+            "--calibrate-share",
+            "1",
+            "--out",
+            str(out),
+            "--alpha",
+            "0.1",
+        ],
+    )
     assert done.exit_code == 0, done.output
     assert "359 calibration images" in done.stderr
     assert "nine of ten" in done.stderr
@@ -45,9 +61,45 @@ def test_a_run_becomes_a_bundle_and_is_calibrated_anew(world: World, tmp_path: P
     assert isinstance(refused.exception, OverlapError)
 
 
+def test_one_part_calibrates_and_the_rest_reports(world: World, tmp_path: Path) -> None:
+    out, folder = tmp_path / "digits.oax", str(world.trained.folder)
+    done = run(app, ["bundle", folder, "--calibrate", "small-digits", "--out", str(out), "--alpha", "0.1"])
+    assert done.exit_code == 0, done.output
+    model = offaxis.load(out)
+    held_out = model.provenance["held_out"]
+    assert len(model.calibration.scores) + held_out["images"] == 359
+    assert 170 < held_out["images"] < 190
+    assert f"On the {held_out['images']} other images" in done.stderr
+    assert held_out["accuracy"] > 0.8
+    assert held_out["flagged"] < 0.25
+    write_images(tmp_path / "pictures", load_images("small-digits", "test"), 60)
+    done = run(app, ["score", str(out), str(tmp_path / "pictures"), "--out", str(tmp_path / "rows.csv"), "--quiet"])
+    seen = json.loads((tmp_path / "rows.summary.json").read_text())["seen"]
+    assert 10 < seen["calibration"] < 50
+    assert f"calibrated on {seen['calibration']} of these images" in done.stderr
+    refused = run(app, ["bundle", folder, "--calibrate", "small-digits", "--calibrate-share", "2", "--out", str(out)])
+    assert isinstance(refused.exception, ArgumentError)
+
+
 def test_a_confidence_is_kept_in_the_bundle_and_can_be_taken_back(world: World, tmp_path: Path) -> None:
     out, folder = tmp_path / "sure.oax", str(world.trained.folder)
-    done = run(app, ["bundle", folder, "--calibrate", "small-digits", "--out", str(out), "--confidence", "0.95"])
+    done = run(
+        app,
+        [
+            "bundle",
+            folder,
+            "--calibrate",
+            "small-digits",
+            "--calibrate-share",
+            "1",
+            "--out",
+            str(out),
+            "--confidence",
+            "0.95",
+            "--calibrate-share",
+            "1",
+        ],
+    )
     assert done.exit_code == 0, done.output
     assert "(alpha 0.05, confidence 0.95)" in done.stderr
     assert "With a probability of 0.95 over calibration sets it flags at most 0.05 of ID images" in done.stderr
@@ -110,7 +162,8 @@ def test_the_bundle_of_a_network_of_ones_own_is_calibrated_anew(world: World, tm
 def test_fitting_holds_one_batch_of_training_images(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[int] = []
 
-    def fit(self: KNN, network: object, batches: Batches) -> KNN:
+    def fit(self: KNN, network: Network, images: ImageSet, normalise: Normalise) -> KNN:
+        batches = as_batches(images, normalise, 256)
         for _ in range(2):  # some detectors look twice
             seen = [weakref.ref(images) for images, _ in batches]
             alive.append(sum(image() is not None for image in seen))
@@ -126,7 +179,17 @@ def test_fitting_holds_one_batch_of_training_images(world: World, monkeypatch: p
 
 def test_per_class_reports_what_is_in_use(world: World, tmp_path: Path) -> None:
     out = tmp_path / "x.oax"
-    options = ["--calibrate", "small-digits", "--per-class", "--alpha", "0.1", "--out", str(out)]
+    options = [
+        "--calibrate",
+        "small-digits",
+        "--calibrate-share",
+        "1",
+        "--per-class",
+        "--alpha",
+        "0.1",
+        "--out",
+        str(out),
+    ]
     done = run(app, ["bundle", str(world.trained.folder), *options])
     assert done.exit_code == 0, done.output
     calibration = offaxis.load(out).calibration

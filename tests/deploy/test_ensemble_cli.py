@@ -51,7 +51,20 @@ def test_from_training_to_verdicts(
         )
         assert run("train", *same, *options).exit_code == 0
     out = tmp_path / "x.oax"
-    done = run("bundle", *runs, "--as", kind, "--calibrate", "small-digits", "--alpha", 0.1, "--out", out)
+    done = run(
+        "bundle",
+        *runs,
+        "--as",
+        kind,
+        "--calibrate",
+        "small-digits",
+        "--calibrate-share",
+        1,
+        "--alpha",
+        0.1,
+        "--out",
+        out,
+    )
     assert done.exit_code == 0, done.output
     assert f"{detector} on 359 calibration images" in done.stderr
     model = offaxis.load(out)

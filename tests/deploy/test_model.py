@@ -86,8 +86,8 @@ def test_a_loader_calibrates_unchanged(world: World, model: Model, tmp_path: Pat
     assert len(again.calibration.scores) == len(world.test)
     with pytest.raises(ArgumentError, match="DataLoader"):  # which images it holds cannot be compared
         Model.calibrated(world.trained, loader_of(world), used=[world.train])
-    with pytest.raises(ArgumentError, match="DataLoader"):
-        model.recalibrated(loader_of(world))
+    assert model.overlap_checked
+    assert not model.recalibrated(loader_of(world)).overlap_checked
 
 
 def test_a_network_trained_with_a_loader_needs_its_preprocessing(world: World) -> None:
@@ -176,7 +176,7 @@ def test_provenance_holds_fields(world: World, ensemble: Model, cosine_runs: lis
     kept = json.loads(json.dumps(model.provenance))
     assert kept.keys() == {
         *("versions", "command", "architecture", "head", "recipe", "seed", "kind", "members", "training_command"),
-        *("id_sets", "calibration_set"),
+        *("id_sets", "calibration_set", "overlap_checked"),
     }
     assert kept["versions"] == {"offaxis": offaxis.__version__, "torch": torch.__version__} | {
         "python": kept["versions"]["python"]
@@ -229,3 +229,17 @@ def test_predictions_on_a_gpu_agree(world: World, bundle: Path, tmp_path: Path) 
 def test_overlap_is_found_in_any_data(world: World) -> None:
     with pytest.raises(OverlapError, match="240 of the 240"):
         Model.calibrated(world.trained, world.calibration, used=[Pictures(pixels_of(world))])
+
+
+@pytest.mark.parametrize("images", [None, 3, [None], [3], [[1, 2]], {}, {"a": 1}, object(), [b"", None]])
+def test_what_is_no_image_is_told(model: Model, images: Any) -> None:
+    with pytest.raises(DataError, match="Expected|none"):
+        model.predict(images)
+
+
+@pytest.mark.parametrize("mean", [float("nan"), float("inf")])
+def test_a_mean_or_a_deviation_that_is_no_number_is_told(mean: float) -> None:
+    with pytest.raises(ArgumentError, match="finite mean"):
+        Normalise((mean,), (0.5,))
+    with pytest.raises(ArgumentError, match="positive std"):
+        Normalise((0.5,), (mean,))

@@ -1,10 +1,12 @@
 """offaxis score: every source, every format, bad files, interruptions."""
 
 import csv
+import dataclasses
 import errno
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,9 +24,11 @@ import offaxis
 from offaxis import Model
 from offaxis.cli import app
 from offaxis.deploy import container
-from offaxis.deploy.scoring import ScoringOptions, score_images, write_top_sheet
+from offaxis.deploy.scoring import ScoringOptions, score_images, write_page
 from offaxis.deploy.scoring.rows import Journal
-from offaxis.errors import ArgumentError, DataError, StorageError, TooFewImagesError
+from offaxis.errors import ArgumentError, BadOutputsError, DataError, StorageError, TooFewImagesError
+from offaxis.files import json_line
+from tests.hostile.damage import flipped
 from tests.models import World, write_images
 from tests.waiting import eventually
 
@@ -84,7 +88,8 @@ def test_folders_archives_and_bad_files_give_rows_in_order(bundle: Path, mixed: 
     assert summary["bad_files"] == 3
     assert len(summary["top"]) == 14
     assert summary["top"][0]["score"] >= summary["top"][-1]["score"]
-    assert (tmp_path / "out.top.png").stat().st_size > 100
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert page.count("<tr><td><img") + page.count('<tr class="out"><td><img') == 14
     assert not (tmp_path / "out.jsonl.journal").exists()
 
 
@@ -138,9 +143,91 @@ def test_a_run_that_stopped_goes_on(
 
 
 def test_a_journal_of_another_bundle_is_refused(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "out.csv.journal").write_text('{"format": "offaxis-score-1", "bundle": "another"}\n')
-    with pytest.raises(DataError, match="another bundle"):
-        scored(bundle, [str(pictures[0])], tmp_path / "out.csv", resume=True)
+    journal = tmp_path / "out.csv.journal"
+    for text in (json_line({"format": "offaxis-score-2", "bundle": "another"}), "notes of somebody's", ""):
+        journal.write_text(text)
+        if text:
+            with pytest.raises(DataError, match="another bundle"):
+                scored(bundle, [str(pictures[0])], tmp_path / "out.csv", resume=True)
+        assert journal.read_text() == text  # what is not ours is left as it was
+
+
+def test_a_damaged_line_of_a_journal_is_told(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, journal, chance = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal", random.Random(0)
+    names = [str(path) for path in pictures]
+    with monkeypatch.context() as patch:
+        patch.setattr("offaxis.deploy.scoring.write_rows", lambda *_: pytest.fail("stopped"))
+        with pytest.raises(pytest.fail.Exception):
+            scored(bundle, names, out)
+    whole = journal.read_bytes()
+    start = whole.index(b"\n") + 1
+    for _ in range(20):
+        journal.write_bytes(flipped(whole, chance, start, len(whole) - 1))
+        with pytest.raises(DataError, match=r"Line \d+ of .*out.jsonl.journal is damaged"):
+            scored(bundle, names, out, resume=True)
+    journal.write_bytes(whole[:start] + json_line({"path": "x"}).encode())
+    with pytest.raises(DataError, match="Line 2 of .* is no row of an image"):
+        scored(bundle, names, out, resume=True)
+    journal.write_bytes(whole)
+    assert len(scored(bundle, names, out, resume=True)) == len(names)
+
+
+def test_to_resume_a_finished_run_is_no_error(bundle: Path, model: Model, pictures: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    words = ["score", str(bundle), *map(str, pictures), "--out", str(out), "--quiet"]
+    assert run(app, words).exit_code == 0
+    rows = out.read_bytes()
+    done = run(app, [*words, "--resume"])
+    assert done.exit_code == 0, done.output
+    assert "finished before" in done.stderr
+    assert f"{len(pictures)} images scored" in done.stderr
+    assert out.read_bytes() == rows
+    other = tmp_path / "other.oax"
+    dataclasses.replace(model, calibration=model.calibration.with_alpha(0.1)).save(other)
+    with pytest.raises(ArgumentError, match="another bundle"):
+        score_images(other, model, words[2:3], ScoringOptions(out=str(out), resume=True, quiet=True))
+    summary = tmp_path / "out.summary.json"
+    summary.write_bytes(flipped(summary.read_bytes(), random.Random(0)))
+    with pytest.raises(ArgumentError, match="damaged"):
+        score_images(bundle, model, words[2:3], ScoringOptions(out=str(out), resume=True, quiet=True))
+    summary.unlink()
+    with pytest.raises(ArgumentError, match="not known to be finished"):
+        score_images(bundle, model, words[2:3], ScoringOptions(out=str(out), resume=True, quiet=True))
+
+
+def test_one_image_without_finite_outputs_costs_no_other_its_row(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = scored(bundle, [str(path) for path in pictures], tmp_path / "whole.jsonl")
+    Image.new("L", (8, 8), 255).save(tmp_path / "white.png")
+    real = Model.predict_batch
+
+    def predict_batch(self: Model, pixels: torch.Tensor) -> Any:
+        if (pixels == 255).all((1, 2, 3)).any():
+            raise BadOutputsError("NaN")
+        return real(self, pixels)
+
+    monkeypatch.setattr(Model, "predict_batch", predict_batch)
+    names = [str(path) for path in [*pictures[:7], tmp_path / "white.png", *pictures[7:]]]
+    rows = scored(bundle, names, tmp_path / "out.jsonl", batch=64)
+    bad = rows.pop(7)
+    assert "no finite numbers" in bad["error"]
+    assert [row["verdict"] for row in rows] == [row["verdict"] for row in expected]
+    assert [row["score"] for row in rows] == pytest.approx([row["score"] for row in expected], rel=1e-4)
+
+
+def test_a_pipe_among_the_images_does_not_hang(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(pictures[0].read_bytes())
+    for name in ("b.png", "c.zip", "d.tar"):
+        os.mkfifo(folder / name)
+    rows = scored(bundle, [str(folder)], tmp_path / "out.jsonl")
+    assert [row["error"] is None for row in rows] == [True, False, False, False]
+    assert "no file that can be read" in rows[1]["error"]
+    assert all("no plain file" in row["error"] for row in rows[2:])
 
 
 def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Path) -> None:
@@ -192,13 +279,12 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
     rows = rows_of(tmp_path / "out.jsonl")
     assert [row["path"] for row in rows] == names
     assert rows[0]["score"] == rows[1]["score"]
-    with Image.open(tmp_path / "out.top.png") as page:
-        assert page.width > 1.5 * page.height  # both images are on it
+    assert (tmp_path / "out.html").read_text(encoding="utf-8").count("<img") == 2  # both images are on it
     assert "is a link" in rows[2]["error"]
     # a journal that holds the row already: the file is known again by the same text
     journal = tmp_path / "again.jsonl.journal"
-    header = json.dumps({"format": "offaxis-score-1", "bundle": container.read_container(bundle)[0]["sha256"]})
-    journal.write_text(f"{header}\n{json.dumps({**rows[0], 'score': 7.0})}\n")
+    header = json_line({"format": "offaxis-score-2", "bundle": container.read_container(bundle)[0]["sha256"]})
+    journal.write_text(header + json_line({**rows[0], "score": 7.0}))
     assert scored(bundle, [str(folder)], tmp_path / "again.jsonl", resume=True)[0]["score"] == 7.0
 
 
@@ -303,12 +389,11 @@ def test_archives_that_are_refused_late_are_summarised_all_the_same(
     assert not (tmp_path / "out.jsonl.journal").exists()
     summary = json.loads((tmp_path / "out.summary.json").read_text())
     assert len(summary["top"]) == 4
-    model = offaxis.load(bundle)
     for fewer in ([summary["top"][0]], summary["top"]):
-        assert write_top_sheet({"top": fewer}, model, tmp_path / f"{len(fewer)}.png")
-    with Image.open(tmp_path / "1.png") as one, Image.open(tmp_path / "4.png") as four:
-        assert four.width > 1.5 * one.width  # two columns: none of the four is missing
-        assert four.height > 1.5 * one.height
+        assert write_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>")
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert page.count("<img") == len(fewer)
+        assert "a &lt;title&gt;" in page
 
 
 def test_standard_input_and_output(bundle: Path, pictures: list[Path]) -> None:

@@ -46,7 +46,9 @@ from offaxis.detectors import (
 )
 from offaxis.detectors.perturbation import backbone_of
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, DetectorError, NotFittedError
+from offaxis.networks.classifier import Classifier
 from offaxis.networks.ensemble import Ensemble
+from offaxis.networks.inference import run_batch
 from tests.detectors.toy import NetworkOf, Toy
 
 STD = (0.5,)
@@ -120,6 +122,17 @@ def test_scores_are_finite_and_one_per_image(case: tuple[Detector, Any], toy: To
     assert torch.isfinite(scores).all()
     assert not scores.requires_grad
     assert detector.score_images(network, toy.images[:0]).shape == (0,)
+
+
+def test_features_that_are_all_zero_have_a_finite_score(case: tuple[Detector, Any], toy: Toy) -> None:
+    """As a dead network gives them: the cosine is 0, and no score divides by the length."""
+    detector, network = case
+    for part in network.modules():
+        if isinstance(part, Classifier):
+            part.backbone.register_forward_hook(lambda _module, _images, features: features * 0)
+    outputs = run_batch(network, toy.images)
+    assert outputs.cosine is None or (outputs.cosine == 0).all()
+    assert torch.isfinite(detector.score_images(network, toy.images)).all()
 
 
 def test_larger_is_more_out_of_distribution(case: tuple[Detector, Any], toy: Toy) -> None:

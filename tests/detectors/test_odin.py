@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from offaxis.detectors import ODIN, Mahalanobis, State
 from offaxis.detectors.odin import EPSILONS, OD_TEST_EPSILONS, OD_TEST_TEMPERATURES, TEMPERATURES, odin_scores
 from offaxis.errors import ArgumentError
+from offaxis.networks import wide_resnet
 from tests.detectors.toy import NetworkOf, Toy
 
 STD = (0.5,)
@@ -79,3 +80,20 @@ def test_wrong_arguments(arguments: Any) -> None:
         ODIN(**arguments)
     with pytest.raises(ArgumentError, match="hyperparameters of odin"):
         ODIN().with_hyperparameters(gamma=1)
+
+
+def test_a_head_that_scores_with_other_logits_is_perturbed_by_them() -> None:
+    """T2FNorm classifies with unit features and scores with plain ones: so is the image moved."""
+    torch.manual_seed(0)
+    network = wide_resnet(10, 1, num_classes=4, head="t2fnorm", in_channels=1).double().eval()
+    images = torch.randn(6, 1, 12, 12, dtype=torch.float64)
+    x = images.clone().requires_grad_()
+    plain = network.features(x) @ network.head.weight.T / network.head.tau + network.head.bias  # type: ignore[union-attr,operator]
+    (gradient,) = torch.autograd.grad(-(plain / 1000).log_softmax(1).max(1).values.sum(), x)
+    with torch.no_grad():
+        moved = network.outputs(images - 0.01 * gradient.sign()).detection_logits
+    expected = -(moved / 1000).softmax(1).max(1).values
+    torch.testing.assert_close(ODIN(1000, 0.01).score_images(network, images), expected)
+    outputs = network.outputs(x)
+    after = ODIN(1000, 0.01).scores_after(network, x, outputs, grid=False)
+    torch.testing.assert_close(after, expected)

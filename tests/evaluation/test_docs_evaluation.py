@@ -19,7 +19,7 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     for snippet in snippets:
         exec(compile(snippet, "docs/evaluation.md", "exec"), {})
     rows = [line.strip("| ").split("|") for line in capsys.readouterr().out.splitlines()[2:]]
-    assert {row[0].strip() for row in rows} == {"cosine", "max-softmax", "odin (default)", "odin (tuned)"}
+    assert {row[0].strip() for row in rows} == {"cosine", "max-softmax", "odin (default)", "odin (oracle)"}
     assert len(Store("results").results()) == 2 * (3 + 1) + 2
 
 
@@ -27,5 +27,5 @@ def test_commands_and_metrics_exist() -> None:
     commands = {command.name for command in app.registered_commands}
     assert set(re.findall(r"`?offaxis (\w+)", PAGE)) <= commands
     rows = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
-    assert len(rows) == 6
+    assert len(rows) == 7
     assert all(callable(getattr(metrics, name)) for name in rows)

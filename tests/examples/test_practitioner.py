@@ -25,7 +25,7 @@ def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "served: a letter is" in said
     assert (tmp_path / "digits.oax").exists()
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 51
-    assert (tmp_path / "scores.top.png").exists()
+    assert (tmp_path / "scores.html").exists()
 
 
 def test_the_readme_shows_lines_of_the_file() -> None:

@@ -97,6 +97,26 @@ def test_equal_logits_and_equal_weights_stay_finite(name: str) -> None:
         head.weight.grad = None
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_head_that_starts_at_zero_learns(name: str) -> None:
+    """Equal logits have no length and no distance to a boundary; the first step is one of ordinary size even so."""
+    head: Any = HEADS[name](16, 4)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+    f, labels = features(40), torch.arange(40) % 4
+    optimiser = torch.optim.SGD(head.parameters(), 0.05)
+    losses = []
+    for _ in range(60):
+        loss = F.cross_entropy(head(f), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        assert head.weight.grad.abs().max() < 100
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.floats(1e-20, 1e15), st.integers(0, 2**31), st.sampled_from(NAMES))
 def test_finite_features_have_finite_logits(size: float, seed: int, name: str) -> None:

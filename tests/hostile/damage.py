@@ -49,11 +49,16 @@ def flipped(data: bytes, chance: random.Random, start: int = 0, end: int | None 
     return bytes(found)
 
 
-def rewritten(bundle: Path, path: Path, change: Mapping[str, object], sign: bool = True) -> Path:
-    """A bundle whose manifest says something else, with a checksum that is right unless ``sign`` is False."""
+def rewritten(
+    bundle: Path, path: Path, change: Mapping[str, object], sign: bool = True, *, replace: bool = False
+) -> Path:
+    """A bundle whose manifest says something else, with a checksum that is right unless ``sign`` is False.
+
+    ``change`` is added to the manifest, or with ``replace`` is the whole of it.
+    """
     with zipfile.ZipFile(bundle) as pack:
         files = {name: pack.read(name) for name in pack.namelist()}
-    manifest = {**json.loads(files[container.MANIFEST]), **change}
+    manifest = dict(change) if replace else {**json.loads(files[container.MANIFEST]), **change}
     if sign:
         manifest["sha256"] = container._of_manifest(manifest)
     files[container.MANIFEST] = json.dumps(manifest).encode()

@@ -1,14 +1,22 @@
 """Frozen backbones: a head trained on features in memory."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from offaxis.errors import ArgumentError, DataError
+from offaxis import Classifier
+from offaxis.data import Normalise
+from offaxis.errors import ArgumentError, DataError, RunError
 from offaxis.heads import HEADS, CosineHead, HeadLike
-from offaxis.training.frozen import share_of_rate, train_head
+from offaxis.training import Recipe, finetune, frozen, load_run, train, train_frozen
+from offaxis.training.features import extract_features
+from offaxis.training.frozen import share_of_rate, train_head, with_enough_epochs
+
+from .small import few, network, same, weights
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +80,104 @@ def test_the_rate_rises_and_falls() -> None:
     assert shares[0] < 0.1
     assert shares[-1] < 0.01
     assert all(0 < share <= 1 for share in shares)
+
+
+QUICK = Recipe(epochs=3, batch_size=64, crop=1, flip=False, clip=None)
+
+
+def _counting(classifier: Classifier) -> list[int]:
+    """Count the images that the backbone sees."""
+    seen: list[int] = []
+    classifier.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    return seen
+
+
+def test_the_backbone_sees_each_image_once_and_another_head_costs_none(tmp_path: Path) -> None:
+    first = network()
+    seen, backbone = _counting(first), weights(first)
+    trained = train_frozen(first, few(), QUICK, cache=tmp_path / "cache", out=tmp_path / "run", quiet=True)
+    assert sum(seen) == 200
+    assert all(torch.equal(tensor, backbone[name]) for name, tensor in weights(first).items() if "backbone" in name)
+    assert not torch.equal(weights(first)["head.weight"], backbone["head.weight"])
+    again = network()
+    seen = _counting(again)
+    train_frozen(again, few(), QUICK, cache=tmp_path / "cache", quiet=True)
+    assert seen == []
+    assert same(weights(first), weights(again))  # bit for bit, from the same cached features
+    other = network(head="linear")
+    other.backbone.load_state_dict(first.backbone.state_dict())
+    seen = _counting(other)
+    train_frozen(other, few(), QUICK, seed=1, cache=tmp_path / "cache", quiet=True)
+    assert seen == []
+    assert trained.record["settings"]["frozen"]
+    loaded = load_run(tmp_path / "run")
+    assert same(weights(loaded.classifier), weights(first))
+    assert loaded.classifier.frozen
+    with pytest.raises(RunError, match="already"):
+        train_frozen(network(), few(), QUICK, out=tmp_path / "run", quiet=True)
+
+
+def test_cached_features_are_those_of_the_backbone(tmp_path: Path) -> None:
+    net, images, normalise = network(), few(70), Normalise((0.3,), (0.4,))
+    kept = extract_features(net, images, normalise, cache=tmp_path)
+    assert torch.equal(kept, extract_features(net, images, normalise, cache=tmp_path))
+    with torch.no_grad():
+        rerun = net.eval().features(normalise(images.images))
+    assert torch.allclose(kept, rerun, atol=1e-5)
+    (file,) = tmp_path.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-20])  # a damaged file is computed anew
+    assert torch.equal(kept, extract_features(net, images, normalise, cache=tmp_path))
+    other = network(seed=1)
+    assert not torch.equal(kept, extract_features(other, images, normalise, cache=tmp_path))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_views_are_cached_too_and_depend_on_the_seed(tmp_path: Path) -> None:
+    for seed, files in ((0, 3), (0, 3), (1, 5)):
+        trained = train_frozen(network(), few(70), QUICK, views=3, seed=seed, cache=tmp_path, quiet=True)
+        assert len(list(tmp_path.iterdir())) == files
+    assert trained.record["settings"]["views"] == 3
+
+
+def test_held_out_accuracy_and_the_usual_number_of_steps() -> None:
+    trained = train_frozen(network(), few(100), QUICK, validation=few(60), quiet=True)
+    assert 0 <= trained.history[-1]["validation_accuracy"] <= 1
+    recipe = with_enough_epochs(frozen(), 300)
+    assert recipe.epochs * 2 >= 1000
+    assert with_enough_epochs(frozen(), 50_000) == frozen()
+
+
+def test_a_loader_and_no_view_are_refused() -> None:
+    with pytest.raises(DataError, match="DataLoader"):
+        train_frozen(network(), DataLoader(few(), batch_size=8), quiet=True)
+    with pytest.raises(ArgumentError, match="view"):
+        train_frozen(network(), few(), views=0, quiet=True)
+
+
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+def test_layers_are_trained_from_a_name_on() -> None:
+    net = network()
+    names = [name for name, _ in net.backbone.named_children()]
+    before = weights(net.freeze(names[-2]))
+    train(net, few(), finetune().replace(epochs=1, crop=1, flip=False), quiet=True)
+    changed = {name for name, tensor in weights(net).items() if not torch.equal(tensor, before[name])}
+    inner = {name.split(".")[1] for name in changed if name.startswith("backbone.")}
+    assert inner == {name for name in names[-2:] if any(key.startswith(f"backbone.{name}.") for key in before)}
+    assert "head.weight" in changed
+    with pytest.raises(ArgumentError, match="outermost"):
+        net.freeze("nothing")
+
+
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+def test_the_backbone_learns_more_slowly_than_the_head() -> None:
+    groups = network().parameter_groups(1e-4, backbone_rate=0.1)
+    assert [group.get("rate") for group in groups] == [0.1, None, None]
+    assert sum(len(group["params"]) for group in groups) == len(list(network().parameters()))
+    sizes = {}
+    for rate in (None, 0.01):
+        net = network()
+        start = [p.detach().clone() for p in net.backbone.parameters()]
+        train(net, few(), finetune().replace(epochs=1, crop=1, flip=False, backbone_rate=rate or 1.0), quiet=True)
+        moved = zip(start, net.backbone.parameters(), strict=True)
+        sizes[rate] = sum(float((a - b).detach().square().sum()) for a, b in moved)
+    assert sizes[0.01] < 0.05 * sizes[None]

@@ -1,12 +1,13 @@
 """Recipes: the paper's numbers, the learning rate's steps, and refusals."""
 
 import json
+import math
 from typing import Any
 
 import pytest
 
 from offaxis.errors import ArgumentError
-from offaxis.training import Recipe, laptop, paper_densenet, paper_wide_resnet
+from offaxis.training import RECIPES, Recipe, laptop, paper_densenet, paper_wide_resnet
 
 
 def test_the_papers_recipes_are_exact() -> None:
@@ -80,3 +81,13 @@ def test_but_changes_what_is_given_and_keeps_the_rest() -> None:
     assert changed.epochs == 3
     assert changed.learning_rate == laptop().learning_rate
     assert json.loads(json.dumps(changed.to_json())) == changed.to_json()
+
+
+def test_openoods_recipe_falls_along_half_a_cosine() -> None:
+    recipe = RECIPES["openood"]()
+    assert (recipe.epochs, recipe.batch_size, recipe.weight_decay, recipe.momentum) == (100, 128, 5e-4, 0.9)
+    rates = [recipe.learning_rate_at(step, 1000) for step in range(1000)]
+    expected = [1e-6 + (0.1 - 1e-6) * 0.5 * (1 + math.cos(math.pi * step / 1000)) for step in range(1000)]
+    assert rates == pytest.approx(expected, rel=1e-12)
+    assert recipe.to_json()["cosine"] is True
+    assert "cosine" not in RECIPES["laptop"]().to_json()  # so that earlier runs can be resumed

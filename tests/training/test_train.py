@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-from offaxis import Classifier, CosineHead, Outputs, train
+from offaxis import Classifier, CosineHead, Outputs, attach, train
 from offaxis.data import Normalise, TensorSet
 from offaxis.data.embedded import small_digits
 from offaxis.detectors import Cosine
@@ -22,7 +23,7 @@ from offaxis.errors import (
     TrainingStopped,
 )
 from offaxis.networks import wide_resnet
-from offaxis.training import Recipe, cross_entropy, paper_wide_resnet
+from offaxis.training import Recipe, cross_entropy, laptop, paper_wide_resnet
 
 from .small import SHORT, fabric, few, network, same, stop_after, weights
 
@@ -245,3 +246,13 @@ def test_weight_decay_and_learning_rate_reach_the_optimiser() -> None:
     optimizer.step()
     for (name, mine), (_, theirs) in zip(ours.named_parameters(), bare.named_parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_features_as_images_of_one_pixel_are_not_cropped_away() -> None:
+    """(N, d, 1, 1): under the default recipe a crop of one pixel out of a border of four would nearly always be black."""
+    torch.manual_seed(0)
+    features = torch.rand(256, 16, 1, 1)
+    labels = features[:, :4, 0, 0].argmax(1)
+    network = attach(nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), "linear")
+    done = train(network, TensorDataset(features, labels), laptop().replace(epochs=10, flip=True), quiet=True)
+    assert done.history[-1]["accuracy"] > 0.6

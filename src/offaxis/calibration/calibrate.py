@@ -6,6 +6,8 @@ the calibration images come from the same source as the images to be scored, and
 on them.
 """
 
+import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from offaxis.errors import ArgumentError, CalibrationError, DataError, OverlapEr
 from offaxis.networks.inference import ImageBatches, Network, run
 
 Labels = NDArray[np.int64]
+MOSTLY_DISTINCT = 0.9  # a smaller share of distinct calibration images is worth a warning
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,6 +44,8 @@ class Calibration:
         confidence: None where at most alpha is flagged on average over calibration sets; else the probability, over
             calibration sets, that at most alpha is flagged in the long run (of each class, where verdicts are per class).
         cosine: (n,) float64, the largest cosine of each; None where the network has none.
+        accuracy: the share of them whose class is predicted, where they have labels; a low one tells that the classes are in
+            another order, or the images normalised otherwise, than in training.
     """
 
     scores: Floats
@@ -50,6 +55,7 @@ class Calibration:
     per_class: bool = False
     confidence: float | None = None
     cosine: Floats | None = None
+    accuracy: float | None = None
 
     @classmethod
     def from_scores(
@@ -67,11 +73,17 @@ class Calibration:
 
         Raises:
             TooFewImagesError: n is too small for alpha; with ``per_class``, no class has enough.
-            CalibrationError: scores are not finite, or the classes do not fit.
+            CalibrationError: scores are not finite or all alike, or the classes do not fit.
         """
         values, classes = conformal.check_scores(scores), np.asarray(predicted, np.int64)
         if classes.shape != values.shape or (len(classes) and not 0 <= classes.min() <= classes.max() < num_classes):
             raise CalibrationError(f"Expected a class from 0 to {num_classes - 1} for each of {len(values)} scores.")
+        if len(values) > 1 and values.min() == values.max():
+            raise CalibrationError(
+                f"Expected scores that differ from image to image but all {len(values)} calibration images have the score "
+                f"{values[0]:g}: the network gives the same for every image, or the images are copies of one. Look at its "
+                "training and at the images."
+            )
         order = np.argsort(values, kind="stable")
         sorted_cosine = None if cosine is None else np.asarray(cosine, np.float64)[order]
         calibration = cls(
@@ -173,7 +185,7 @@ def calibrate(
     alpha: float = 0.05,
     per_class: bool = False,
     confidence: float | None = None,
-    used: Sequence[ImageSet | Iterable[bytes]] = (),
+    used: Sequence[Any] = (),
     batch: int = 256,
 ) -> Calibration:
     """Calibrate a detector on ID images that nothing was trained, fitted or selected on.
@@ -189,7 +201,8 @@ def calibrate(
         per_class: whether verdicts are to hold for each predicted class.
         confidence: None for at most alpha on average over calibration sets; such as 0.95 for at most alpha with that
             probability over calibration sets, which flags a little less.
-        used: image sets (or their ``image_hashes``) that training, fitting or selection saw.
+        used: image sets (or their ``image_hashes``) that training, fitting or selection saw. Beside a DataLoader,
+            DataLoaders: their images are compared as they leave them, after the same transforms.
         batch: images per step; a DataLoader has its own.
 
     Raises:
@@ -200,22 +213,31 @@ def calibrate(
     """
     detector = detector or default_detector(network, None if normalise is None else normalise.std)
     detector.check_network(network)
-    if is_loader(images):
-        if used:
+    loader = is_loader(images)
+    if loader:
+        others = [other for other in used if not is_loader(other)]
+        if others:
             raise ArgumentError(
-                "Expected no `used` with a DataLoader, whose images are already normalised and cannot be compared with "
-                "others pixel by pixel: give its dataset with `normalise` instead, or leave `used` out."
+                "Expected DataLoaders in `used` beside a DataLoader, whose images are already normalised and cannot be "
+                "compared with others pixel by pixel: give its dataset with `normalise` instead, or leave `used` out."
             )
+        if any(_dataset(other) is _dataset(images) for other in used):
+            raise OverlapError(_overlap("All", "the DataLoader reads the same dataset"))
     else:
         images = as_image_set(images)
         if len(images) == 0:
             raise DataError(f"Expected calibration images but {images.name} has none.")
         conformal.check_count(len(images), alpha, "", conformal.check_confidence(confidence))
         check_overlap(images, used)
-    scored = score_batches(network, as_batches(images, normalise, batch), detector)
+    hashes: list[bytes] = []
+    batches = _hashed(as_batches(images, normalise, batch), hashes if loader and used else None)
+    scored = score_batches(network, batches, detector)
     if not len(scored.scores):
         raise DataError("Expected calibration images but the DataLoader gives no batch.")
-    return Calibration.from_scores(
+    _warn_of_copies(scored.distinct, len(scored.scores))
+    for other in used if loader else ():
+        _refuse_shared([h for x, _ in as_batches(other, None, batch) for h in hash_batch(x)], hashes)
+    calibration = Calibration.from_scores(
         scored.scores,
         scored.predicted,
         network.num_classes,
@@ -224,6 +246,7 @@ def calibrate(
         confidence=confidence,
         cosine=scored.cosine,
     )
+    return replace(calibration, accuracy=scored.accuracy)
 
 
 class ScoredBatches(NamedTuple):
@@ -233,11 +256,15 @@ class ScoredBatches(NamedTuple):
         scores: (N,) float64; larger = more out-of-distribution.
         predicted: (N,) int64, the predicted classes.
         cosine: (N,) float64, the largest cosines; None where the network has none.
+        distinct: how many there are without copies.
+        accuracy: the share whose class is predicted; None where not all have labels.
     """
 
     scores: Floats
     predicted: Labels
     cosine: Floats | None
+    distinct: int
+    accuracy: float | None
 
 
 def score_batches(network: Network, batches: ImageBatches, detector: Detector) -> ScoredBatches:
@@ -245,35 +272,72 @@ def score_batches(network: Network, batches: ImageBatches, detector: Detector) -
     scores: list[Floats] = []
     predicted: list[Labels] = []
     cosines: list[Floats] = []
-    for outputs, prepared, _ in run(network, batches, layers=detector.layers):
+    distinct: set[bytes] = set()
+    right = labelled = total = 0
+    for outputs, prepared, labels in run(network, batches, layers=detector.layers):
         reads_images = detector.reads is Reads.IMAGES
         values = detector.score_images(network, prepared) if reads_images else detector.score(outputs)
         scores.append(values.double().cpu().numpy())
         predicted.append(outputs.logits.argmax(1).cpu().numpy())
+        pixels = prepared.float().cpu().contiguous().numpy()
+        distinct.update(hashlib.blake2b(image, digest_size=16).digest() for image in pixels)
+        total += len(values)
+        if labels is not None:
+            right += int((outputs.logits.argmax(1) == labels).sum())
+            labelled += len(labels)
         if outputs.cosine is not None:
             cosines.append(outputs.cosine.amax(1).double().cpu().numpy())
     return ScoredBatches(
         scores=np.concatenate(scores) if scores else np.empty(0),
         predicted=np.concatenate(predicted) if predicted else np.empty(0, np.int64),
         cosine=np.concatenate(cosines) if cosines else None,
+        distinct=len(distinct),
+        accuracy=right / total if total and labelled == total else None,
     )
 
 
-def check_overlap(images: ImageSet, used: Sequence[ImageSet | Iterable[bytes]]) -> None:
+def _dataset(loader: Any) -> Any:
+    return getattr(loader, "dataset", loader)
+
+
+def _hashed(batches: Any, hashes: list[bytes] | None) -> Any:
+    """Yield the batches; collect the hashes of their images where they are needed."""
+    for images, labels in batches:
+        if hashes is not None:
+            hashes += hash_batch(images)
+        yield images, labels
+
+
+def _warn_of_copies(distinct: int, images: int) -> None:
+    if distinct < MOSTLY_DISTINCT * images:
+        warnings.warn(
+            f"Only {distinct} of the {images} calibration images are distinct, the others are copies of these: the share of "
+            "flagged ID images can be far from alpha. Calibrate on images that were taken one by one.",
+            stacklevel=3,
+        )
+
+
+def check_overlap(images: ImageSet, used: Sequence[Any]) -> None:
     """Raise OverlapError where a calibration image is, pixel for pixel, one of the ``used`` ones."""
     if not used:
         return
     own = [value for pixels in images.batches(1024) for value in hash_batch(pixels)]
     for other in used:
-        hashes = image_hashes(match(other, images.shape)) if isinstance(other, ImageSet) else other
-        numbers = shared(hashes, own)
-        if numbers:
-            shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-            raise OverlapError(
-                f"{len(numbers)} of the {len(own)} calibration images were used before, for training, fitting or selection "
-                f"(numbers {shown}). Their scores are lower than those of new ID images, and the guarantee would not hold: "
-                "calibrate on other images."
-            )
+        _refuse_shared(image_hashes(match(other, images.shape)) if isinstance(other, ImageSet) else other, own)
+
+
+def _refuse_shared(hashes: Iterable[bytes], own: Sequence[bytes]) -> None:
+    numbers = shared(hashes, own)
+    if numbers:
+        shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+        raise OverlapError(_overlap(f"{len(numbers)} of the {len(own)}", f"numbers {shown}"))
+
+
+def _overlap(count: str, which: str) -> str:
+    return (
+        f"{count} calibration images were used before, for training, fitting or selection ({which}). Their scores are lower "
+        "than those of new ID images, and the guarantee would not hold: calibrate on other images."
+    )
 
 
 def check_copies(hashes: Sequence[bytes], used: Sequence[bytes]) -> None:

@@ -5,25 +5,29 @@ room that needs them are imported inside the commands.
 """
 
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from offaxis import __version__
-from offaxis.errors import ArgumentError, OffaxisError, TrainingStopped
+from offaxis.errors import ArgumentError, OffaxisError, StorageError, TrainingStopped
 
 HEAD_NAMES = ("cosine", "linear", "deconf-c", "deconf-i", "deconf-e", "isomax", "logitnorm", "t2fnorm", "elogitnorm")
-RECIPE_NAMES = ("laptop", "short", "paper-wide-resnet", "paper-densenet")
+RECIPE_NAMES = ("laptop", "short", "finetune", "frozen", "paper-wide-resnet", "paper-densenet", "openood")
 POOL_NAMES = ("paper-one-vs-one", "paper-frame-free", "paper-framed", "embedded", "here")
 METRIC_NAMES = (
     "auroc",
     "aupr_in",
     "aupr_out",
+    "aupr_in_trapezoid",
+    "aupr_out_trapezoid",
     "accuracy_at_tpr95",
     "fpr_at_tpr95",
     "fpr_at_tpr95_ood",
+    "fpr_at_tpr95_openood",
     "detection_error",
 )
 """The names that help texts list, without the import of what they name; a test compares them."""
@@ -85,16 +89,34 @@ def print_note(text: str, style: str | None = None) -> None:
 def main() -> None:
     """Run the command line; a user's error is one sentence, with exit code 2."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a full disk can still be told
+    except OSError as error:
+        if isinstance(error, OffaxisError) or error.filename is not None:
+            _exit_with(error)
+        with suppress(OSError):
+            sys.stdout.close()  # else it is flushed once more at the end, and fails again
+        if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
+            sys.exit(1)
+        _exit_with(StorageError(f"Standard output cannot be written ({error.strerror}): free some space."))
     except TrainingStopped as stopped:
         print_note(str(stopped), "yellow")
         sys.exit(stopped.exit_code)
     except OffaxisError as error:
-        from rich.console import Console
+        _exit_with(error)
 
-        Console(stderr=True).print("error:", style="bold red", end=" ")
-        print_note(str(error))
-        sys.exit(2)
+
+def _exit_with(error: Exception) -> NoReturn:
+    """Print a user's error as one sentence and exit with code 2; raise any other error."""
+    if not isinstance(error, OffaxisError):
+        raise error
+    from rich.console import Console
+
+    Console(stderr=True).print("error:", style="bold red", end=" ")
+    print_note(str(error))
+    sys.exit(2)
 
 
 Device = Annotated[
@@ -109,6 +131,24 @@ Network = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(help="A file of weights for a network that is named: safetensors, or a state dictionary of PyTorch."),
+]
+
+
+def _register_own(value: str | None) -> str | None:
+    if value is not None:
+        from offaxis.detectors.registry import register_file
+
+        register_file(value)
+    return value
+
+
+OwnDetector = Annotated[
+    str | None,
+    typer.Option(
+        "--detector",
+        callback=_register_own,
+        help="file.py:Class, where the bundle's detector is one of your own: bundles never hold code.",
+    ),
 ]
 
 

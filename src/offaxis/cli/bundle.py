@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offaxis.cli.app import Data, Device, Network, app, command_words, example, print_note
+from offaxis.cli.app import Data, Device, Network, OwnDetector, Weights, app, command_words, example, print_note
 from offaxis.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from offaxis.data import Normalise
     from offaxis.deploy.model import Model
 
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     epilog=example(
         "offaxis bundle runs/digits --calibrate digits --out digits.oax",
         "offaxis bundle runs/d0 runs/d1 runs/d2 --as ensemble --calibrate digits --out three.oax",
+        "offaxis bundle timm:resnet18 --weights mine.pt --fit photos/train --calibrate photos/new --out mine.oax",
     ),
 )
 def bundle_command(
@@ -24,7 +26,9 @@ def bundle_command(
     networks: Annotated[
         list[str],
         typer.Argument(
-            help="Folders of training runs, or file.py:function that returns a Classifier.", metavar="RUN..."
+            help="Folders of training runs; or a trained network that is kept as it is: timm:NAME, torchvision:NAME or "
+            "resnet20-cifar with --weights, transformers:FOLDER, file.py:function.",
+            metavar="NETWORK...",
         ),
     ],
     calibrate: Annotated[
@@ -47,9 +51,26 @@ def bundle_command(
         str | None,
         typer.Option(
             help="The detector, with arguments as in knn:k=10, or file.py:Class.",
-            show_default="cosine, cosine-ensemble or leave-out",
+            show_default="cosine; mahalanobis++ without one; cosine-ensemble or leave-out",
         ),
     ] = None,
+    weights: Weights = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="The weights that timm or torchvision publish; they are downloaded.")
+    ] = False,
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            help="Training images to fit the detector on: a set (its training images), folder or archive.",
+            show_default="all training images",
+        ),
+    ] = None,
+    calibrate_share: Annotated[
+        float,
+        typer.Option(
+            help="Share of these images that calibrates; the rest reports accuracy and false alarms. 1 calibrates on all."
+        ),
+    ] = 0.5,
     alpha: Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")] = 0.05,
     per_class: Annotated[bool, typer.Option(help="Verdicts hold for each predicted class.")] = False,
     confidence: Annotated[
@@ -64,7 +85,15 @@ def bundle_command(
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Do not look for calibration images among the training images.")
     ] = False,
-    size: Annotated[int | None, typer.Option(help="Height and width of images, with --unchecked.", min=1)] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(help="Height and width of images, where neither network nor training images tell.", min=1),
+    ] = None,
+    mean: Annotated[
+        str | None,
+        typer.Option(help="Mean of each channel, with commas, where the network does not know it: 0.485,0.456,0.406."),
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="Standard deviation likewise: 0.229,0.224,0.225.")] = None,
     folder: Annotated[bool, typer.Option("--folder", help="Write a folder instead of one file.")] = False,
     keep_examples: Annotated[
         int,
@@ -86,6 +115,10 @@ def bundle_command(
         open_runs(networks, network),
         calibrate,
         kind=kind,
+        weights=weights,
+        pretrained=pretrained,
+        fit=fit,
+        calibrate_share=calibrate_share,
         detector=detector,
         alpha=alpha,
         per_class=per_class,
@@ -93,6 +126,7 @@ def bundle_command(
         trained_on=trained_on,
         unchecked=unchecked,
         size=size,
+        normalise=_normalise(mean, std),
         device=device,
         data=data,
         command=command_words(context),
@@ -124,6 +158,7 @@ def calibrate_command(
         ),
     ] = None,
     network: Network = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
     data: Data = None,
 ) -> None:
@@ -141,6 +176,23 @@ def calibrate_command(
     model = model.recalibrated(inputs, alpha, per_class, confidence=confidence)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
+
+
+def _normalise(mean: str | None, std: str | None) -> "Normalise | None":
+    if mean is None and std is None:
+        return None
+    from offaxis.data import Normalise
+
+    try:
+        values = [tuple(float(part) for part in (text or "").split(",")) for text in (mean, std)]
+    except ValueError:
+        values = [(), ()]
+    if len(values[0]) not in (1, 3) or len(values[0]) != len(values[1]) or not all(v > 0 for v in values[1]):
+        raise ArgumentError(
+            "Expected --mean and --std with a number for each channel, as in --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225, "
+            f"but got {mean!r} and {std!r}."
+        )
+    return Normalise(*values)
 
 
 def _report(model: "Model", path: Path) -> None:
@@ -176,7 +228,16 @@ def _report(model: "Model", path: Path) -> None:
         lines.append(
             f"Not enough calibration images for a verdict: {', '.join(few[:8])}{', ...' if len(few) > 8 else ''}."
         )
-    if not len(model.used):
+    held_out = model.provenance.get("held_out")
+    if held_out is not None:
+        accuracy = "" if held_out["accuracy"] is None else f"the class of {held_out['accuracy']:.2%} is right, and "
+        lines.append(
+            f"On the {held_out['images']:,} other images, which it was not calibrated on: {accuracy}"
+            f"{held_out['flagged']:.2%} are flagged."
+        )
+    elif calibration.accuracy is not None:
+        lines.append(f"It predicts the class of {calibration.accuracy:.2%} of the calibration images.")
+    if not model.overlap_checked:
         lines.append("It was not checked whether calibration images were used for training.")
     print_note("\n".join(lines))
 
@@ -185,12 +246,17 @@ def _report(model: "Model", path: Path) -> None:
     "export",
     epilog=example(
         "offaxis export digits.oax --onnx digits.onnx",
+        "offaxis export photos.oax --onnx photos.onnx --with-resize",
         "offaxis export digits.oax --onnx small.onnx --int8 --calibrate digits --ood letters",
+        "offaxis export runs/cifar10 --published best.ckpt",
     ),
 )
 def export_command(
-    bundle: Annotated[Path, typer.Argument(help="A bundle.")],
-    onnx: Annotated[Path, typer.Option(help="The file to write, by custom x.onnx.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle; with --published also the folder of a training run.")],
+    onnx: Annotated[Path | None, typer.Option(help="The ONNX file to write, by custom x.onnx.")] = None,
+    with_resize: Annotated[
+        bool, typer.Option("--with-resize", help="Put the rule for the size into the graph: pixels of any size in.")
+    ] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Convolutions on 8-bit integers; needs --calibrate.")] = False,
     calibrate: Annotated[
         str | None, typer.Option(help="ID images for --int8 that nothing was trained on: a set, folder or archive.")
@@ -198,20 +264,38 @@ def export_command(
     ood: Annotated[
         list[str] | None, typer.Option(help="OOD images on which --int8 must not lose. May be given again.")
     ] = None,
+    published: Annotated[
+        Path | None,
+        typer.Option(help="A file for the weights of resnet18-32 or resnetN-cifar by their published names (OpenOOD)."),
+    ] = None,
     network: Network = None,
     data: Data = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
 ) -> None:
-    """Write a bundle as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out."""
+    """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
+    if (onnx is None) == (published is None):
+        raise ArgumentError("Expected one of --onnx FILE and --published FILE.")
+    if published is not None:
+        from offaxis.jobs import export_published
+
+        export_published(bundle, network, published)
+        print_note(f"{published}: a state dictionary that OpenOOD and open_network(..., weights=FILE) read.")
+        return
     from offaxis.deploy.bundle import load
     from offaxis.deploy.onnx import export_onnx, output_names
 
-    if int8 != (calibrate is not None):
-        raise ArgumentError("Expected --int8 and --calibrate IMAGES together: the quantised graph is calibrated anew.")
+    assert onnx is not None
+    if int8 != (calibrate is not None) or (int8 and with_resize):
+        raise ArgumentError(
+            "Expected --int8 and --calibrate IMAGES together, without --with-resize: the quantised graph is calibrated anew."
+        )
     model = load(bundle, network)
     shape = ", ".join(map(str, model.preprocessing.shape))
+    if with_resize:
+        shape = f"{model.preprocessing.shape[0]}, height, width"
     about = f"{onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}."
     if calibrate is None:
-        difference = export_onnx(model, onnx)
+        difference = export_onnx(model, onnx, with_resize=with_resize)
         print_note(f"{about} onnxruntime and PyTorch differ by {difference:.1g} at most.")
         return
     from offaxis.deploy.assemble import images_like

@@ -3,7 +3,7 @@
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -21,11 +21,14 @@ from offaxis.cli.app import (
     example,
     print_note,
 )
-from offaxis.errors import ArgumentError
-from offaxis.jobs import EvaluationRun, Kind, ProtocolName, evaluate_run
+from offaxis.errors import ArgumentError, DataError
+from offaxis.jobs import BENCHMARKS, EvaluationRun, Kind, ProtocolName, evaluate_run
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from offaxis.evaluation import Result
+    from offaxis.evaluation.summary import Summary
 
 SHOWN = 20
 """Rows of the table in the terminal."""
@@ -33,7 +36,10 @@ SHOWN = 20
 
 @app.command(
     "evaluate",
-    epilog=example("offaxis evaluate runs/digits --ood letters,photographs,gaussian --out results/digits"),
+    epilog=example(
+        "offaxis evaluate runs/digits --ood letters,photographs,gaussian --out results/digits",
+        "offaxis evaluate resnet18-32 --weights best.ckpt --benchmark openood-cifar10 --data data --out results/openood",
+    ),
 )
 def evaluate_command(
     context: typer.Context,
@@ -52,6 +58,17 @@ def evaluate_command(
     ood: Annotated[
         str, typer.Option(help=f"OOD sets with commas: names, folders, or {', '.join(POOL_NAMES)}.")
     ] = "here",
+    near: Annotated[
+        str,
+        typer.Option(help="Folders among the OOD sets that are near-OOD, by name, with commas; others count as far."),
+    ] = "",
+    benchmark: Annotated[
+        str | None,
+        typer.Option(help=f"OpenOOD's lists under --data instead of --id and --ood: {', '.join(BENCHMARKS)}."),
+    ] = None,
+    partial_data: Annotated[
+        bool, typer.Option("--partial", help="Evaluate the benchmark on the part of its images that is there.")
+    ] = False,
     detectors: Annotated[
         str,
         typer.Option(
@@ -89,12 +106,17 @@ def evaluate_command(
     quiet: Quiet = False,
 ) -> None:
     """Compare detectors on trained networks; it can be stopped at any time and resumes where it stopped."""
+    if benchmark is not None and ood != "here":
+        raise ArgumentError("Expected no --ood beside --benchmark, which has its own OOD sets.")
     run = EvaluationRun(
         networks=tuple(networks),
         network=network,
         weights=weights,
         id=id,
+        benchmark=None if benchmark is None else choice("--benchmark", benchmark, BENCHMARKS),
+        partial=partial_data,
         ood=_parts(ood),
+        near=_parts(near),
         detectors=_parts(detectors),
         protocol=choice("--protocol", protocol, get_args(ProtocolName)),
         tune=tune,
@@ -123,31 +145,50 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _show(results: "list[Result]", store: Path) -> None:
-    """Print the mean AUROC of every detector; the two protocols apart, where they differ."""
-    from rich.box import SIMPLE_HEAD
+    """Print the mean AUROC of every detector, the best first; those tuned on the tested set itself apart, below."""
     from rich.console import Console
-    from rich.table import Table
 
-    from offaxis.evaluation.summary import summarise
+    from offaxis.evaluation.summary import is_oracle, summarise, views_in
 
-    rows = [("the tested set", s) for s in summarise(results)]
-    rows += [("another set", s) for s in summarise(results, "less-biased by tested set") if s.state == "tuned"]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("network", "detector", "tuned on"):
-        table.add_column(column)
-    for column in ("AUROC %", "lowest", "tests"):
-        table.add_column(column, justify="right")
+    views = views_in(results)
+    every = summarise(results, views[0])
+    rows = [("validation list", s) for s in every if not is_oracle(s, views[0])]
+    if len(views) > 1:
+        rows += [("another set", s) for s in summarise(results, views[1]) if s.state == "tuned"]
+    oracle = [("the tested set", s) for s in every if is_oracle(s, views[0])]
     ranked = sorted(rows, key=lambda row: -row[1].groups["all"].mean)
-    for where, s in ranked[:SHOWN]:
-        numbers = [f"{100 * value:.2f}" for value in (s.groups["all"].mean, min(s.cells.values()))]
-        tests = str(sum(cell.count for cell in s.rows.values()))
-        table.add_row(s.network, s.method, where if s.state == "tuned" else "", *numbers, tests)
-    Console(stderr=True).print(table)
-    more = f"{len(ranked) - SHOWN} more rows, tables" if len(ranked) > SHOWN else "Tables"
+    console = Console(stderr=True)
+    if ranked:
+        console.print(_ranked(ranked[:SHOWN], views[0] == "openood"))
+    if oracle:
+        print_note("Tuned on the tested set itself (oracle), which is not known in use:")
+        console.print(_ranked(oracle[:SHOWN]))
+    hidden = max(0, len(ranked) - SHOWN) + max(0, len(oracle) - SHOWN)
+    more = f"{hidden} more rows, tables" if hidden else "Tables"
     print_note(f"{more} and a page: offaxis report {store} --out DIR")
 
 
+def _ranked(rows: "list[tuple[str, Summary]]", grouped: bool = False) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("network", "detector", "tuned on"):
+        table.add_column(column)
+    groups = ("near", "far") if grouped else ()
+    for column in ("AUROC %", *groups, "lowest", "tests"):
+        table.add_column(column, justify="right")
+    for where, s in rows:
+        values = [s.groups["all"].mean, *(s.groups[g].mean if g in s.groups else None for g in groups)]
+        numbers = ["-" if value is None else f"{100 * value:.2f}" for value in (*values, min(s.cells.values()))]
+        tests = str(sum(cell.count for cell in s.rows.values()))
+        table.add_row(s.network, s.method, where if s.state == "tuned" else "", *numbers, tests)
+    return table
+
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from offaxis.data import ImageSet
 
 
@@ -164,7 +205,17 @@ def report_command(
     paper: Annotated[
         bool, typer.Option(help="Put the paper's numbers beside ours, where it has the same sets.")
     ] = False,
+    oracle: Annotated[
+        bool, typer.Option(help="Rank detectors tuned on the tested set itself among the others, not apart from them.")
+    ] = False,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Out-of-distribution detection",
+    openood: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the results of --benchmark as OpenOOD's table, and as lines of its leaderboard beside it "
+            "(x.csv and x-leaderboard.csv)."
+        ),
+    ] = None,
     archive: Annotated[
         int | None,
         typer.Option(
@@ -176,24 +227,36 @@ def report_command(
     """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
     from offaxis.evaluation.store import Store, archive_store
     from offaxis.reports.page import write_page
-    from offaxis.reports.report import write_tables
-    from offaxis.reproduce.tables import beside_view
+    from offaxis.reports.report import PublishedTable, write_openood, write_tables
 
     names = [word.strip() for word in metrics.split(",") if word.strip()]
     if not names or not set(names) <= set(METRIC_NAMES):
         raise ArgumentError(f"Expected metrics out of {', '.join(METRIC_NAMES)} but got {metrics!r}.")
     results = Store.existing(store)
-    sections = write_tables(results, out, names, beside_view if paper else None)
+    beside: PublishedTable | None = None
+    if paper:
+        from offaxis.reproduce.tables import beside_view
+
+        beside = beside_view
+    sections = write_tables(results, out, names, beside, oracle=oracle)
     page = out / "index.html"
     write_page(results, sections, page, title=title, thumbnails=thumbnails, load=partial(_load, data))
     typer.echo(f"The page: {page}")
     typer.echo(f"Tables: {out / 'report.md'} and {out / 'tables'}")
+    if openood is not None:
+        for path in write_openood(results, openood):
+            typer.echo(f"OpenOOD's: {path}")
     if archive is not None:
         archive_store(results, out / "results", archive)
         typer.echo(f"A small copy of the results: {out / 'results'}")
 
 
-def _load(root: Path | None, name: str, like: "ImageSet | None") -> "ImageSet":
+def _load(root: Path | None, about: "Mapping[str, Any]", like: "ImageSet | None") -> "ImageSet":
+    from offaxis.data.catalogue import CATALOGUE, data_root
+
+    name, options = about.get("path", about["name"]), about.get("options", {})
+    if name in CATALOGUE and "test" not in CATALOGUE[name].available(data_root(root)):
+        raise DataError(f"{name} is not on this machine.")  # said without torch, which takes seconds to import
     from offaxis.data import load_images
 
-    return load_images(name, "test", root=root, like=like, force=True)
+    return load_images(name, "test", root=root, like=like, force=True, **options)

@@ -118,7 +118,7 @@ def _settings(
 def _explain(console: "Console", item: "PaperItem", steps: "Sequence[Command]", left: "Sequence[Command]") -> None:
     """Print the commands, which of them are done, and how long the others would take."""
     from offaxis.reproduce.commands import EvaluateCommand, TrainCommand
-    from offaxis.reproduce.cost import duration_text, total_seconds
+    from offaxis.reproduce.cost import total_seconds
 
     console.print(f"{item.title}", style="bold", highlight=False)
     for step in steps:
@@ -131,7 +131,7 @@ def _explain(console: "Console", item: "PaperItem", steps: "Sequence[Command]", 
             forward, backward = sum(step.cost.forward for step in own), sum(step.cost.backward for step in own)
             console.print(
                 f"{len(own)} {name} to do: {forward / 1e6:,.2f} million images forward, {backward / 1e6:,.2f} million back, "
-                f"about {duration_text(total_seconds(own))} on this machine's CPU, one after the other.",
+                f"about {total_seconds(own).text} on this machine's CPU, one after the other.",
                 highlight=False,
             )
     if not left:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from offaxis.cli.app import Device, Network, Quiet, app, example, print_note
+from offaxis.cli.app import Device, Network, OwnDetector, Quiet, app, example, print_note
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -57,21 +57,23 @@ def score_command(
             "alarms in expectation."
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=0, help="Images on the sheet of those with the highest scores.")] = 49,
+    top: Annotated[int, typer.Option(min=0, help="Images on the page of those with the highest scores.")] = 100,
     network: Network = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Score images: one row each with class, probability, cosine, score, p-value and verdict, or the error.
 
-    A summary (.summary.json) and a sheet of the images with the highest scores (.top.png) are written beside the rows.
+    A summary (.summary.json) and a page of the images with the highest scores (.html) are written beside the rows.
     """
-    from offaxis.deploy.bundle import load
+    from offaxis.deploy.bundle import load, local_bundle
     from offaxis.deploy.engine import with_engine
     from offaxis.deploy.scoring import ScoringOptions, score_images, sentences
 
     if runner == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --runner ray: --network is for threads.")
+    bundle = local_bundle(bundle)
     model = with_engine(load(bundle, network).to(device), "torch" if runner == "ray" else engine)
     options = ScoringOptions(
         out=out,
@@ -137,6 +139,7 @@ def serve_command(
     ] = "plain",
     engine: EngineOption = "auto",
     network: Network = None,
+    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
 ) -> None:
     """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, /readyz, and a page at /.
@@ -184,8 +187,8 @@ def serve_command(
     if secret is None and not is_local(host):
         print_note(f"Every client that reaches {host} can use this service: --token-file requires a token.", "yellow")
     runs = "PyTorch" if model.engine is None else "onnxruntime"
-    print_note(f"offaxis serves {bundle} in {runs} at http://{host}:{port}  (Ctrl-C stops it)")
-    serve(server)
+    where = f"offaxis serves {bundle} in {runs} at http://{host}"
+    serve(server, lambda bound: print_note(f"{where}:{bound}  (Ctrl-C stops it)"))
 
 
 def _token(file: Path | None, given: str | None) -> str | None:

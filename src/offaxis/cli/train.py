@@ -19,23 +19,65 @@ from offaxis.cli.app import (
 from offaxis.errors import ArgumentError
 from offaxis.jobs import Precision, RecipeOverrides, Start, TrainingRun, train_run
 
-IMAGES, NETWORK = "Images", "Network"
+IMAGES, NETWORK, RECIPE, RUNNING = "Images", "Network and head", "Recipe", "Running"
 
 
-@app.command("train", epilog=example("offaxis train --id digits --network wrn-10-2-half --epochs 12 --out runs/digits"))
+@app.command(
+    "train",
+    epilog=example(
+        "offaxis train --id digits --network wrn-10-2-half --epochs 12 --out runs/digits",
+        "offaxis train --id photos/ --network timm:resnet18 --pretrained --freeze --out runs/photos",
+        "offaxis train --id photos/ --from runs/photos --unfreeze layer4 --out runs/finetuned",
+    ),
+)
 def train_command(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for the run: checkpoint, log and trained weights.")],
     id: Annotated[
-        str, typer.Option(help="Images to train on: a name of [cyan]offaxis data list[/cyan] or a folder.")
-    ] = "digits",
-    network: Annotated[
         str,
         typer.Option(
-            help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH (-half halves the maps at once), resnet18-32, resnet20-cifar, "
-            "timm:NAME, torchvision:NAME, transformers:FOLDER or file.py:function."
+            help="Images to train on: a name of [cyan]offaxis data list[/cyan] or a folder.", rich_help_panel=IMAGES
         ),
-    ] = "wrn-10-4-half",
+    ] = "digits",
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH (-half halves the maps at once), resnet18-32, resnet20-cifar, "
+            "timm:NAME, torchvision:NAME, transformers:FOLDER or file.py:function.",
+            show_default="wrn-10-4-half",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Start from the backbone of a trained network (a run, a bundle or a name) with a new head.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    freeze: Annotated[
+        bool,
+        typer.Option(
+            "--freeze",
+            help="Train the head alone: the backbone sees each image once, and further seeds and heads take seconds.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = False,
+    views: Annotated[
+        int,
+        typer.Option(
+            help="Versions of each image that a frozen backbone sees: itself, and others cropped and flipped at random.",
+            min=1,
+            rich_help_panel=NETWORK,
+        ),
+    ] = 1,
+    unfreeze: Annotated[
+        str | None,
+        typer.Option(
+            help="Train the backbone from this layer on, such as layer4.", show_default="all", rich_help_panel=NETWORK
+        ),
+    ] = None,
     size: Annotated[
         int | None,
         typer.Option(
@@ -94,74 +136,128 @@ def train_command(
             rich_help_panel=NETWORK,
         ),
     ] = False,
-    head: Annotated[str, typer.Option(help=f"Output layer: {', '.join(HEAD_NAMES)}.")] = "cosine",
+    head: Annotated[
+        str, typer.Option(help=f"Output layer: {', '.join(HEAD_NAMES)}.", rich_help_panel=NETWORK)
+    ] = "cosine",
     scale: Annotated[
         str | None,
-        typer.Option(help="Scale of the head: predicted, learned or a number.", show_default="the head's own"),
+        typer.Option(
+            help="Scale of the head: predicted, learned or a number.",
+            show_default="the head's own",
+            rich_help_panel=NETWORK,
+        ),
     ] = None,
-    hidden: Annotated[int | None, typer.Option(help="Size of an extra layer inside the cosine head.")] = None,
+    hidden: Annotated[
+        int | None, typer.Option(help="Size of an extra layer inside the cosine head.", rich_help_panel=NETWORK)
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Recipe to start from: {', '.join(RECIPE_NAMES)}.",
+            show_default="frozen with --freeze, finetune with --from or --unfreeze, else laptop",
+            rich_help_panel=RECIPE,
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the images.", show_default="the recipe's", rich_help_panel=RECIPE)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images a step.", show_default="the recipe's", rich_help_panel=RECIPE)
+    ] = None,
     start: Annotated[
         Start | None,
         typer.Option(
             help="Where a predicted scale starts: by the sizes of the head, or as in the paper.",
             show_default="sizes; in the paper's recipes, paper",
+            rich_help_panel=NETWORK,
         ),
     ] = None,
-    recipe: Annotated[str, typer.Option(help=f"Recipe to start from: {', '.join(RECIPE_NAMES)}.")] = "laptop",
-    epochs: Annotated[int | None, typer.Option(help="Passes over the images.", show_default="the recipe's")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images a step.", show_default="the recipe's")] = None,
     learning_rate: Annotated[
-        float | None, typer.Option("--lr", help="Learning rate.", show_default="the recipe's")
+        float | None, typer.Option("--lr", help="Learning rate.", show_default="the recipe's", rich_help_panel=RECIPE)
     ] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.", show_default="the recipe's")] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="Weight decay.", show_default="the recipe's", rich_help_panel=RECIPE)
+    ] = None,
     clip: Annotated[
         float | None,
-        typer.Option(help="Largest gradient, as a multiple of the typical one.", show_default="the recipe's"),
+        typer.Option(
+            help="Largest gradient, as a multiple of the typical one.",
+            show_default="the recipe's",
+            rich_help_panel=RECIPE,
+        ),
     ] = None,
     flip: Annotated[
-        bool | None, typer.Option(help="Mirror images at random.", show_default="not for digits and letters")
+        bool | None,
+        typer.Option(
+            help="Mirror images at random.", show_default="not for digits and letters", rich_help_panel=RECIPE
+        ),
     ] = None,
     crop: Annotated[
-        int | None, typer.Option(help="Padding of random crops.", show_default="4, less for images below 32 pixels")
+        int | None,
+        typer.Option(
+            help="Padding of random crops.", show_default="4, less for images below 32 pixels", rich_help_panel=RECIPE
+        ),
     ] = None,
     min_area: Annotated[
         float | None,
         typer.Option(
             help="Least share of a photograph that random resized crops keep; 1 for none.",
             show_default="0.25 above 64 pixels",
+            rich_help_panel=RECIPE,
         ),
     ] = None,
     jitter: Annotated[
-        float | None, typer.Option(help="Random changes of brightness, contrast and saturation, such as 0.4.")
+        float | None,
+        typer.Option(
+            help="Random changes of brightness, contrast and saturation, such as 0.4.", rich_help_panel=RECIPE
+        ),
     ] = None,
-    decay_head: Annotated[bool, typer.Option(help="Decay the cosine weight too.")] = False,
-    dropout: Annotated[float, typer.Option(help="Dropout inside the network.")] = 0.0,
+    decay_head: Annotated[bool, typer.Option(help="Decay the cosine weight too.", rich_help_panel=RECIPE)] = False,
+    dropout: Annotated[float, typer.Option(help="Dropout inside the network.", rich_help_panel=NETWORK)] = 0.0,
     leave_out: Annotated[
         str | None,
-        typer.Option(help="K/N: the K-th of N leave-out networks, for which a share of the classes is OOD."),
+        typer.Option(
+            help="K/N: the K-th of N leave-out networks, for which a share of the classes is OOD.",
+            rich_help_panel=RECIPE,
+        ),
     ] = None,
-    validate: Annotated[bool, typer.Option(help="Measure accuracy on the test images after each epoch.")] = False,
-    seed: Annotated[int, typer.Option(help="Same seed, same machine: same weights.", min=0, max=2**63 - 1)] = 0,
-    resume: Annotated[bool, typer.Option(help="Resume the run in --out.")] = False,
+    validate: Annotated[
+        bool, typer.Option(help="Measure accuracy on the test images after each epoch.", rich_help_panel=RUNNING)
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(help="Same seed, same machine: same weights.", min=0, max=2**63 - 1, rich_help_panel=RECIPE)
+    ] = 0,
+    resume: Annotated[bool, typer.Option(help="Resume the run in --out.", rich_help_panel=RUNNING)] = False,
     device: Device = "auto",
-    devices: Annotated[int, typer.Option(help="Devices, or processes on the CPU, of each node.", min=1)] = 1,
+    devices: Annotated[
+        int, typer.Option(help="Devices, or processes on the CPU, of each node.", min=1, rich_help_panel=RUNNING)
+    ] = 1,
     nodes: Annotated[
         int,
         typer.Option(
             help="Machines; start the same command on each, or use torchrun, with --out on a disk that all share.",
             min=1,
+            rich_help_panel=RUNNING,
         ),
     ] = 1,
-    precision: Annotated[Precision, typer.Option(help="Arithmetic.")] = "32-true",
-    sync_bn: Annotated[bool, typer.Option(help="All batch normalisations span all processes.")] = False,
-    log_every: Annotated[int | None, typer.Option(help="Steps between log lines.", show_default="ten an epoch")] = None,
+    precision: Annotated[Precision, typer.Option(help="Arithmetic.", rich_help_panel=RUNNING)] = "32-true",
+    sync_bn: Annotated[
+        bool, typer.Option(help="All batch normalisations span all processes.", rich_help_panel=RUNNING)
+    ] = False,
+    log_every: Annotated[
+        int | None, typer.Option(help="Steps between log lines.", show_default="ten an epoch", rich_help_panel=RUNNING)
+    ] = None,
     data: Data = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a network with a cosine head (or another) and write it into a folder."""
     run = TrainingRun(
         id=id,
-        architecture=network,
+        architecture=network or source or "wrn-10-4-half",
+        source=source,
+        freeze=freeze,
+        views=views,
+        unfreeze=unfreeze,
         size=size,
         resize=resize,
         holdout=holdout,
@@ -177,7 +273,7 @@ def train_command(
         decay_head=decay_head,
         dropout=dropout,
         leave_out=_fold(leave_out),
-        recipe=recipe,
+        recipe=recipe or ("frozen" if freeze else "finetune" if source or unfreeze else "laptop"),
         overrides=RecipeOverrides(
             epochs=epochs,
             batch_size=batch_size,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from offaxis.data.image_set import TensorSet as TensorSet
     from offaxis.data.image_set import image_hashes as image_hashes
     from offaxis.data.load import load_images as load_images
+    from offaxis.data.openood_lists import OpenOOD as OpenOOD
+    from offaxis.data.openood_lists import openood as openood
     from offaxis.data.sources import as_batches as as_batches
     from offaxis.data.sources import as_image_set as as_image_set
     from offaxis.data.sources import is_loader as is_loader
@@ -38,6 +40,7 @@ _HOMES = {
     "GaussianNoise": "embedded",
     "ImageSet": "image_set",
     "Normalise": "transforms",
+    "OpenOOD": "openood_lists",
     "Relation": "catalogue",
     "Skipped": "image_set",
     "TensorSet": "image_set",
@@ -53,6 +56,7 @@ _HOMES = {
     "limit_images": "splits",
     "load_images": "load",
     "match": "transforms",
+    "openood": "openood_lists",
     "relation": "catalogue",
     "split_validation": "splits",
 }

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from offaxis.errors import DataError, StorageError
+from offaxis.files import is_regular
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 MAX_BYTES = 32 * 2**30
@@ -129,6 +130,8 @@ def _unpack_into(archive: Path, room: Path, limits: ArchiveLimits) -> None:
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """Yield (name, size, open file) of every plain file, in order."""
+    if archive.exists() and not is_regular(archive):
+        raise DataError(f"Expected an archive but {archive} is no plain file: to read it might never end.")
     if archive.suffix.lower() == ".zip":
         with _naming(archive), zipfile.ZipFile(archive) as content:
             for info in content.infolist():

@@ -5,7 +5,6 @@ import json
 import zlib
 from collections.abc import Sequence
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from offaxis.data.archive import read_member
 from offaxis.data.decode import decode
 from offaxis.data.image_set import TensorSet
+from offaxis.data.mat import fill, read_mat
 from offaxis.data.pickles import read_pickle
 from offaxis.errors import DataError
 from offaxis.files import replacing, write_text
@@ -157,26 +157,17 @@ def read_svhn(paths: Sequence[Path]) -> TensorSet:
     """Read one .mat file: uint8 (N, 3, 32, 32), with label 0 for the digit 0 (10 in the file).
 
     Raises:
-        DataError: it is no MATLAB file, is truncated, or holds something else.
+        DataError: it is no MATLAB file, is damaged, truncated or too large, or holds something else.
     """
-    from scipy.io import loadmat, whosmat
-
     path = paths[0]
-    try:
-        shapes = {name: shape for name, shape, _ in whosmat(str(path))}
-        count = shapes["X"][3] if len(shapes.get("X", ())) == 4 else -1
-        if shapes.get("X", ())[:3] != (32, 32, 3) or shapes.get("y") != (count, 1):
-            raise DataError(
-                f"Expected X (32, 32, 3, N) and y (N, 1) in {path} but got {shapes or 'nothing'}: it is another file."
-            )
-        content = loadmat(str(path), variable_names=["X", "y"])
-        pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
-    except DataError:
-        raise
-    except Exception as error:  # the reader stumbles anywhere in a damaged file
-        raise DataError(f"{path} is no MATLAB file, or is damaged or truncated ({error}): get it again.") from error
+    found = read_mat(path, {"X": (32, 32, 3, None), "y": (None, 1)})
+    pixels, labels = found["X"], found["y"].reshape(-1).astype(np.int64)
     if pixels.dtype != np.uint8:
         raise DataError(f"Expected images of bytes in {path} but got {pixels.dtype}.")
+    if len(labels) != pixels.shape[3]:
+        raise DataError(
+            f"Expected a label for each of {pixels.shape[3]} images in {path} but got {len(labels)}: it is another file."
+        )
     labels[labels == 10] = 0
     check_label_range(labels, 10, path)
     images = np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))
@@ -207,7 +198,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             if expected > MAX_BYTES:
                 raise DataError(f"{path} claims {expected:,} bytes, more than the {MAX_BYTES:,} that are read.")
             array = np.empty(expected, np.uint8)
-            here = _fill(array, file)
+            here = fill(array, file)
             more = file.read(1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged or truncated ({error}): get it again.") from error
@@ -215,18 +206,6 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         came = "more" if more else f"{here:,}"
         raise DataError(f"Expected {expected:,} bytes after the header of {path} but there are {came}: get it again.")
     return array.reshape(shape)
-
-
-def _fill(array: NDArray[np.uint8], file: gzip.GzipFile | BufferedReader) -> int:
-    """Read into an array piece by piece, so that nothing is in memory twice; return the number of bytes read."""
-    here = 0
-    while here < len(array):
-        piece = file.read(min(2**20, len(array) - here))
-        if not piece:
-            break
-        array[here : here + len(piece)] = np.frombuffer(piece, np.uint8)
-        here += len(piece)
-    return here
 
 
 def read_idx_pair(paths: Sequence[Path], classes: Sequence[str]) -> TensorSet:

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageCms, ImageOps
 
 from offaxis.errors import DataError
+from offaxis.files import is_regular
 
 MAX_PIXELS = 64_000_000  # 8,000 x 8,000: larger ones are refused before they are decoded
 MAX_BYTES = 256 * 2**20
@@ -80,6 +81,8 @@ def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) 
         DataError: not an image, or too large.
     """
     try:
+        if isinstance(source, Path) and source.exists() and not is_regular(source):
+            raise DataError(f"Expected an image but {called} is no plain file: to read it might never end.")
         length = source.stat().st_size if isinstance(source, Path) else len(source)
         if length > MAX_BYTES:
             raise DataError(f"{called} has {length:,} bytes, more than the {MAX_BYTES:,} that an image file may have.")

@@ -44,10 +44,8 @@ class ValidationSplit:
     def about(self) -> dict[str, Any]:
         """Return what results record about the images, with their checksum."""
         return {
-            "name": self.name,
-            "images": len(self.images),
+            **self.images.describe(),
             "shape": list(self.images.shape),
-            "fingerprint": self.images.fingerprint,
             "validation": len(self.validation),
             "rule": self.rule,
         }

@@ -7,6 +7,7 @@ which is "short side to the size, then centre crop". Grey becomes RGB by repeati
 the same pixels however it was stored.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
@@ -35,9 +36,10 @@ class Normalise:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if not self.mean or len(self.mean) != len(self.std) or min(self.std) <= 0:
+        finite = all(math.isfinite(value) for value in (*self.mean, *self.std))
+        if not self.mean or len(self.mean) != len(self.std) or not finite or min(self.std) <= 0:
             raise ArgumentError(
-                f"Expected a mean and a positive std for each channel but got {self.mean} and {self.std}."
+                f"Expected a finite mean and a positive std for each channel but got {self.mean} and {self.std}."
             )
 
     @classmethod
@@ -66,6 +68,7 @@ def _column(values: Sequence[float], like: Tensor) -> Tensor:
 
 
 Shape = tuple[int, int, int]
+MAX_SIDE = 16_384  # pixels; an image of a larger side is more than a file may hold
 Resize = Literal["crop", "stretch"]
 """How an image is brought to a size."""
 NO_LABELS = torch.empty(0, dtype=torch.long)
@@ -132,8 +135,10 @@ def fit_batch(images: Tensor, shape: Shape, resize: str | None = None) -> Tensor
 
 def check_shape(shape: Shape) -> None:
     """Raise ArgumentError unless this is a shape that images can be matched to."""
-    if shape[0] not in (1, 3) or min(shape) < 1:
-        raise ArgumentError(f"Expected a shape (1 or 3 channels, height, width) but got {shape}.")
+    if shape[0] not in (1, 3) or min(shape) < 1 or max(shape) > MAX_SIDE:
+        raise ArgumentError(
+            f"Expected a shape (1 or 3 channels, height, width), no side above {MAX_SIDE:,}, but got {shape}."
+        )
 
 
 def _luminance(images: Tensor) -> Tensor:

@@ -1,20 +1,28 @@
 """Make a calibrated model of trained networks and ID images, as ``offaxis bundle`` does."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from offaxis.data import CATALOGUE, ImageSet, TensorSet, load_images, match
-from offaxis.data.transforms import Batches, Shape
+from offaxis.calibration.conformal import smallest_count
+from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
+from offaxis.data.catalogue import Split
+from offaxis.data.load import own_splits
+from offaxis.data.splits import hold_out
+from offaxis.data.transforms import Shape
 from offaxis.deploy.explain import with_examples
 from offaxis.deploy.model import Model
-from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_network
+from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_trained
+from offaxis.deploy.prediction import Verdict
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector, default_detector, make_detector
 from offaxis.detectors.registry import find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
+from offaxis.heads import CosineHead
+from offaxis.networks.classifier import Classifier
 
 if TYPE_CHECKING:
     from offaxis.deploy.open import NetworkSource
@@ -25,34 +33,46 @@ def make_model(
     calibrate: str,
     *,
     kind: str = "single",
+    weights: str | Path | None = None,
+    pretrained: bool = False,
     detector: str | None = None,
     alpha: float = 0.05,
     per_class: bool = False,
     confidence: float | None = None,
+    fit: str | None = None,
+    calibrate_share: float = 0.5,
     trained_on: str | None = None,
     unchecked: bool = False,
     size: int | None = None,
+    normalise: Normalise | None = None,
     device: str = "auto",
     data: Path | None = None,
     command: Sequence[str] | None = None,
     keep_examples: int = 0,
 ) -> Model:
-    """Make a calibrated model.
+    """Make a calibrated model. Nothing is trained: networks by name keep their trained output layer.
 
     Args:
-        networks: whatever ``open_network`` takes, such as folders of training runs; leave-out networks in the order of
-            their folds.
+        networks: whatever ``open_network`` takes, such as folders of training runs, or ``timm:NAME`` with its weights;
+            leave-out networks in the order of their folds.
         calibrate: ID images that no network has seen: a name of the catalogue (its test images), a folder or an archive.
         kind: how the networks are combined: ``"single"``, ``"ensemble"``, ``"paired"`` (the first predicts the class, the
             second gives the detection score) or ``"leave-out"``.
+        weights: a file of weights, for a network by name.
+        pretrained: let timm or torchvision fetch the weights that they publish.
         detector: a name, perhaps with arguments as in ``knn:k=10``, or ``file.py:Class``; None for the
             default of such networks.
         alpha: the share of new ID images that may be flagged.
         per_class: whether verdicts are to hold for each predicted class.
         confidence: see :func:`offaxis.calibrate`.
-        trained_on: the training images, where the networks do not name a set of the catalogue.
+        fit: training images to fit the detector on, where it must be fitted: a name of the catalogue (its training
+            images), a folder or an archive; None for all training images.
+        calibrate_share: the share of these images that calibrates; the rest, which it is not calibrated on, gives accuracy
+            and false alarm rate (``provenance["held_out"]``). 1 calibrates on all, as do too few images to divide.
+        trained_on: the training images, where the networks do not name a set of the catalogue; None for ``fit``.
         unchecked: do not look for calibration images among the training images.
-        size: height and width of the images, needed where ``unchecked``.
+        size: height and width of the images, where neither the network nor the training images tell.
+        normalise: mean and standard deviation of training, where the network does not know them.
         device: where networks run: ``auto``, ``cpu``, ``cuda``, ``mps``.
         data: where the catalogue's sets are kept.
         command: the command that makes the model, for the record.
@@ -63,39 +83,81 @@ def make_model(
     """
     if detector is not None:
         find_detector(parse_detector(detector)[0])  # before anything is read
-    members = [open_network(network, device=device) for network in networks]
+    if (weights is not None or pretrained) and len(networks) != 1:
+        raise ArgumentError(f"Expected one network beside --weights or --pretrained but got {len(networks)}.")
+    members = [open_trained(each, weights=weights, pretrained=pretrained, device=device) for each in networks]
     network = combine(members, kind)
     _chosen(detector, network).check_network(network.network)
     _check_same_images(members)
-    images = None if unchecked else training_images(network, trained_on, data)
+    if normalise is not None:
+        network = replace(network, normalise=normalise)
+    if size is not None:
+        network = replace(network, size=(size, size))
+    known = trained_on or (fit if network.data is None and network.id is None else None)
+    images = None if unchecked and known is None else training_images(network, known, data)
     if images is not None:
-        network = normalised(network, trained_on or network.id or "", lambda: images)
-    if network.normalise is None or (images is None and size is None and network.size is None):
+        network = normalised(network, known or network.id or "", lambda: images)
+    if network.normalise is None or (images is None and network.size is None):
         raise ArgumentError(
             "Expected --size, height and width of the training images, beside --unchecked, and a network that knows its mean "
-            "and std."
+            "and std: --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 for those of ImageNet."
         )
-    chosen = _chosen(detector, network)
-    side = size or 0
-    shape = (len(network.normalise.std), *(network.size or (side, side))) if images is None else images.shape
+    shape = (len(network.normalise.std), *(network.size or ())) if images is None else images.shape
     options = dict(images.options) if images is not None else {"resize": network.resize}
-    if chosen.needs_fit:
-        if images is None:
-            raise ArgumentError(f"The detector {chosen.name} is fitted on training images: leave out --unchecked.")
-        chosen.fit(network.network, Batches(images, network.normalise, 256))
-    held_out = images_like(calibrate, shape, data, **_rules(options, network, calibrate))
+    id_images = images_like(calibrate, shape, data, **_rules(options, network, calibrate))
+    least = smallest_count(alpha, confidence) * (network.network.num_classes if per_class else 1)
+    calibrating, rest = _divide(id_images, calibrate_share, least)
     model = Model.calibrated(
         network,
-        held_out,
+        calibrating,
+        fit=_load_named(fit, network, data) if fit is not None and fit != known else None,
         used=[] if images is None else [images],
-        detector=chosen,
+        detector=_chosen(detector or (FROZEN if images is not None and _is_frozen(network) else None), network),
         alpha=alpha,
         per_class=per_class,
         confidence=confidence,
         preprocessing=Preprocessing(shape, network.normalise, options.get("resize")),
         command=command,
     )
-    return with_examples(model, held_out, keep_examples) if keep_examples else model
+    if keep_examples:
+        model = with_examples(model, calibrating, keep_examples)
+    return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _report(model, rest)})
+
+
+def _divide(images: ImageSet, share: float, least: int) -> tuple[ImageSet, ImageSet | None]:
+    """Divide ID images into those that calibrate and those that tell how well; all calibrate where they are too few."""
+    if not 0 < share <= 1:
+        raise ArgumentError(f"Expected --calibrate-share to be above 0 and at most 1 but got {share:g}.")
+    if share == 1 or share * len(images) < least or (1 - share) * len(images) < 1:
+        return images, None
+    try:
+        return hold_out(images, 1 - share)
+    except DataError:  # a class has a single image
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+        cut = round(share * len(images))
+        return images.subset(order[:cut].sort().values), images.subset(order[cut:].sort().values)
+
+
+def _report(model: Model, images: ImageSet) -> dict[str, Any]:
+    """Measure a model on ID images that it was not calibrated on: accuracy (None without labels) and share flagged."""
+    predictions = model.predict(images)
+    flagged = sum(prediction.verdict is Verdict.OUT for prediction in predictions)
+    hits = None
+    if images.labels is not None and images.classes == model.classes:
+        pairs = zip(predictions, images.labels.tolist(), strict=True)
+        hits = sum(prediction.class_index == label for prediction, label in pairs)
+    count = len(predictions)
+    return {"images": count, "accuracy": None if hits is None else hits / count, "flagged": flagged / count}
+
+
+FROZEN = "two-cosines"
+"""The default detector of a network whose backbone was frozen: of all, it sees most (docs/photographs.md)."""
+
+
+def _is_frozen(network: EvaluatedNetwork) -> bool:
+    """Return whether a network has a cosine head on a backbone that was not trained with it."""
+    net = network.network
+    return isinstance(net, Classifier) and net.frozen and net.unfrozen_from is None and isinstance(net.head, CosineHead)
 
 
 def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:
@@ -147,13 +209,28 @@ def training_images(network: EvaluatedNetwork, trained_on: str | None = None, da
             f"{'are' if name is None else 'is'} neither in the catalogue nor a folder here. Name the training images "
             "(--trained-on), so that none of them is used for calibration; or vouch for it yourself (--unchecked)."
         )
-    images = load_images(name, "train", root=data, **known.get("options", {}))
+    images = (
+        load_images(name, "train", root=data, **known.get("options", {})) if known else _load_named(name, network, data)
+    )
     if known.get("fingerprint") not in (None, images.fingerprint):
         raise DataError(
             f"The images of {name} are not those that the network was trained on (their checksums differ): name the right "
             "ones with --trained-on."
         )
     return images
+
+
+def _load_named(name: str, network: EvaluatedNetwork, data: Path | None) -> ImageSet:
+    """Load training images that the user names: as many channels as the network takes and, of a folder, its size."""
+    channels = 3 if network.normalise is None else len(network.normalise.mean)
+    if name in CATALOGUE:
+        return load_images(name, "train", root=data)
+    split: Split = "train" if "train" in own_splits(Path(name).expanduser()) else "test"  # the whole folder
+    like = None
+    if network.size is not None:
+        like = TensorSet("like", torch.zeros(1, channels, *network.size, dtype=torch.uint8))
+    images = load_images(name, split, root=data, like=like, resize=network.resize)
+    return match(images, (channels, *images.shape[1:]), network.resize)
 
 
 def _check_same_images(members: Sequence[EvaluatedNetwork]) -> None:

@@ -16,7 +16,7 @@ from offaxis.errors import ArgumentError, BundleError, CheckpointError
 from offaxis.files import running_python
 from offaxis.heads import HeadLike
 from offaxis.networks import by_name, third_party
-from offaxis.networks.attach import attach
+from offaxis.networks.attach import attach, find_output_layer
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.resnet import OUTPUT_LAYERS, from_published, is_published, published_classes
 from offaxis.training.checkpoint import read_tensors, restore
@@ -69,7 +69,7 @@ def build_named(name: str, options: BuildOptions) -> tuple[Classifier, Normalise
     """Build a network of offaxis.networks from its short name.
 
     Published weights (with the names of ``offaxis.networks.resnet``) bring their output layer and its number of classes; the
-    head is then linear unless another is named.
+    head is then linear unless another is named. With the head ``keep`` it is linear too, and all weights must be there.
 
     Returns:
         The classifier; its normalisation where published weights have a known one.
@@ -80,6 +80,14 @@ def build_named(name: str, options: BuildOptions) -> tuple[Classifier, Normalise
     function = getattr(make, "func", make).__name__
     if weights is not None and published and (found := published_classes(function, weights)) is not None:
         num_classes, head = num_classes or found, "linear" if head in (None, "keep") else head
+    if head == "keep":
+        head = "linear"
+        if weights is None:
+            raise ArgumentError(
+                f"Expected --weights FILE, the trained weights of {name}, whose output layer is to be kept."
+            )
+        if num_classes is None and "head.weight" in weights:
+            num_classes = len(weights["head.weight"])
     if num_classes is None:
         raise ArgumentError(f"Expected the number of classes of {name}: open_network({name!r}, num_classes=10).")
     classifier = make(num_classes=num_classes, head=head or "cosine", in_channels=options.in_channels or 3)
@@ -110,6 +118,11 @@ def build_third_party(
             f"Expected colour images for {library}:{name} but got in_channels={channels}: repeat grey images three times, or "
             "use timm, which has networks for any number of channels."
         )
+    if options.head == "keep" and library != "transformers" and not (options.weights or options.pretrained):
+        raise ArgumentError(
+            f"Expected --weights FILE (or --pretrained) beside {library}:{name}, whose output layer is to be kept: without "
+            "them nothing in it is trained."
+        )
     try:
         if library == "transformers":
             builder, network = _read_transformers(Path(name).expanduser())
@@ -130,11 +143,41 @@ def build_third_party(
 
 
 def attach_head(network: nn.Module, options: BuildOptions) -> Classifier:
-    """Replace the output layer of a network by the head of the options (by default the cosine), and load weights."""
+    """Replace the output layer of a network by the head of the options (by default the cosine), and load weights.
+
+    With the head ``keep`` the weights are those of the whole network; its output layer takes their number of classes.
+    """
+    if options.head == "keep" and options.weights is not None:
+        return _load_kept(network, options)
     classifier = attach(network, options.head or "cosine", options.num_classes)
     if options.weights is not None:
         load_weights(classifier, options.weights)
     return classifier
+
+
+def _load_kept(network: nn.Module, options: BuildOptions) -> Classifier:
+    """Load the weights of a whole trained network, or of a Classifier that was made of it, and keep its output layer."""
+    assert options.weights is not None
+    weights, path = read_weights(options.weights), Path(options.weights)
+    name = find_output_layer(network)
+    layer = network.get_submodule(name)
+    own = is_of_classifier(weights)
+    trained = weights.get("head.weight" if own else f"{name}.weight")
+    if trained is not None and isinstance(layer, nn.Linear) and len(trained) != layer.out_features:
+        parent, _, child = name.rpartition(".")
+        fresh = nn.Linear(layer.in_features, len(trained), bias=layer.bias is not None)
+        setattr(network.get_submodule(parent), child, fresh)
+    if not own:
+        restore(network, weights, path)
+    classifier = attach(network, "keep", options.num_classes, layer=name)
+    if own:
+        restore(classifier, weights, path)
+    return classifier
+
+
+def is_of_classifier(weights: Mapping[str, Tensor]) -> bool:
+    """Return whether weights are those of a Classifier, by their names: a backbone's and a head's."""
+    return any(n.startswith("head.") for n in weights) and any(n.startswith("backbone.") for n in weights)
 
 
 def load_weights(classifier: Classifier, path: str | Path) -> None:

@@ -6,6 +6,7 @@ a detector of one's own is recorded as ``module:Class`` and must be registered w
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,28 @@ from torch import Tensor, nn
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
 from offaxis.deploy.engine import Engine, with_engine
+from offaxis.deploy.hub import PREFIX, fetch
 from offaxis.deploy.model import Examples, Model, Prediction
 from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import input_from_json
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
-from offaxis.errors import BundleError, CheckpointError, DetectorError, DetectorFileError, OffaxisError
+from offaxis.errors import (
+    ArgumentError,
+    BundleError,
+    CalibrationError,
+    CheckpointError,
+    DetectorError,
+    DetectorFileError,
+    OffaxisError,
+)
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_network
+from offaxis.networks.rebuild import blueprint, must_be_given, rebuild_checked
 from offaxis.networks.third_party import Builder
 from offaxis.training.checkpoint import restore
 
 EXAMPLES = ("pixels", "features", "predicted")
+PRECISIONS = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
 
 
 def save_bundle(model: Model, path: str | Path, *, folder: bool = False, builder: Builder | None = None) -> None:
@@ -57,7 +68,8 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
     """Load a model from a bundle: it gives the same predictions as the saved one, in PyTorch to the bit.
 
     Args:
-        path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote.
+        path: a file or folder that ``Model.save`` or ``offaxis bundle`` wrote; or ``hf:name/repo``, perhaps with
+            ``@revision``, that ``Model.push_to_hub`` wrote to the Hugging Face Hub.
         network: the network to put the weights into, for one that is not of offaxis, timm, torchvision or transformers: a
             Classifier, a Paired or an Ensemble; a bare module, which then gets the bundle's head (``attach``); or whatever
             else ``open_network`` takes, such as ``file.py:function``.
@@ -68,18 +80,26 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
         BundleError: it is absent, damaged, foreign or of another version; its network must be given, or its detector
             registered.
     """
-    where = Path(path)
+    where = local_bundle(path)
     meta, files = container.read_container(where)
     given = network if network is None or isinstance(network, nn.Module) else _open_given(network, meta)
     try:
         model = _unpack(meta, files, given)
-    except (BundleError, DetectorFileError) as error:
+    except (BundleError, DetectorFileError, ArgumentError, CalibrationError) as error:
         raise BundleError(f"{where}: {error}") from error
     except CheckpointError as error:
         raise BundleError(f"{where}: the weights do not fit the network that it names ({error}).") from error
     except OffaxisError:
         raise
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+    except (
+        SafetensorError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
         raise BundleError(
             f"{where} does not hold a whole bundle ({type(error).__name__}: {str(error)[:200]})."
         ) from error
@@ -91,6 +111,11 @@ def _open_given(network: NetworkSource, meta: Mapping[str, Any]) -> AnyNetwork:
     head = provenance.get("head") if isinstance(provenance, Mapping) else None
     count = len(classes) if isinstance(classes, list) else 0
     return open_for_weights(network, count, head if isinstance(head, dict) else None).network
+
+
+def local_bundle(path: str | Path) -> Path:
+    """Return the file or folder of a bundle; one of the Hugging Face Hub (``hf:name/repo``) is downloaded first."""
+    return fetch(str(path)) if str(path).startswith(PREFIX) else Path(path)
 
 
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -114,26 +139,34 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "network.safetensors": _bytes(model.network.state_dict()),
         "detector.safetensors": _bytes(detector.state_dict()),
         "calibration.safetensors": _bytes(tensors),
-        "used.safetensors": _bytes({"hashes": model.used}),
+        "used.safetensors": _bytes({"hashes": model.used, "calibrated_on": model.calibrated_on}),
     }
     meta = {
         "network": blueprint(model.network, builder),
         "preprocessing": model.preprocessing.to_json(),
         "classes": list(model.classes),
         "detector": description,
-        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence")},
+        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence", "accuracy")},
         "provenance": model.provenance,
     }
     return meta, files
 
 
 def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Module | None) -> Model:
-    network = rebuild_network(meta["network"], given)
     if given is not None and not must_be_given(meta["network"]):
         raise BundleError("it holds a network that it can build itself: leave out the network that was given.")
-    _restore(network, load_tensors(files["network.safetensors"]))
-    classes = tuple(map(str, meta["classes"]))
+    weights = load_tensors(files["network.safetensors"])
+    network = rebuild_checked(meta["network"], {name: tensor.shape for name, tensor in weights.items()}, given)
+    _restore(network, weights)
+    if not isinstance(meta["classes"], list) or not all(isinstance(name, str) for name in meta["classes"]):
+        raise BundleError("it does not hold a list of class names.")
+    if not isinstance(meta["calibration"]["per_class"], bool) or not isinstance(meta["provenance"], dict):
+        raise BundleError("it does not say whether verdicts are per class, or how it was made.")
+    classes = tuple(meta["classes"])
     tensors = load_tensors(files["calibration.safetensors"])
+    hashes = load_tensors(files["used.safetensors"])
+    hashes.setdefault("calibrated_on", torch.empty(0, 16, dtype=torch.uint8))  # older bundles have none
+    _check_kinds({**tensors, **hashes})
     scores: np.ndarray[Any, np.dtype[np.float64]] = tensors["scores"].numpy()
     calibration = Calibration.from_scores(
         scores,
@@ -144,6 +177,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         confidence=meta["calibration"].get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
+    calibration = replace(calibration, accuracy=meta["calibration"].get("accuracy"))
     return Model(
         network=network,
         preprocessing=input_from_json(meta["preprocessing"]),
@@ -151,7 +185,8 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         detector=_detector(meta, files),
         calibration=calibration,
         provenance=dict(meta["provenance"]),
-        used=load_tensors(files["used.safetensors"])["hashes"],
+        used=hashes["hashes"],
+        calibrated_on=hashes["calibrated_on"],
         examples=_examples(tensors),
     )
 
@@ -165,11 +200,36 @@ def _detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:
     return rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"])).eval()
 
 
+_KINDS = {"scores": torch.float64, "predicted": torch.int64, "cosine": torch.float64}
+_HASHES = ("hashes", "calibrated_on")
+
+
+def _check_kinds(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        kind, dimensions = (torch.uint8, 2) if name in _HASHES else (_KINDS.get(name), 1)
+        if tensor.dtype != kind or tensor.dim() != dimensions:
+            raise BundleError(
+                f"its tensor {name} is of another kind than it must be ({tensor.dtype}, {tensor.dim()}-d)."
+            )
+    if any(tensors[name].shape[1] != 16 for name in _HASHES):
+        raise BundleError("its hashes of images are not of 16 bytes.")
+
+
 def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:
-    """Load the weights; the network takes their precision."""
+    """Load the weights; the network takes their precision.
+
+    Raises:
+        BundleError: tensors are of other types than those of the network.
+    """
     kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
-    if len(kinds) == 1:
+    if len(kinds) == 1 and kinds <= PRECISIONS:
         network.to(kinds.pop())
+    own = network.state_dict()
+    wrong = [name for name, tensor in weights.items() if name in own and own[name].dtype != tensor.dtype]
+    if wrong:
+        raise BundleError(
+            f"its weights {wrong[0]} are {weights[wrong[0]].dtype} where {own[wrong[0]].dtype} was expected."
+        )
     restore(network, weights, Path("network.safetensors"))
     network.eval()
 

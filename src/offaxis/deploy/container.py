@@ -1,9 +1,9 @@
 """The files of a bundle in one zip file or one folder, with checksums: written whole or not at all, read with checks."""
 
 import hashlib
-import io
 import json
 import os
+import struct
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from offaxis.errors import BundleError, StorageError
-from offaxis.files import replacing
+from offaxis.files import is_regular, replacing
 
 FORMAT = "offaxis-bundle"
 VERSION = 2
 MANIFEST = "bundle.json"
 FILES = ("network.safetensors", "detector.safetensors", "calibration.safetensors", "used.safetensors")
-MAX_MANIFEST = 64 * 2**20
+MAX_MANIFEST = 8 * 2**20
 MAX_BYTES = 16 * 2**30
+_END = struct.Struct("<4s4H2IH")  # the last record of a zip file
+_DIRECTORY = 2**16
 
 
 def write_container(path: Path, meta: Mapping[str, Any], files: Mapping[str, bytes], folder: bool = False) -> None:
@@ -93,13 +95,29 @@ def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
 def _read_folder(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     if not (path / MANIFEST).is_file():
         raise BundleError(f"Expected a bundle but the folder {path} has no {MANIFEST}.")
-    return _checked(path, lambda name, most: _read_up_to(path / name, most))
+
+    def member(name: str, most: int) -> bytes:
+        file = path / name
+        if not is_regular(file) or file.stat().st_size > most:
+            raise BundleError(f"{path} is damaged: {name} is absent, no plain file or too large.")
+        return file.read_bytes()
+
+    return _checked(path, member)
 
 
 def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    if not is_regular(path):
+        raise BundleError(f"Expected a bundle of offaxis but {path} is no plain file.")
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             raise BundleError(f"Expected a bundle of offaxis but {path} is no zip file.")
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _END.size))
+        end = file.read()
+    if len(end) != _END.size or not end.startswith(b"PK\x05\x06"):
+        raise BundleError(f"{path} is damaged or truncated: it does not end as a bundle does. Copy it again.")
+    _, _, _, _, members, directory, _, _ = _END.unpack(end)
+    if members > len(FILES) + 1 or directory > _DIRECTORY:
+        raise BundleError(f"Expected the {len(FILES) + 1} files of a bundle but {path} holds {members:,}.")
     with zipfile.ZipFile(path) as pack:
         infos = {info.filename: info for info in pack.infolist()}
         if MANIFEST not in infos:
@@ -110,7 +128,7 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
             raise BundleError(f"{path} is refused: the files of a bundle are stored, not compressed.")
 
         def member(name: str, most: int) -> bytes:
-            if name not in infos or infos[name].file_size > most:
+            if name not in infos or infos[name].file_size > min(most, path.stat().st_size):
                 raise BundleError(f"{path} is damaged: {name} is absent or too large.")
             return pack.read(infos[name])
 
@@ -134,26 +152,22 @@ def _checked(path: Path, member: Any) -> tuple[dict[str, Any], dict[str, bytes]]
         raise BundleError(
             f"{path} is a bundle of version {version!r} but this offaxis reads version {VERSION}: install a newer offaxis."
         )
-    if manifest.get("sha256") != _of_manifest(manifest):
+    try:
+        intact = manifest.get("sha256") == _of_manifest(manifest)
+    except RecursionError:
+        intact = False
+    if not intact:
         raise BundleError(f"{path} is damaged: {MANIFEST} has been changed or cut. Copy it again, or make it again.")
     listed, files = manifest.get("files"), {}
     for name in FILES:
         entry = listed.get(name) if isinstance(listed, dict) else None
-        if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int):
+        if not isinstance(entry, dict) or type(entry.get("bytes")) is not int:
             raise BundleError(f"{path} is damaged: {MANIFEST} does not say how long {name} is. Make the bundle again.")
         data = member(name, min(entry["bytes"], MAX_BYTES))
-        if _sha256(data) != entry.get("sha256"):
+        if len(data) != entry["bytes"] or _sha256(data) != entry.get("sha256"):
             raise BundleError(f"{path} is damaged: the checksum of {name} is wrong. Copy it again, or make it again.")
         files[name] = data
     return manifest, files
-
-
-def _read_up_to(path: Path, most: int) -> bytes:
-    with path.open("rb") as file:
-        out = io.BytesIO(file.read(most + 1))
-    if out.getbuffer().nbytes > most:
-        raise BundleError(f"{path} is larger than the bundle says: it is damaged.")
-    return out.getvalue()
 
 
 def _sha256(data: bytes) -> str:

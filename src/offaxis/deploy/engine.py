@@ -23,7 +23,8 @@ from torch import Tensor
 from offaxis.calibration.calibrate import Calibration, check_overlap
 from offaxis.data import ImageSet, match
 from offaxis.data.catalogue import cache_folder
-from offaxis.deploy.model import Model, unpack_hashes
+from offaxis.deploy.calibrating import unpack_hashes
+from offaxis.deploy.model import Model
 from offaxis.deploy.onnx import (
     INPUT,
     TOLERANCE,

@@ -1,18 +1,16 @@
 """A network with the facts that evaluation, calibration and bundles need: fields, and the label made from them."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
-
-from torch import nn
 
 from offaxis.data import PUBLISHED, ImageSet, Normalise
 from offaxis.data.transforms import Resize
 from offaxis.heads import describe_head
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble
+from offaxis.training.checkpoint import checksum
 from offaxis.training.leave_out import MarginEntropyLoss
 
 Kind = Literal["single", "ensemble", "paired", "leave-out"]
@@ -99,16 +97,6 @@ def normalised(subject: EvaluatedNetwork, id_name: str, training_images: Callabl
     if subject.normalise is not None:
         return subject
     return replace(subject, normalise=PUBLISHED.get(id_name) or Normalise.from_images(training_images()))
-
-
-def checksum(network: nn.Module, normalise: Normalise | None) -> str:
-    """Return the SHA-256 of all that a network's outputs depend on: parameters, buffers and normalisation."""
-    digest = hashlib.sha256(repr(normalise).encode())
-    for name, tensor in sorted(network.state_dict().items()):
-        array = tensor.detach().cpu().contiguous().numpy()
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 LEAVE_OUT = " leave-out"

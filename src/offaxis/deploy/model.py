@@ -13,12 +13,22 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from offaxis import __version__
-from offaxis.calibration.calibrate import Calibration, calibrate, check_copies, score_batches
+from offaxis.calibration.calibrate import Calibration
 from offaxis.data import ImageSet, image_hashes, match
-from offaxis.data.image_set import hash_batch
-from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
-from offaxis.data.transforms import Shape
-from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_network
+from offaxis.data.sources import as_batches, as_image_set, is_loader
+from offaxis.deploy.calibrating import (
+    calibrate_on,
+    class_names,
+    fit_detector,
+    fitting_images,
+    pack_hashes,
+    shape_of,
+    unpack_hashes,
+    with_contiguous_buffers,
+    without_other_labels,
+)
+from offaxis.deploy.hub import EvaluationTable, push
+from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_trained
 from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
@@ -64,8 +74,10 @@ class Model:
         detector: fitted where it must be.
         calibration: scores of ID images that the network has not seen, and the level alpha.
         provenance: how the model was made, in types that JSON has: ``versions``, ``command``, ``architecture``, ``head``,
-            ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``.
+            ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``,
+            ``overlap_checked``.
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
+        calibrated_on: uint8 (n, 16), hashes of the calibration images, as far as they are known.
         examples: some calibration images to show beside an image, where the operator keeps them in the bundle.
         engine: runs the network instead of PyTorch; see :func:`offaxis.deploy.engine.with_engine`.
     """
@@ -77,6 +89,7 @@ class Model:
     calibration: Calibration
     provenance: dict[str, Any] = field(default_factory=dict)
     used: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
+    calibrated_on: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
     examples: "Examples | None" = None
     engine: "OnnxEngine | None" = None
 
@@ -93,6 +106,7 @@ class Model:
         network: "NetworkSource | Model | Sequence[NetworkSource | Model]",
         images: Any,
         *,
+        fit: Any = None,
         used: Sequence[Any] = (),
         detector: Detector | str | None = None,
         alpha: float = 0.05,
@@ -105,18 +119,22 @@ class Model:
         """Calibrate a trained network on ID images that it has not seen.
 
         Args:
-            network: whatever ``open_network`` takes, such as the result of ``train`` or the folder of a run; a list of
-                these becomes an ensemble.
+            network: whatever ``open_network`` takes, such as the result of ``train`` or the folder of a run; any other
+                trained module, whose output layer is kept (``attach(module, head="keep")``); a list becomes an ensemble.
             images: ID images to calibrate on: an ImageSet, a Dataset of torch or Hugging Face, or a DataLoader, whose
                 batches are used unchanged. They have the size that the network takes unless ``preprocessing`` says it.
-            used: the sets that training, fitting and selection saw; calibration images must not be among them.
-            detector: fitted where it must be, or a name such as ``"energy"``; if None the cosine, of an ensemble
-                cosine-ensemble or leave-out.
+            fit: labelled training images for a detector that must be fitted and is not yet: as ``images``. None for the
+                set of ``used``, where that is one.
+            used: the sets that training, fitting and selection saw, ``fit`` aside; calibration images must not be among
+                them. A DataLoader can be compared with a DataLoader alone, image by image as they leave it. Where there are
+                none, the model says that this was not checked (``overlap_checked``).
+            detector: a name such as ``"energy"``, or a detector, fitted or not; if None the default of such a network, see
+                :func:`offaxis.detectors.default_detector`.
             alpha: the share of new ID images that may be flagged.
             per_class: whether verdicts are to hold for each predicted class.
             confidence: see :func:`offaxis.calibrate`.
             preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
-            classes: names; else those of the training, else numbers.
+            classes: names; else those of the training, else those of the labelled images, else numbers.
             command: the command that makes the model, for the record.
 
         Raises:
@@ -131,7 +149,7 @@ class Model:
                 "these, and Model.recalibrated."
             )
         several = isinstance(network, Sequence) and not isinstance(network, str)
-        opened = combine(network) if several else open_network(network)  # type: ignore[arg-type]
+        opened = combine(network) if several else open_trained(network)  # type: ignore[arg-type]
         images = images if is_loader(images) else as_image_set(images)
         if preprocessing is None:
             if opened.normalise is None:
@@ -139,40 +157,52 @@ class Model:
                     "Expected `preprocessing` beside a network: its image size, mean and std, as in "
                     "offaxis.deploy.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
                 )
-            preprocessing = Preprocessing(_shape(images), opened.normalise, opened.resize)
+            preprocessing = Preprocessing(shape_of(images), opened.normalise, opened.resize)
         std = preprocessing.normalise.std
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
-        detector = _with_contiguous_buffers(detector or default_detector(opened.network, std))
+        detector = detector or default_detector(opened.network, std)
+        if detector.needs_fit and not detector.fitted:
+            fit_detector(detector, opened.network, fitting_images(detector, fit, used), preprocessing)
+        detector = with_contiguous_buffers(detector)
         _move(detector, _device_of(opened.network))
-        used_sets = [as_image_set(other) for other in used]
-        hashes = [
-            h for other in used_sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))
-        ]
-        calibration, calibration_set = _calibrate(
+        fit_alone = [] if fit is None or any(fit is other for other in used) else [fit]
+        sets = [as_image_set(each) for each in used if not (is_loader(each) and is_loader(images))]
+        sets += [as_image_set(each) for each in fit_alone if not is_loader(each)]
+        compared = [*used, *filter(is_loader, fit_alone)] if is_loader(images) else []
+        hashes = [h for other in sets for h in image_hashes(match(other, preprocessing.shape, preprocessing.resize))]
+        calibration, calibration_set = calibrate_on(
             opened.network,
             images,
             preprocessing,
             detector,
-            hashes,
+            compared if is_loader(images) else [hashes] if hashes else [],
             alpha=alpha,
             per_class=per_class,
             confidence=confidence,
         )
-        names = tuple(classes) or opened.classes or tuple(str(number) for number in range(opened.network.num_classes))
+        shown = [each for each in (*sets, images) if isinstance(each, ImageSet)]
+        names = tuple(classes) or opened.classes or class_names(shown, opened.network.num_classes)
         return cls(
             network=opened.network,
             preprocessing=preprocessing,
             classes=names,
             detector=detector,
-            calibration=calibration,
+            calibration=without_other_labels(calibration, images, names),
             provenance={
                 **_provenance(opened, command),
-                "id_sets": [other.describe() for other in used_sets],
+                "id_sets": [other.describe() for other in sets],
                 "calibration_set": calibration_set,
+                "overlap_checked": bool(compared if is_loader(images) else hashes),
             },
             used=pack_hashes(hashes),
+            calibrated_on=_hashes(images, preprocessing),
         )
+
+    @property
+    def overlap_checked(self) -> bool:
+        """Whether the calibration images were compared with those of training: none of them is among those then."""
+        return bool(self.provenance.get("overlap_checked", len(self.used) > 0))
 
     def recalibrated(
         self,
@@ -193,18 +223,24 @@ class Model:
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
         """
-        calibration, calibration_set = _calibrate(
+        calibration, calibration_set = calibrate_on(
             self.network,
             images,
             self.preprocessing,
             self.detector,
-            unpack_hashes(self.used),
+            [unpack_hashes(self.used)] if len(self.used) and not is_loader(images) else [],
             alpha=self.calibration.alpha if alpha is None else alpha,
             per_class=self.calibration.per_class if per_class is None else per_class,
             confidence=self.calibration.confidence if confidence is None else confidence,
         )
-        provenance = {**self.provenance, "calibration_set": calibration_set}
-        return replace(self, calibration=calibration, provenance=provenance)
+        checked = len(self.used) > 0 and not is_loader(images)
+        calibration = without_other_labels(calibration, images, self.classes)
+        kept = {
+            key: value for key, value in self.provenance.items() if key != "held_out"
+        }  # it may be calibrated on now
+        provenance = {**kept, "calibration_set": calibration_set, "overlap_checked": checked}
+        calibrated_on = _hashes(images, self.preprocessing)
+        return replace(self, calibration=calibration, provenance=provenance, calibrated_on=calibrated_on)
 
     @property
     def device(self) -> torch.device:
@@ -257,7 +293,10 @@ class Model:
         return self._predict(self.preprocessing.normalise(pixels)) if len(pixels) else []
 
     def predict_each(self, pixels: Tensor) -> list[Prediction | str]:
-        """Predict as ``predict_batch`` does; an image without finite outputs gets a message and does not affect the others."""
+        """Predict as ``predict_batch`` does; an image with outputs that are not finite has a message in its place.
+
+        Such a batch is halved until the image is alone, so that it costs no other one its prediction.
+        """
         try:
             return list(self.predict_batch(pixels))
         except (BadOutputsError, CalibrationError):
@@ -319,47 +358,41 @@ class Model:
 
         save_bundle(self, path, folder=folder, builder=builder)
 
+    def push_to_hub(
+        self,
+        repo: str,
+        *,
+        results: EvaluationTable | None = None,
+        accuracy: float | None = None,
+        private: bool = False,
+        token: str | None = None,
+    ) -> str:
+        """Upload the bundle and a model card to the Hugging Face Hub; ``offaxis.load("hf:name/repo")`` reads it.
 
-def pack_hashes(hashes: Sequence[bytes], *, distinct: bool = True) -> Tensor:
-    """Pack hashes of 16 bytes into uint8 (N, 16), sorted, each once unless copies are to be counted."""
-    packed = b"".join(sorted(set(hashes) if distinct else hashes))
-    return torch.from_numpy(np.frombuffer(packed, np.uint8).reshape(-1, 16).copy())
+        The card tells classes, accuracy, calibration, thresholds, AUROC on OOD sets, how the model was made and how to use it.
+
+        Args:
+            repo: ``"name/repo"``; it is created where it does not exist.
+            results: of ``offaxis.evaluate``, for the accuracy and the table of OOD sets.
+            accuracy: on ID test images, in [0, 1], where there are no results.
+            private: whether a new repository is private.
+            token: of the hub; None takes that of ``hf auth login`` or HF_TOKEN.
+
+        Returns:
+            The address of the repository.
+
+        Raises:
+            StorageError: the hub cannot be reached, or refuses the upload.
+            MissingPackageError: huggingface_hub is not installed.
+        """
+        return push(self, repo, results=results, accuracy=accuracy, private=private, token=token)
 
 
-def unpack_hashes(packed: Tensor) -> list[bytes]:
-    """Return the hashes that ``pack_hashes`` packed."""
-    return [row.tobytes() for row in packed.numpy()]
-
-
-def _calibrate(
-    network: AnyNetwork,
-    images: Any,
-    preprocessing: Preprocessing | VectorInput,
-    detector: Detector,
-    hashes: Sequence[bytes],
-    *,
-    alpha: float,
-    per_class: bool,
-    confidence: float | None,
-) -> tuple[Calibration, dict[str, Any]]:
-    """Return the calibration and what it was made on; images that were used before (``hashes``) are refused."""
-    promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
-    if isinstance(preprocessing, VectorInput):
-        rows = torch.cat(list(preprocessing.batch(images)))
-        check_copies(hash_batch(rows), hashes)
-        scored = score_batches(network, rows.split(4096), detector)
-        calibration = Calibration.from_scores(
-            scored.scores, scored.predicted, network.num_classes, cosine=scored.cosine, **promise
-        )
-        return calibration, {"name": "feature vectors", "images": len(rows), "fingerprint": None}
-    used = [hashes] if hashes else []
-    if is_loader(images):
-        calibration = calibrate(network, images, None, detector, used=used, **promise)
-        name = LoaderBatches(images).name
-        return calibration, {"name": name, "images": len(calibration.scores), "fingerprint": None}
-    fitted = match(as_image_set(images), preprocessing.shape, preprocessing.resize)
-    calibration = calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise)
-    return calibration, fitted.describe()
+def _hashes(images: Any, preprocessing: "Preprocessing | VectorInput") -> Tensor:
+    """Return the hashes of images as the network sees them; none of batches, whose pixels are not known, and of vectors."""
+    if is_loader(images) or isinstance(preprocessing, VectorInput):
+        return pack_hashes([])
+    return pack_hashes(image_hashes(match(as_image_set(images), preprocessing.shape, preprocessing.resize)))
 
 
 def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict[str, Any]:
@@ -390,22 +423,3 @@ def _is_dataset(images: Any) -> bool:
     """Return whether these are images of a data set, of torch or of Hugging Face, that is not an ImageSet."""
     hugging_face = hasattr(images, "features") and hasattr(images, "column_names")
     return hugging_face or (isinstance(images, Dataset) and not isinstance(images, ImageSet))
-
-
-def _shape(images: Any) -> Shape:
-    """Return (channels, height, width) of images."""
-    if not is_loader(images):
-        return as_image_set(images).shape
-    for batch, _ in as_batches(images, None, 256):
-        channels, height, width = batch.shape[1:]
-        return channels, height, width
-    raise DataError("Expected calibration images but the DataLoader gives no batch.")
-
-
-def _with_contiguous_buffers(detector: Detector) -> Detector:
-    """Lay the detector's buffers out as a file gives them back: the layout decides how sums are rounded."""
-    for part in detector.modules():
-        for name, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[name] = buffer.contiguous()
-    return detector

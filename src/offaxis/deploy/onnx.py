@@ -1,7 +1,7 @@
 """Export a model as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out.
 
 The graph holds normalisation, network, detector and calibration, so that a program in any language needs onnxruntime and
-the file alone. Resizing is not in it: pixels have the size that the network takes.
+the file alone. Pixels have the size that the network takes, or, with resizing in the graph, any size.
 """
 
 import importlib
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from offaxis.calibration.calibrate import Calibration
+from offaxis.data.transforms import fit_batch
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Reads
@@ -88,12 +89,14 @@ def output_names(model: Model, p_values: bool = True) -> list[str]:
     return names
 
 
-def export_onnx(model: Model, path: str | Path) -> float:
+def export_onnx(model: Model, path: str | Path, *, with_resize: bool = False) -> float:
     """Export a model and compare the graph in onnxruntime with PyTorch before the file is put in place.
 
     Args:
         model: with a detector that reads outputs.
         path: the file, usually ``x.onnx``.
+        with_resize: put the rule for the size into the graph, which then takes pixels of any size. They come out as Pillow
+            gives them, up to a rounding by 1 of 255.
 
     Returns:
         The largest difference of an output between onnxruntime and PyTorch, at most ``TOLERANCE``: absolute for cosines,
@@ -109,7 +112,7 @@ def export_onnx(model: Model, path: str | Path) -> float:
     device = model.device
     try:
         model.to("cpu")
-        content = graph_bytes(model)
+        content = graph_bytes(model, with_resize=with_resize)
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
         difference = largest_difference(model, Graph(model).eval(), session, output_names(model))
     finally:
@@ -124,22 +127,121 @@ def export_onnx(model: Model, path: str | Path) -> float:
     return difference
 
 
-def graph_bytes(model: Model, p_values: bool = True) -> bytes:
-    """Export a model on the CPU as the bytes of an ONNX file, with p-values or without; see ``Graph``.
+def graph_bytes(model: Model, p_values: bool = True, *, with_resize: bool = False) -> bytes:
+    """Export a model on the CPU as the bytes of an ONNX file.
+
+    Args:
+        model: the model.
+        p_values: whether p-values are among the outputs; see ``Graph``.
+        with_resize: put the rule for the size in front, so that pixels have any size.
 
     Raises:
-        ExportError: the detector or the network cannot be exported.
+        ExportError: the detector or the network cannot be exported, or onnxruntime resizes otherwise.
         MissingPackageError: the packages of ``offaxis[onnx]`` are not installed.
     """
-    onnx = package("onnx")
+    onnx, runtime = package("onnx"), package("onnxruntime")
     package("onnxscript")
     proto = _traced(model, Graph(model, p_values).eval(), output_names(model, p_values)).model_proto
-    _describe(proto, model)
+    if with_resize:
+        rule = model.preprocessing
+        if not isinstance(rule, Preprocessing):
+            raise ExportError(
+                "The model takes feature vectors, which have no size to bring them to: leave out --with-resize."
+            )
+        _check_resize(rule, onnx, runtime, proto)
+        _add_resize(rule, onnx, proto)
+    _describe(proto, model, with_resize)
     onnx.checker.check_model(proto)
     if proto.ByteSize() >= 2**31:
         raise ExportError("The graph would have more than 2 GB, which one ONNX file cannot hold.")
     content: bytes = proto.SerializeToString()
     return content
+
+
+FITTED = "fitted_pixels"
+
+
+def _resize_nodes(rule: Preprocessing, onnx: Any) -> tuple[list[Any], list[Any]]:
+    """Return nodes and constants that bring ``pixels`` to the network's size, as offaxis.data.transforms does."""
+    _, height, width = rule.shape
+    constants = {"size": np.array([height, width])}
+    nodes, source = [], INPUT
+    if rule.resize == "crop":  # the largest centred part with the proportions of the result: see transforms.centre
+        constants |= {
+            "ratio": np.array([height / width, width / height]),
+            "swap": np.array([1, 0]),
+            "one": np.array([1]),
+            "two": np.array([2]),
+            "axes": np.array([2, 3]),
+        }
+        source = "fit_cut"
+        nodes = [
+            onnx.helper.make_node("Shape", [INPUT], ["fit_sides"], start=2),
+            onnx.helper.make_node("Gather", ["fit_sides", "fit_swap"], ["fit_others"]),
+            onnx.helper.make_node("Cast", ["fit_others"], ["fit_double"], to=onnx.TensorProto.DOUBLE),
+            onnx.helper.make_node("Mul", ["fit_double", "fit_ratio"], ["fit_wanted"]),
+            onnx.helper.make_node("Round", ["fit_wanted"], ["fit_rounded"]),
+            onnx.helper.make_node("Cast", ["fit_rounded"], ["fit_whole"], to=onnx.TensorProto.INT64),
+            onnx.helper.make_node("Max", ["fit_whole", "fit_one"], ["fit_least"]),
+            onnx.helper.make_node("Min", ["fit_least", "fit_sides"], ["fit_kept"]),
+            onnx.helper.make_node("Sub", ["fit_sides", "fit_kept"], ["fit_rest"]),
+            onnx.helper.make_node("Div", ["fit_rest", "fit_two"], ["fit_start"]),
+            onnx.helper.make_node("Add", ["fit_start", "fit_kept"], ["fit_end"]),
+            onnx.helper.make_node("Slice", [INPUT, "fit_start", "fit_end", "fit_axes"], [source]),
+        ]
+    nodes.append(
+        onnx.helper.make_node(
+            "Resize",
+            [source, "", "", "fit_size"],
+            [FITTED],
+            axes=[2, 3],
+            mode="linear",
+            antialias=1,
+            exclude_outside=1,
+            coordinate_transformation_mode="half_pixel",
+        )
+    )
+    return nodes, [onnx.numpy_helper.from_array(value, f"fit_{name}") for name, value in constants.items()]
+
+
+def _any_size(rule: Preprocessing, onnx: Any) -> Any:
+    """Return the declaration of the input: pixels of any size."""
+    shape = ["batch", rule.shape[0], "height", "width"]
+    return onnx.helper.make_tensor_value_info(INPUT, onnx.TensorProto.UINT8, shape)
+
+
+def _add_resize(rule: Preprocessing, onnx: Any, proto: Any) -> None:
+    """Put the rule for the size in front of a graph."""
+    nodes, constants = _resize_nodes(rule, onnx)
+    later = list(proto.graph.node)
+    for node in later:
+        node.input[:] = [FITTED if name == INPUT else name for name in node.input]
+    del proto.graph.node[:]
+    proto.graph.node.extend([*nodes, *later])
+    proto.graph.initializer.extend(constants)
+    del proto.graph.input[:]
+    proto.graph.input.extend([_any_size(rule, onnx)])
+
+
+def _check_resize(rule: Preprocessing, onnx: Any, runtime: Any, proto: Any) -> None:
+    """Compare the rule in onnxruntime with ours, on images of several shapes: a rounding apart at most."""
+    nodes, constants = _resize_nodes(rule, onnx)
+    shape = rule.shape
+    result = onnx.helper.make_tensor_value_info(FITTED, onnx.TensorProto.UINT8, ["batch", *shape])
+    graph = onnx.helper.make_graph(nodes, "resize", [_any_size(rule, onnx)], [result], constants)
+    opset = [onnx.helper.make_opsetid("", max(each.version for each in proto.opset_import if each.domain == ""))]
+    alone = onnx.helper.make_model(graph, opset_imports=opset, ir_version=proto.ir_version)
+    session = runtime.InferenceSession(alone.SerializeToString(), providers=["CPUExecutionProvider"])
+    generator = torch.Generator().manual_seed(0)
+    for height, width in ((shape[1], 2 * shape[2]), (2 * shape[1] + 9, shape[2] + 3), (7, 11)):
+        pixels = torch.randint(0, 256, (1, shape[0], height, width), dtype=torch.uint8, generator=generator)
+        found = session.run(None, {INPUT: pixels.numpy()})[0].astype(int)
+        apart = int(np.abs(found - fit_batch(pixels, shape, rule.resize).numpy()).max())
+        if apart > 1:
+            raise ExportError(
+                f"onnxruntime resizes images otherwise than Pillow (by {apart} of 255), so nothing was written. Leave out "
+                "--with-resize, and give pixels of the network's size."
+            )
 
 
 def check_exportable(model: Model) -> None:
@@ -190,12 +292,13 @@ def _traced(model: Model, graph: Graph, names: list[str]) -> Any:
             logger.setLevel(level)
 
 
-def _describe(proto: Any, model: Model) -> None:
+def _describe(proto: Any, model: Model, with_resize: bool) -> None:
     """Write preprocessing, classes, detector, level and provenance into the metadata of the graph."""
     calibration = model.calibration
     metadata = {
         "offaxis": json.dumps({"format": "offaxis-onnx", "version": 1}),
         "preprocessing": json.dumps(model.preprocessing.to_json()),
+        "resize_included": json.dumps(with_resize),
         "classes": json.dumps(list(model.classes)),
         "detector": model.detector.name,
         "alpha": repr(calibration.alpha),

@@ -26,7 +26,7 @@ from offaxis.deploy.build import (
     load_weights,
     read_weights,
 )
-from offaxis.deploy.evaluated_network import LEAVE_OUT, EvaluatedNetwork, checksum, normalised, short_name
+from offaxis.deploy.evaluated_network import LEAVE_OUT, EvaluatedNetwork, normalised, short_name
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, HeadLike, describe_head, make_head
@@ -34,7 +34,7 @@ from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble, folds
 from offaxis.networks.inference import resolve_device
-from offaxis.training.checkpoint import restore
+from offaxis.training.checkpoint import checksum, restore
 from offaxis.training.leave_out import check_folds
 from offaxis.training.run import Trained, load_run
 
@@ -49,6 +49,7 @@ __all__ = [
     "combine",
     "normalised",
     "open_network",
+    "open_trained",
     "short_name",
 ]
 
@@ -86,7 +87,8 @@ def open_network(
         weights: a file of weights: safetensors, or a state dictionary of PyTorch (read with ``weights_only=True``).
         pretrained: let timm or torchvision fetch their published weights.
         num_classes: number of classes of the head; None keeps that of the third-party network.
-        head: ``"cosine"`` (the default for named networks), another name of ``offaxis.heads.HEADS``, or a callable.
+        head: ``"cosine"`` (the default for named networks), another name of ``offaxis.heads.HEADS``, a callable, or
+            ``"keep"``: the trained output layer as it is, with the weights of the whole network.
         in_channels: 3 for colour, 1 for grey; None is 3.
         device: where to put the network: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``. None leaves it where it is.
 
@@ -125,6 +127,16 @@ def open_for_weights(source: NetworkSource, num_classes: int, head: dict[str, An
 
 
 _PYTHON = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
+
+
+def open_trained(source: "NetworkSource | Model", **options: Any) -> EvaluatedNetwork:
+    """Open a network that is used as it was trained: one that is built by name, or a bare module, keeps its output layer.
+
+    Args:
+        source: as in ``open_network``; any module whose output is a linear layer's will do.
+        options: those of ``open_network``, without ``head``.
+    """
+    return open_network(source, head="keep" if _is_built(source) else None, **options)
 
 
 def combine(
@@ -187,7 +199,7 @@ def _open_path(text: str, options: BuildOptions) -> EvaluatedNetwork:
         return EvaluatedNetwork(
             network=classifier, normalise=config.normalise, size=config.size, classes=classes, origin=text
         )
-    if (path / "bundle.json").exists() or (path.is_file() and path.suffix == ".oax"):
+    if text.startswith("hf:") or (path / "bundle.json").exists() or (path.is_file() and path.suffix == ".oax"):
         from offaxis.deploy.bundle import load  # only where a bundle is given
 
         options.refuse(f"the bundle {text}")
@@ -213,7 +225,8 @@ def _open_object(source: "NetworkSource | Model", options: BuildOptions) -> Eval
         if options.head is None:
             raise ArgumentError(
                 f"Expected a Classifier, a Paired or an Ensemble but got a {type(source).__name__}: offaxis.attach makes a "
-                "Classifier of it, or name the head that replaces its output layer, open_network(module, head='cosine')."
+                "Classifier of it: attach(module, head='keep') of a trained one, or name the head that replaces its output "
+                "layer, open_network(module, head='cosine')."
             )
         return EvaluatedNetwork(network=attach_head(source, options))
     options.refuse("a network that is made already")
@@ -231,7 +244,9 @@ def _open_object(source: "NetworkSource | Model", options: BuildOptions) -> Eval
 
 
 def _open_file(file: Path, name: str, options: BuildOptions) -> EvaluatedNetwork:
-    result, left = call_function(file, name, options)
+    # What the function returns is kept as it is where "keep" is asked for: its own head is none of the function's arguments.
+    passed = replace(options, head=None) if options.head == "keep" else options
+    result, left = call_function(file, name, passed)
     known: Normalise | Preprocessing | None = None
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Normalise | Preprocessing):
         result, known = result
@@ -320,6 +335,17 @@ def _open_model(model: "Model") -> EvaluatedNetwork:
         members=tuple(known.get("members", ())),
         command=known.get("training_command"),
     )
+
+
+def _is_built(source: object) -> bool:
+    """Return whether ``open_network`` builds this source, so that it takes a head and weights, and does not open it."""
+    if not isinstance(source, (str, Path)):
+        return isinstance(source, nn.Module) and not isinstance(source, AnyNetwork)
+    text, path = str(source), Path(source)
+    if path.is_dir() and (path / "run.json").exists():
+        return False
+    library = text.partition(":")[0] if ":" in text else ""
+    return library in LIBRARIES or (_PYTHON.fullmatch(text) is not None and not path.is_dir()) or _is_name(text)
 
 
 def _is_name(text: str) -> bool:

@@ -19,6 +19,7 @@ from offaxis.errors import ArgumentError, DataError
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
 """A file, its bytes, a Pillow image, uint8 pixels (h, w), (h, w, 3) as an array or (c, h, w) as a tensor."""
+_EXPECTED = "Expected a file, bytes, a Pillow image, an array or a tensor"
 _ONE = (str, Path, bytes, Image.Image, np.ndarray, Tensor)
 
 
@@ -61,6 +62,8 @@ class Preprocessing:
             image = _from_array(image)
         if isinstance(image, Image.Image):
             return fit(eight_bits(image, name or "the image"), self.shape, self.resize)
+        if not isinstance(image, str | Path | bytes):
+            raise DataError(f"{_EXPECTED} but got a {type(image).__name__}.")
         source = Path(image) if isinstance(image, str) else image
         return fit(decode(source, name, max_pixels), self.shape, self.resize)
 
@@ -76,10 +79,7 @@ class Preprocessing:
             return (self._fit_tensor(part) for part in images.split(256))
         several: Sequence[Any] = [images] if isinstance(images, _ONE) else images
         if not isinstance(several, Sequence):
-            raise DataError(
-                "Expected a file, bytes, a Pillow image, an array or a tensor, a list of these, or a data set but got a "
-                f"{type(images).__name__}."
-            )
+            raise DataError(f"{_EXPECTED}, a list of these, or a data set but got a {type(images).__name__}.")
         return (
             torch.from_numpy(np.stack([self.pixels(image) for image in several[start : start + 256]]))
             for start in range(0, len(several), 256)

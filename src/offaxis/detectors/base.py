@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
 from itertools import product
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -40,19 +40,23 @@ def training_batches(network: Network, images: TrainingImages, normalise: Normal
     return batches
 
 
-def best_setting(id_scores: Tensor, ood_scores: Tensor) -> int:
+TuningMetric = Literal["tnr_at_tpr95", "auroc"]
+
+
+def best_setting(id_scores: Tensor, ood_scores: Tensor, by: TuningMetric = "tnr_at_tpr95") -> int:
     """Return the index of the setting with the best TNR at TPR 95 %, ties broken by AUROC, then by order.
 
     Args:
         id_scores: (N, S) of validation images of the ID set, larger = more out-of-distribution.
         ood_scores: (M, S) of validation images of the assumed OOD set.
+        by: ``"auroc"`` for the best AUROC instead, as OpenOOD tunes.
     """
     if not len(id_scores) or not len(ood_scores):
         raise ArgumentError(
             f"Expected validation images of both kinds but got {len(id_scores)} ID and {len(ood_scores)} OOD images."
         )
     columns = list(zip(id_scores.cpu().numpy().T, ood_scores.cpu().numpy().T, strict=True))
-    merits = [(1 - fpr_at_tpr(*pair), auroc(*pair)) for pair in columns]
+    merits = [(0.0 if by == "auroc" else 1 - fpr_at_tpr(*pair), auroc(*pair)) for pair in columns]
     return merits.index(max(merits))
 
 
@@ -96,7 +100,10 @@ class Detector(Fitted, ABC):
         tunable: the hyperparameters, which are constructor arguments and attributes of the same name.
         options: the other constructor arguments, attributes of the same name too.
         savable: whether all that was fitted is in the buffers.
+        shares_pass: whether a detector that reads images begins with the plain forward pass, so that it can be shared
+            (``scores_after``).
         tuned_on: what the hyperparameters were chosen with (``"OOD samples"``); None where they were not tuned.
+        tuning_metric: what ``choose`` goes by: TNR at TPR 95 %, or AUROC, as OpenOOD does.
 
     Example:
         >>> class SecondLogit(Detector):
@@ -116,6 +123,8 @@ class Detector(Fitted, ABC):
     tunable: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     savable: bool = True
+    shares_pass: bool = False
+    tuning_metric: TuningMetric = "tnr_at_tpr95"
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,6 +285,24 @@ class Detector(Fitted, ABC):
         self.check_fitted()
         return self.grid_scores(run_batch(network, to_network(network, images), self.layers))
 
+    def scores_after(
+        self,
+        network: Network,  # noqa: ARG002 - the contract's
+        images: Tensor,  # noqa: ARG002
+        outputs: Outputs,  # noqa: ARG002
+        *,
+        grid: bool,  # noqa: ARG002
+    ) -> Tensor:
+        """Compute what ``score_images`` or, with ``grid``, ``grid_scores_images`` does, from a pass that was made already.
+
+        Args:
+            network: the network.
+            images: the leaf of the pass (N, c, h, w), which requires a gradient.
+            outputs: of the pass, with its graph.
+            grid: over the grid.
+        """
+        raise DetectorError(f"{self.name} does not begin with the plain forward pass.")
+
     def score_from_grid(self, grid_scores: Tensor) -> Tensor:
         """Compute scores (N,) at this detector's own hyperparameters from ``grid_scores`` (N, S, ...), without the network."""
         return grid_scores[:, self._place(grid_scores)]
@@ -288,7 +315,7 @@ class Detector(Fitted, ABC):
             ood_grid: (M, S) of validation images of the assumed OOD set.
             on: what the second set is, for reports.
         """
-        chosen = self.with_hyperparameters(**self.settings[best_setting(id_grid, ood_grid)])
+        chosen = self.with_hyperparameters(**self.settings[best_setting(id_grid, ood_grid, self.tuning_metric)])
         chosen.tuned_on = on if self.grid else None  # without a grid nothing was chosen
         return chosen
 

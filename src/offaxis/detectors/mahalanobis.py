@@ -196,7 +196,7 @@ class Mahalanobis(Detector):
             candidate.tuned_on = on
             candidates.append(candidate)
         scores = [torch.stack([c.score_from_grid(part) for c in candidates], 1) for part in (id_choose, ood_choose)]
-        return candidates[best_setting(*scores)]
+        return candidates[best_setting(scores[0], scores[1], self.tuning_metric)]
 
     def tune_without_ood(self, network: Network, batches: Batches, magnitude: float = 0.05) -> Self:
         """Tune weights and magnitude on ID images against adversarial examples made of them (FGSM), without OOD samples.

@@ -16,6 +16,11 @@ PerImage = Callable[[Tensor, float], Tensor]
 """(the network's logits (N, C), temperature) -> one value per image (N,)."""
 
 
+def detection_function(network: Network) -> Callable[[Tensor], Tensor]:
+    """Return images -> the logits (N, C) that detectors read: the network itself, unless its head scores with others."""
+    return (lambda images: network.outputs(images).detection_logits) if network.head.scores_apart else network
+
+
 def perturbed_scores(
     network: Callable[[Tensor], Tensor],
     images: Tensor,
@@ -25,6 +30,7 @@ def perturbed_scores(
     std: Sequence[float] | None,
     loss: PerImage,
     score: PerImage,
+    begun: Tensor | None = None,
 ) -> Tensor:
     """Compute scores (N, T, E) of images (N, c, h, w) moved one step down a loss, over a whole grid.
 
@@ -39,15 +45,17 @@ def perturbed_scores(
         std: what each channel was divided by.
         loss: the step goes down its gradient.
         score: the score, from the logits of the moved image.
+        begun: the logits of the clean forward pass, where it was made already, with its graph; ``images`` is its leaf.
     """
     moving = any(epsilons)
     with torch.inference_mode(False):
-        x = images.detach().clone().requires_grad_(moving)  # a clone is a leaf, in inference mode too
+        x = images if begun is not None else images.detach().clone().requires_grad_(moving)  # a clone is a leaf
         with torch.set_grad_enabled(moving):
-            logits = network(x)
+            logits = network(x) if begun is None else begun
             check_finite("the network's logits", logits)
             losses = [loss(logits, temperature) for temperature in temperatures] if moving else []
-            steps = [step(input_gradient(each, x, retain=each is not losses[-1]), std) for each in losses]
+            kept = begun is not None  # others may take gradients of the same pass
+            steps = [step(input_gradient(each, x, retain=kept or each is not losses[-1]), std) for each in losses]
         clean, start = logits.detach(), x.detach()
         with torch.no_grad():
             rows = [

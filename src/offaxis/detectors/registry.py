@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
@@ -32,7 +33,7 @@ from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import check_seal, running_python
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
-from offaxis.networks.inference import Network
+from offaxis.networks.inference import Network, eval_mode
 from offaxis.training.checkpoint import read_tensors, write_tensors
 
 _PAPER = (Cosine, CosineEnsemble, TwoCosines, MeanCosine, MaxSoftmax, ODIN, Mahalanobis, LeaveOut)
@@ -53,6 +54,9 @@ FAMILIES = ("native", "pytorch-ood", "all")
 
 ENTRY_POINTS = "offaxis.detectors"
 """The group of entry points in which an installed package offers detectors: ``name = "module:Class"``."""
+
+FILE_PREFIX = "offaxis_detector_"
+"""What the name of a user's file begins with as a module (``offaxis.files.running_python``)."""
 
 FORMAT, VERSION = "offaxis-detector", 3
 
@@ -253,16 +257,32 @@ def parse_detector(text: str) -> tuple[str, list[str]]:
 
 
 def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
-    """Construct the detector that a network is scored with where none is named: the cosine, or its kind of ensemble's.
+    """Construct the detector that a network is scored with where none is named.
+
+    The cosine, or of an ensemble its kind's. A network without a cosine, such as one whose trained output layer was kept, is
+    scored with Mahalanobis++: it has nothing to tune, and was the best or within 0.2 points of the best on each network of a
+    comparison (docs/your-classifier.md). It must be fitted on training images.
 
     Args:
         network: the network.
         std: what each channel is divided by in normalisation; None where unknown.
     """
-    kind: type[Detector] = Cosine
+    kind: type[Detector] = MahalanobisPlusPlus
     if isinstance(network, Ensemble):
         kind = LeaveOut if isinstance(network, LeaveOutEnsemble) else CosineEnsemble
+    elif has_cosine(network):
+        kind = Cosine
     return kind(**arguments_for(kind.options, network, std))
+
+
+@torch.no_grad()
+def has_cosine(network: Network) -> bool:
+    """Return whether the head of a network gives a cosine."""
+    head = network.head
+    parameter = next(head.parameters(), torch.empty(0))
+    with eval_mode(network):
+        features = torch.ones(1, head.in_features, device=parameter.device, dtype=parameter.dtype)
+        return head.outputs(features).cosine is not None
 
 
 def arguments_for(options: Sequence[str], network: Network, std: Sequence[float] | None) -> dict[str, Any]:
@@ -321,10 +341,18 @@ def rebuild_detector(description: Mapping[str, Any], tensors: Mapping[str, Tenso
         DetectorFileError: its class is not known here; the message says how to make it known.
     """
     name, path = description["detector"], description.get("class")
+    if not isinstance(path, str | None) or not isinstance(description["tuned_on"], str | None):
+        raise DetectorFileError(f"Expected the name of a class and of a set but got {path!r:.60} for a detector.")
     if not _is_known(name):
         if path is None:
             raise DetectorFileError(f"Expected one of the detectors {', '.join(DETECTORS)} but got {name!r}.")
         module, _, kind = path.partition(":")
+        if module.startswith(FILE_PREFIX):
+            raise DetectorFileError(
+                f"The detector {name!r} is the class {kind} of the file {module.removeprefix(FILE_PREFIX)}.py, which is not "
+                f"registered here: name it, --detector {module.removeprefix(FILE_PREFIX)}.py:{kind}, or call "
+                f"offaxis.register_detector({kind}) before loading. Files never bring code of their own."
+            )
         where = "define it again, as in that script or notebook," if module == "__main__" else f"import {module}"
         raise DetectorFileError(
             f"The detector {name!r} was saved from the class {path}, which is not part of offaxis and not registered: "

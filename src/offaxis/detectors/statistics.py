@@ -53,10 +53,11 @@ class ClassMoments:
 
     Args:
         num_classes: C.
+        covariance: whether the second moment is needed, which takes most of the time; else means alone can be computed.
     """
 
-    def __init__(self, num_classes: int) -> None:
-        self.num_classes = num_classes
+    def __init__(self, num_classes: int, *, covariance: bool = True) -> None:
+        self.num_classes, self.covariance = num_classes, covariance
         self.origin: Tensor | None = None
 
     def add(self, features: Tensor, labels: Tensor) -> None:
@@ -67,12 +68,13 @@ class ClassMoments:
             self.origin = x.mean(0)
             self.counts = x.new_zeros(self.num_classes)
             self.sums = x.new_zeros(self.num_classes, size)
-            self.second = x.new_zeros(size, size)
+            self.second = x.new_zeros(size, size) if self.covariance else x.new_zeros(0, 0)
         x = x - self.origin
         where = labels.to(x.device)
         self.counts.index_add_(0, where, x.new_ones(len(x)))
         self.sums.index_add_(0, where, x)
-        self.second.addmm_(x.T, x)
+        if self.covariance:
+            self.second.addmm_(x.T, x)
 
     def means(self) -> Tensor:
         """Compute the mean of each class, (C, d)."""

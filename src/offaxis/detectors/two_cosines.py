@@ -43,7 +43,7 @@ class MeanCosine(Detector):
 
     def begin(self, network: Network) -> None:
         """Start the sums."""
-        self._moments = ClassMoments(network.num_classes)
+        self._moments = ClassMoments(network.num_classes, covariance=False)
 
     def update(self, outputs: Outputs, labels: Tensor) -> None:
         """Add a batch to the sums."""

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from offaxis import __version__
 from offaxis.data import relation
+from offaxis.data.catalogue import Group
 from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import Detector, fit_all
 from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
@@ -26,7 +28,12 @@ from offaxis.evaluation.grid_scores import (
 from offaxis.evaluation.results import NetworkRecord, Result, Results, result_key
 from offaxis.evaluation.sets import EvaluationSet, TrainingImages
 from offaxis.evaluation.store import Store
-from offaxis.metrics import all_metrics, area_under_risk_coverage, expected_calibration_error
+from offaxis.metrics import (
+    all_metrics,
+    area_under_generalized_risk_coverage,
+    area_under_risk_coverage,
+    expected_calibration_error,
+)
 
 VERSIONS = {
     "offaxis": __version__,
@@ -49,6 +56,7 @@ class Evaluation:
         store: where results and scores are kept; None keeps them in memory.
         batch_size: images at a time.
         command: the words of the command line, for the records.
+        benchmark: the name of the benchmark whose lists these sets are; empty for none.
         quiet: show no progress.
         note: is called with a sentence for each detector without a result.
 
@@ -64,13 +72,16 @@ class Evaluation:
         *,
         training: TrainingImages | None,
         store: Store | None,
+        near: frozenset[str],
         batch_size: int,
         command: tuple[str, ...],
+        benchmark: str,
         quiet: bool,
         note: Callable[[str], object],
     ) -> None:
-        self.subject, self.id, self.sets, self.training = subject, id, sets, training
+        self.subject, self.id, self.sets, self.training, self.near = subject, id, sets, training, near
         self.store, self.batch_size, self.command, self.quiet, self.note = store, batch_size, command, quiet, note
+        self.benchmark = benchmark
         self.record: NetworkRecord | None = None
         self.requested: list[str] = []
         self.done = {} if store is None else {result.key: result for result in store.results()}
@@ -81,12 +92,14 @@ class Evaluation:
 
     def compute(self, runs: Sequence[DetectorRun], pairs: Sequence[tuple[str, str]]) -> None:
         """Compute the results that are not there yet."""
-        todo: list[Todo] = [(run, None, tested) for run in runs for tested in self.sets]
+        tests = [name for name, images in self.sets.items() if len(images.test)]
+        todo: list[Todo] = [(run, None, tested) for run in runs for tested in tests]
         todo += [(run, assumed, tested) for run in runs if run.tuned for assumed, tested in pairs]
         self.requested = [self._key(*item) for item in todo]
+        self._regroup()
         todo = [item for item in todo if self._key(*item) not in self.done]
         if self.store is not None:
-            recorded = [n for n in self.store.networks() if n.key == self.subject.key]
+            recorded = [n for n in self.store.networks() if (n.key, n.id) == (self.subject.key, self.id.name)]
             self.record = next((n for n in recorded if self.store.has_network(n.key, self.id.key)), None)
         if not todo and self.record is not None:
             return
@@ -102,11 +115,24 @@ class Evaluation:
             self._send(self.sets[name], requests)
             # what can be computed once this set has been seen: as given, and tuned on the set itself
             self._add([(run, a, t) for run, a, t in todo if t == name and a in (None, name)])
+        for name in dict.fromkeys(assumed for _, assumed, _ in todo if assumed and not len(self.sets[assumed].test)):
+            self._send(self.sets[name], [request for request in requests if request.grid])  # validation images alone
         for run in able.values():  # tuned on one set and tested on another: no pass through the network is left to make
             later = [item for item in todo if item[0] is run and item[1] not in (None, item[2])]
             for name in {assumed for _, assumed, _ in later if assumed}:
                 self._send(self.sets[name], [request for request in requests if request.run is run])
             self._add(later)
+
+    def _group(self, tested: str) -> Group:
+        return "near" if tested in self.near else self.sets[tested].group or relation(self.id.name, tested).group
+
+    def _regroup(self) -> None:
+        """Move results that are there already to the group that their set is called now."""
+        found = [self.done[key] for key in self.requested if key in self.done]
+        moved = [replace(r, group=self._group(r.ood)) for r in found if r.group != self._group(r.ood)]
+        self.done.update((result.key, result) for result in moved)
+        if self.store is not None:
+            self.store.add(moved)
 
     def results(self) -> Results:
         """Return what was requested."""
@@ -179,6 +205,8 @@ class Evaluation:
 
     def _keep_network(self, confidence: Confidence) -> None:
         probability, correct = confidence.probability, confidence.correct
+        if self.benchmark:  # its lists tell validation from test images; elsewhere accuracy is that of the whole set
+            probability, correct = probability[self.id.test.numpy()], correct[self.id.test.numpy()]
         self.record = NetworkRecord(
             label=self.subject.label,
             seed=self.subject.seed,
@@ -188,6 +216,7 @@ class Evaluation:
             accuracy=float(correct.mean()),
             ece=expected_calibration_error(probability, correct),
             aurc=area_under_risk_coverage(probability, correct),
+            augrc=area_under_generalized_risk_coverage(probability, correct),
             origin=self.subject.origin,
             commands=(tuple(self.subject.command),) if self.subject.command else self.subject.member_commands,
             **self._network_fields,
@@ -234,6 +263,8 @@ class Evaluation:
         if (run.name, assumed) not in self._tuned:
             ood = self.sets[assumed]
             id_grid, ood_grid = self._grid(run, self.id, self.id.validation), self._grid(run, ood, ood.validation)
+            if self.benchmark:  # as OpenOOD tunes
+                run.detector.tuning_metric = "auroc"
             self._tuned[run.name, assumed] = run.detector.choose(id_grid, ood_grid, on=assumed)
         return self._tuned[run.name, assumed]
 
@@ -259,7 +290,7 @@ class Evaluation:
             id_data=self.id.key,
             ood_data=self.sets[tested].key,
             assumed_data=self.sets[assumed].key if assumed else None,
-            group=relation(self.id.name, tested).group,
+            group=self._group(tested),
             detector=detector.name,
             setup=run.setup,
             hyperparameters=hyperparameters,
@@ -270,6 +301,7 @@ class Evaluation:
             scores=(references[0], references[1]),
             fitted_on=run.fitted_on,
             command=self.command,
+            benchmark=self.benchmark,
             **self._network_fields,
         )
 

@@ -68,6 +68,11 @@ class ScoreRequest:
         detector = self.run.detector
         return (detector.grid_reads if self.grid else detector.reads) is Reads.IMAGES
 
+    @property
+    def after_pass(self) -> bool:
+        """Return whether its own passes can begin with the shared one."""
+        return self.reads_images and self.run.detector.shares_pass
+
 
 def score_requests(run: DetectorRun, tuning: bool) -> list[ScoreRequest]:
     """Return the requests that score a detector as given and, with ``tuning``, at every setting.
@@ -170,8 +175,8 @@ def compute_scores(
 ) -> None:
     """Send a set through a network and compute what is requested.
 
-    All requests that read outputs or layers share one forward pass. Those that read images make their own passes, one
-    after the other; each is handed over as soon as it is complete.
+    All requests that read outputs or layers share one forward pass, and so do those whose own passes begin with it (ODIN).
+    The others that read images make their own passes, one after the other; each is handed over as soon as it is complete.
 
     Args:
         network: the network, in the place where it shall run.
@@ -182,11 +187,13 @@ def compute_scores(
         title: of the progress bar.
         quiet: show no progress.
     """
-    sharing = [request for request in requests if not request.reads_images]
+    sharing = [request for request in requests if not request.reads_images or request.after_pass]
+    if len(sharing) == 1 and keep_confidence is None and sharing[0].after_pass:
+        sharing = []  # nobody to share with
     if sharing or keep_confidence is not None:
         _shared_pass(network, images, sharing, keep, keep_confidence, title, quiet)
     for request in requests:
-        if request.reads_images:
+        if request not in sharing:
             keep(request, _own_pass(network, images, request, title, quiet))
 
 
@@ -199,7 +206,8 @@ def _shared_pass(
     title: str,
     quiet: bool,
 ) -> None:
-    score = [_scoring(request) for request in requests]
+    score = [None if request.after_pass else _scoring(request) for request in requests]
+    gradients = None in score
     parts: list[list[Array]] = [[] for _ in requests]
     probabilities: list[Array] = []
     correct: list[Array] = []
@@ -207,10 +215,22 @@ def _shared_pass(
     what = several if len(requests) > 1 else "".join(request.name for request in requests) or "accuracy"
     layers = layers_of(request.run.detector for request in requests)
     with Progress(f"{title}: {what}", images.batch_count, quiet) as progress:
-        batches = run(network, images.batches, layers=layers, progress=progress, labels=keep_confidence is not None)
-        for outputs, _, labels in batches:
-            for one, values in zip(score, parts, strict=True):
-                values.append(_array(one(outputs)))
+        batches = run(
+            network,
+            images.batches,
+            layers=layers,
+            progress=progress,
+            labels=keep_confidence is not None,
+            gradients=gradients,
+        )
+        for begun, leaf, labels in batches:
+            outputs = begun.detached() if gradients else begun
+            for request, one, values in zip(requests, score, parts, strict=True):
+                if one is None:
+                    detector = request.run.detector
+                    values.append(_array(detector.scores_after(network, leaf, begun, grid=request.grid)))
+                else:
+                    values.append(_array(one(outputs)))
             if keep_confidence is not None:
                 assert labels is not None
                 best = widest(outputs.logits).softmax(1).max(1)

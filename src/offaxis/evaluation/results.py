@@ -79,6 +79,7 @@ class NetworkRecord(NetworkFields):
         accuracy: share of correct predictions on the ID test images, in [0, 1].
         ece: expected calibration error, in [0, 1], 0 is best.
         aurc: area under the risk-coverage curve, in [0, 1], 0 is best.
+        augrc: area under the generalised risk-coverage curve, in [0, 0.5], 0 is best; None in records that have none.
         origin: the folder or file that it came from, by name; empty for an object in memory.
         commands: the words of the command that trained it, or those of each member; empty where not recorded.
     """
@@ -91,6 +92,7 @@ class NetworkRecord(NetworkFields):
     accuracy: float
     ece: float
     aurc: float
+    augrc: float | None = None
     origin: str = ""
     commands: tuple[tuple[str, ...], ...] = ()
 
@@ -133,6 +135,7 @@ class Result(NetworkFields):
         scores: references to the arrays of the ID and of the OOD images' scores, in the order of the test indices.
         fitted_on: the training images that the detector was fitted on; empty where it needs none.
         command: the words of the command that made it; empty where it was made in Python.
+        benchmark: the benchmark that it is part of, such as ``openood-cifar10``, with its own lists; empty for none.
     """
 
     network: str
@@ -155,6 +158,7 @@ class Result(NetworkFields):
     scores: tuple[str, str]
     fitted_on: str = ""
     command: tuple[str, ...] = ()
+    benchmark: str = ""
 
     @cached_property
     def key(self) -> str:
@@ -278,26 +282,37 @@ class Results:
     def table(self, metric: str = "auroc") -> str:
         """Return a Markdown table: a row for each detector, a column for each OOD set, and the mean, in percent.
 
-        Tuned detectors are shown as tuned on the tested set itself, where that was evaluated. Rows are sorted, best first.
+        Rows are sorted, best first. Detectors that were tuned on the tested set itself (oracle) come last, apart from the
+        ranking. A false positive rate has OpenOOD's and pytorch-ood's, with OOD positive, beside it.
 
         Args:
             metric: a name that ``offaxis.metrics.all_metrics`` gives.
         """
-        from offaxis.evaluation.summary import summarise  # summaries are made from these records
+        from offaxis.evaluation.summary import is_oracle, summarise, views_in  # summaries are made from these records
 
         if metric not in HIGHER_IS_BETTER:
             raise ArgumentError(f"Expected a metric out of {', '.join(HIGHER_IS_BETTER)} but got {metric!r}.")
-        summaries = summarise(self.results, "one-vs-one", metric)
+        view = views_in(self.results)[0]
+        summaries = sorted(summarise(self.results, view, metric), key=lambda s: is_oracle(s, view))
         if not summaries:
             raise EvaluationError("Expected results to show but there are none of one-vs-one evaluation.")
+        theirs: dict[tuple[str, str, str], float] = {}
+        if metric == "fpr_at_tpr95":
+            other = summarise(self.results, view, "fpr_at_tpr95_openood")
+            theirs = {(s.id, s.network, s.method): s.groups["all"].mean for s in other}
         several = len({(s.id, s.network) for s in summaries}) > 1
         sets = list(dict.fromkeys(name for s in summaries for name in s.rows))
-        lines = [["detector", *(["network"] if several else []), *sets, "mean"]]
-        lines.append(["---", *(["---"] if several else []), *["---:"] * (len(sets) + 1)])
+        means = ["mean, OOD positive (as OpenOOD)", "mean, ID positive"] if theirs else ["mean"]
+        lines = [["detector", *(["network"] if several else []), *sets, *means]]
+        lines.append(["---", *(["---"] if several else []), *["---:"] * (len(sets) + len(means))])
         for s in summaries:
             values = [f"{100 * s.rows[name].mean:.2f}" if name in s.rows else "-" for name in sets]
+            if theirs:
+                found = theirs.get((s.id, s.network, s.method))
+                values.append("-" if found is None else f"{100 * found:.2f}")
             values.append(f"{100 * s.groups['all'].mean:.2f}")
-            lines.append([s.method, *([s.network] if several else []), *values])
+            method = s.method.replace("(tuned)", "(oracle)") if is_oracle(s, view) else s.method
+            lines.append([method, *([s.network] if several else []), *values])
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
 

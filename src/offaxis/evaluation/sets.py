@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import RandomSampler
 
-from offaxis.data import ImageSet, Normalise, load_images
+from offaxis.data import ImageSet, Normalise, OpenOOD, load_images
+from offaxis.data.catalogue import Group
 from offaxis.data.sources import as_batches, as_image_set, is_loader
-from offaxis.data.splits import LARGEST_SHARE, split_validation
+from offaxis.data.splits import LARGEST_SHARE, ValidationSplit, split_validation
 from offaxis.data.transforms import match
 from offaxis.errors import DataError, EvaluationError
 from offaxis.evaluation.protocols import sets_for
@@ -34,6 +35,7 @@ class EvaluationSet:
         validation: int64 (V,), the images that hyperparameters may be chosen on.
         test: int64 (T,), the others, on which every detector is tested.
         about: name, number of images, shape, fingerprint and the rule of the split.
+        group: how it relates to the ID set, where a benchmark says so; None goes by the catalogue.
     """
 
     name: str
@@ -42,6 +44,7 @@ class EvaluationSet:
     validation: Tensor
     test: Tensor
     about: Mapping[str, Any]
+    group: Group | None = None
 
     @cached_property
     def key(self) -> str:
@@ -79,6 +82,49 @@ def from_images(
         test=split.test,
         about=split.about(),
     )
+
+
+def from_openood(
+    benchmark: OpenOOD, normalise: Normalise, *, batch_size: int, num_classes: int
+) -> tuple[EvaluationSet, dict[str, EvaluationSet]]:
+    """Return the ID set of a benchmark and its OOD sets by name: validation lists are for tuning, test lists for testing.
+
+    Args:
+        benchmark: the benchmark.
+        normalise: what the network's images go through.
+        batch_size: images at a time.
+        num_classes: of the network.
+
+    Returns:
+        The ID set; near- and far-OOD sets, which are tested, and the OOD set of the validation list, which is not.
+    """
+
+    def listed(
+        images: ImageSet, name: str, validation: int, *, group: Group | None = None, classes: int | None = None
+    ) -> EvaluationSet:
+        split = ValidationSplit(
+            images, torch.arange(validation), torch.arange(validation, len(images)), f"OpenOOD's lists {images.name}"
+        )
+        return EvaluationSet(
+            name=name,
+            shape=images.shape,
+            batches=as_batches(images, normalise, batch_size, labels=classes is not None, num_classes=classes),
+            validation=split.validation,
+            test=split.test,
+            about={**split.about(), "name": name},
+            group=group,
+        )
+
+    id_set = listed(benchmark.id_images, benchmark.name, benchmark.id_validation, classes=num_classes)
+    sets: dict[str, EvaluationSet] = {}
+    groups: dict[Group, tuple[str, ...]] = {"near": benchmark.near, "far": benchmark.far}
+    for group, names in groups.items():
+        for name in names:
+            sets[benchmark.title(name)] = listed(benchmark.ood(name), benchmark.title(name), 0, group=group)
+    validation = benchmark.ood_validation
+    if validation is not None:
+        sets[validation.name] = listed(validation, validation.name, len(validation))
+    return id_set, sets
 
 
 def from_loader(loader: Any, name: str, *, validation: int, num_classes: int | None = None) -> EvaluationSet:

@@ -8,6 +8,7 @@
       sets/KEY.json, KEY.npz       a set's name, count and checksum; the indices of its validation and test images
       results/*.jsonl              Results, a line each; every call of ``add`` makes a file of its own; .gz is read too
       scores/NETWORK/SET/*.npz     the scores of the test images
+      finished/*.json              commands that were run to their end, with the state of the files that they read
       grid_scores/NETWORK/SET/*.npz   values from which a grid's settings are scored; may be deleted
 
 No file is ever appended to or replaced, and each gets its name only when it is complete. So any number of processes, on
@@ -103,7 +104,9 @@ class Store:
         by_key: dict[str, Result] = {}
         for file in self._whole("results", "*.jsonl*"):
             for result in _results(file, file.stat().st_mtime_ns, self._checked):
-                by_key.setdefault(result.key, result)
+                first = by_key.setdefault(result.key, result)
+                if result.group != first.group:  # a set may have been called near since
+                    by_key[result.key] = replace(first, group=result.group)
         return list(by_key.values())
 
     def add_network(self, record: NetworkRecord) -> None:
@@ -115,11 +118,11 @@ class Store:
         return (self.path / "networks" / f"{key}-{id_data}.json").exists()
 
     def networks(self) -> list[NetworkRecord]:
-        """Return all networks, by label and seed; each once, as it was evaluated on the most ID images."""
+        """Return all networks, by label and seed; each once for an ID set, as it was evaluated on the most images."""
         found = [_parsed(NetworkRecord.from_json, self._json(file), file) for file in self._whole("networks", "*.json")]
         sizes = {key: about.get("images", 0) for key, about in self.sets().items()}
         found.sort(key=lambda record: sizes.get(record.id_data, 0))
-        latest = {record.weights: record for record in found}
+        latest = {(record.weights, record.id): record for record in found}
         return sorted(latest.values(), key=lambda record: (record.id, record.label, record.seed))
 
     # sets ----------------------------------------------------------------------------------------------------------------
@@ -197,7 +200,7 @@ class Store:
     def _keep_arrays(self, name: str, arrays: Mapping[str, Array]) -> None:
         self._begin()
         if not (self.path / name).exists():
-            write_arrays(self.path / name, arrays)
+            write_arrays(self.path / name, arrays, durable=False)  # hundreds of them, each with a checksum
 
     def _json(self, file: Path) -> dict[str, Any]:
         return read_json(file, StoreError, _AGAIN, required=self._checked)

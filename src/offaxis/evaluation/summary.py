@@ -1,8 +1,9 @@
 """Results -> means and standard deviations over seeds and over sets, and the differences between two detectors."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from offaxis.evaluation.protocols import less_biased_rows, one_vs_one_results
 from offaxis.evaluation.results import NetworkFields, Result
 from offaxis.metrics import HIGHER_IS_BETTER
 
-View = Literal["one-vs-one", "less-biased by tested set", "less-biased by assumed set"]
+View = Literal["one-vs-one", "less-biased by tested set", "less-biased by assumed set", "openood"]
 VIEWS: tuple[View, ...] = ("one-vs-one", "less-biased by tested set", "less-biased by assumed set")
 GROUPS = ("all", "near", "far", "noise")
 RowKey = tuple[str, str, str, str, str]
@@ -96,12 +97,13 @@ def summarise(results: Iterable[Result], view: View = "one-vs-one", metric: str 
     """Summarise every detector on every network, the best first.
 
     Args:
-        results: of any protocol; those that the view does not take are left out. Where the same was tested on several
-            numbers of images, pass them through ``largest_tests`` first.
+        results: of any protocol; those that the view does not take, and those of earlier versions that do not have the
+            metric, are left out. Where the same was tested on several numbers of images, pass them through
+            ``largest_tests`` first.
         view: the protocol, and for less-biased which set names a row.
         metric: a name that ``all_metrics`` gives.
     """
-    results = list(results)
+    results = [result for result in results if metric in result.metrics]
     names = method_names(results)
     rows: dict[RowKey, list[tuple[str, Result]]] = {}
     for row, result in view_rows(results, view):
@@ -140,6 +142,8 @@ def largest_tests(results: Iterable[Result]) -> list[Result]:
 
 def view_rows(results: Iterable[Result], view: View) -> list[tuple[str, Result]]:
     """Return (row of the table, result) for the results that belong to a view."""
+    if view == "openood":  # given, or tuned on the benchmark's validation lists
+        return [(r.ood, r) for r in results if r.benchmark]
     if view == "one-vs-one":
         return [(r.ood, r) for r in one_vs_one_results(results)]
     return less_biased_rows(results, "tested" if view == "less-biased by tested set" else "assumed")
@@ -147,8 +151,16 @@ def view_rows(results: Iterable[Result], view: View) -> list[tuple[str, Result]]
 
 def views_in(results: Iterable[Result]) -> list[View]:
     """Return the views that there are results for; less-biased only where a detector was tuned on another set."""
+    results = list(results)
+    if results and all(r.benchmark for r in results):
+        return ["openood"]
     tuned = {r.assumed_data == r.ood_data for r in results if r.assumed is not None}
     return [view for view in VIEWS if view == "one-vs-one" or False in tuned]
+
+
+def is_oracle(summary: Summary, view: View) -> bool:
+    """Return whether a detector was tuned on the tested set itself, which nobody has in use."""
+    return view == "one-vs-one" and summary.state == "tuned"
 
 
 def spread_of(values: NDArray[np.float64]) -> Spread:
@@ -171,9 +183,9 @@ def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Sum
         values.setdefault(row, {}).setdefault(result.seed, []).append(result.metrics[metric])
         if row == result.ood:
             groups[row] = result.group
-    order = sorted(values, key=lambda row: _place(first.id, row))
+    order = sorted(values, key=lambda row: _place(groups.get(row) or relation(first.id, row).group, row))
     values = {row: values[row] for row in order}
-    cells = {(seed, row): float(np.mean(v)) for row, by_seed in values.items() for seed, v in by_seed.items()}
+    cells = {(seed, row): _mean(v) for row, by_seed in values.items() for seed, v in by_seed.items()}
     return Summary(
         id=first.id,
         network=first.network,
@@ -189,15 +201,30 @@ def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Sum
     )
 
 
-def _place(id_name: str, row: str) -> tuple[int, int, str]:
+def _place(group: Group, row: str) -> tuple[int, int, str]:
     """Return the place of a set in every table: near before far before noise, then as in the catalogue."""
-    catalogue = list(CATALOGUE)
-    place = catalogue.index(row) if row in catalogue else len(catalogue)
-    return GROUPS.index(relation(id_name, row).group), place, row
+    places = _places()
+    return GROUPS.index(group), places.get(row, len(places)), row
+
+
+@cache
+def _places() -> dict[str, int]:
+    return {name: place for place, name in enumerate(CATALOGUE)}
+
+
+def _mean(values: list[float]) -> float:
+    """Compute what NumPy does, without an array for the few values that there usually are (it adds fewer than 8 in order)."""
+    return sum(values) / len(values) if len(values) < 8 else float(np.mean(values))
 
 
 def _mean_std(values: list[float]) -> MeanStd:
-    return MeanStd(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
+    count = len(values)
+    if count == 1:
+        return MeanStd(values[0], None, 1)
+    if count >= 8:
+        return MeanStd(float(np.mean(values)), float(np.std(values, ddof=1)), count)
+    mean = _mean(values)
+    return MeanStd(mean, math.sqrt(sum((v - mean) * (v - mean) for v in values) / (count - 1)), count)
 
 
 def _spreads(cells: Mapping[tuple[int, str], float], groups: Mapping[str, Group]) -> dict[str, Spread]:

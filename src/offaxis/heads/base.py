@@ -35,6 +35,21 @@ class Outputs(NamedTuple):
         """The logits (N, C) that detectors read: ``score_logits`` where the head has such, else ``logits``."""
         return self.logits if self.score_logits is None else self.score_logits
 
+    def detached(self) -> "Outputs":
+        """Return the same values without a graph for gradients."""
+
+        def plain(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value.detach()
+
+        return Outputs(
+            features=self.features.detach(),
+            logits=self.logits.detach(),
+            cosine=plain(self.cosine),
+            scale=plain(self.scale),
+            layers=None if self.layers is None else {name: layer.detach() for name, layer in self.layers.items()},
+            score_logits=plain(self.score_logits),
+        )
+
 
 class Head(nn.Module, ABC):
     """The output layer of a classifier, a drop-in for ``nn.Linear``.
@@ -44,9 +59,11 @@ class Head(nn.Module, ABC):
         num_classes: C, the number of logits it gives.
         undecayed: names of its parameters without weight decay, unless the recipe sets ``decay_head``.
         arguments: its arguments besides the sizes, as JSON can hold them.
+        scores_apart: whether ``score_logits`` are other logits than those that classify.
     """
 
     undecayed: tuple[str, ...] = ()
+    scores_apart: bool = False
 
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__()
@@ -87,6 +104,22 @@ def linear_parameters(in_features: int, out_features: int) -> tuple[nn.Parameter
     bound = 1 / math.sqrt(in_features)
     nn.init.uniform_(bias, -bound, bound)
     return weight, bias
+
+
+_LARGEST = 1e15  # its square fits into float32 with room for a sum
+
+
+def bounded(features: Tensor, training: bool) -> Tensor:
+    """Return features (N, d); in eval mode limited, so that no product or square of them overflows in float32."""
+    if training or features.dtype == torch.float16:  # whose numbers are all smaller
+        return features
+    return features.clamp(-_LARGEST, _LARGEST)
+
+
+def finite(logits: Tensor, training: bool) -> Tensor:
+    """Return logits (N, C); in eval mode an infinite one becomes the largest number of its type."""
+    largest = torch.finfo(logits.dtype).max
+    return logits if training else logits.clamp(-largest, largest)
 
 
 def at_least_float32(features: Tensor) -> Tensor:

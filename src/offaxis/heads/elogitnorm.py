@@ -65,4 +65,6 @@ class ELogitNormHead(LinearHead):
             f = at_least_float32(features)
             weight = self.weight.to(f.dtype)
             logits = F.linear(f, weight, self.bias.to(f.dtype))
-            return Outputs(f, logits / mean_boundary_distance(logits, weight).clamp_min(EPS))
+            distance = mean_boundary_distance(logits, weight)
+            # equal logits have no distance and stay as they are: over EPS, the gradient would be 10 million times as large
+            return Outputs(f, logits / torch.where(distance > EPS, distance, torch.ones_like(distance)))

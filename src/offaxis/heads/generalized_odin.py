@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError
-from offaxis.heads.base import Head, Outputs, at_least_float32
+from offaxis.heads.base import Head, Outputs, at_least_float32, bounded, finite
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.heads.cosine import EPS
+from offaxis.heads.scale import LARGEST_EXPONENT
 
 Similarity = Literal["cosine", "inner", "euclid"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "inner", "euclid")
@@ -60,12 +61,15 @@ class DeConfHead(Head):
         """Compute Outputs(features (N, d), logits (N, C), cosine (N, C) for DeConf-C, scale 1 / g (N,) > 1)."""
         self._check(features)
         with torch.autocast(features.device.type, enabled=False):
-            f = at_least_float32(features)
+            f = bounded(at_least_float32(features), self.training)
             h = self._numerators(f)
             raw = F.linear(f, self.confidence.weight.to(f.dtype), self.confidence.bias.to(f.dtype))
             normalised: Tensor = self.norm(raw)
-            scale = 1 + torch.exp(-normalised.squeeze(1))  # 1 / sigmoid, without a division
-            return Outputs(f, scale.unsqueeze(1) * h, h if self.similarity == "cosine" else None, scale)
+            exponent = -normalised.squeeze(1).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
+            scale = 1 + torch.exp(exponent)  # 1 / sigmoid, without a division
+            return Outputs(
+                f, finite(scale.unsqueeze(1) * h, self.training), h if self.similarity == "cosine" else None, scale
+            )
 
     def _numerators(self, f: Tensor) -> Tensor:
         weight = self.weight.to(f.dtype)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.heads.base import Head, Outputs, at_least_float32
+from offaxis.heads.base import Head, Outputs, at_least_float32, bounded
 from offaxis.heads.cosine import EPS
 
 
@@ -42,7 +42,7 @@ class IsoMaxHead(Head):
         """Compute Outputs(features (N, d), logits (N, C) <= 0, cosine (N, C) in [-1, 1], None)."""
         self._check(features)
         with torch.autocast(features.device.type, enabled=False):
-            f = at_least_float32(features)
+            f = bounded(at_least_float32(features), self.training)
             axes = F.normalize(self.prototypes.to(f.dtype), dim=1, eps=EPS)
             cosine = F.linear(F.normalize(f, dim=1, eps=EPS), axes).clamp(-1, 1)
             distance = (2 - 2 * cosine).clamp_min(EPS).sqrt()  # the root's slope at 0 is infinite

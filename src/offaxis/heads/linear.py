@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import AttachError
-from offaxis.heads.base import Head, Outputs, at_least_float32, linear_parameters
+from offaxis.heads.base import Head, Outputs, at_least_float32, bounded, finite, linear_parameters
 from offaxis.heads.scale import Scale, make_scale
 
 
@@ -20,7 +20,8 @@ class LinearHead(Head):
         scale: None for the standard network, else as in ``CosineHead``.
         bias: whether there is a bias b.
 
-    Weight and bias have the names, the shapes and the initialisation of ``nn.Linear``.
+    Weight and bias have the names, the shapes and the initialisation of ``nn.Linear``. In eval mode logits are finite
+    wherever the features are.
     """
 
     def __init__(self, in_features: int, num_classes: int, scale: Scale | None = None, *, bias: bool = True) -> None:
@@ -62,12 +63,12 @@ class LinearHead(Head):
     def outputs(self, features: Tensor) -> Outputs:
         """Compute Outputs(features (N, d), logits (N, C), None, scale (N,) > 0 or None)."""
         self._check(features)
-        logits = F.linear(features, self.weight, self.bias)
+        logits = finite(F.linear(bounded(features, self.training), self.weight, self.bias), self.training)
         if self.scale is None:
             return Outputs(features, logits)
         with torch.autocast(features.device.type, enabled=False):
             scale: Tensor = self.scale(at_least_float32(features))
-            return Outputs(features, scale.unsqueeze(1) * logits, None, scale)
+            return Outputs(features, finite(scale.unsqueeze(1) * logits, self.training), None, scale)
 
 
 class NoClassesHead(Head):

@@ -47,7 +47,8 @@ class LogitNormHead(LinearHead):
             f = at_least_float32(features)
             logits = torch.nn.functional.linear(f, self.weight.to(f.dtype), self.bias.to(f.dtype))
             length = torch.linalg.vector_norm(logits, dim=1, keepdim=True)
-            return Outputs(f, logits / (self.tau * (length + EPS)))
+            # zero logits (a head that starts at zero) count as of length 1: over EPS, the gradient would be huge
+            return Outputs(f, logits / (self.tau * torch.where(length > EPS, length + EPS, torch.ones_like(length))))
 
 
 def check_tau(tau: float) -> float:

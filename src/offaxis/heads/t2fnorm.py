@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.heads.base import Head, Outputs, at_least_float32, linear_parameters
+from offaxis.heads.base import Head, Outputs, at_least_float32, bounded, linear_parameters
 from offaxis.heads.cosine import EPS
 from offaxis.heads.logitnorm import check_tau
 
@@ -32,6 +32,8 @@ class T2FNormHead(Head):
         (torch.Size([3, 10]), torch.Size([3, 10]))
     """
 
+    scores_apart = True
+
     def __init__(self, in_features: int, num_classes: int, tau: float = 0.1) -> None:
         super().__init__(in_features, num_classes)
         self.weight, self.bias = linear_parameters(in_features, num_classes)
@@ -42,7 +44,7 @@ class T2FNormHead(Head):
         """(N, d) -> Outputs(features (N, d), logits (N, C), score_logits (N, C) in eval mode)."""
         self._check(features)
         with torch.autocast(features.device.type, enabled=False):
-            f = at_least_float32(features)
+            f = bounded(at_least_float32(features), self.training)
             weight, bias = self.weight.to(f.dtype) / self.tau, self.bias.to(f.dtype)
             logits = F.linear(F.normalize(f, dim=1, eps=EPS), weight, bias)
             return Outputs(f, logits, score_logits=None if self.training else F.linear(f, weight, bias))

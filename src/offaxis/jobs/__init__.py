@@ -3,10 +3,20 @@
 Importing this is cheap: what runs networks is imported inside the functions.
 """
 
-from offaxis.jobs.evaluation import EvaluationRun, Kind, ProtocolName, evaluate_run, evaluation_words, open_runs
+from offaxis.jobs.evaluation import (
+    BENCHMARKS,
+    EvaluationRun,
+    Kind,
+    ProtocolName,
+    evaluate_run,
+    evaluation_words,
+    export_published,
+    open_runs,
+)
 from offaxis.jobs.training import Note, Precision, RecipeOverrides, Start, TrainingRun, train_run, training_words
 
 __all__ = [
+    "BENCHMARKS",
     "EvaluationRun",
     "Kind",
     "Note",
@@ -17,6 +27,7 @@ __all__ = [
     "TrainingRun",
     "evaluate_run",
     "evaluation_words",
+    "export_published",
     "open_runs",
     "train_run",
     "training_words",

@@ -1,7 +1,7 @@
 """An evaluation by name: what it depends on as typed settings, and the function that runs it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,13 +10,15 @@ from offaxis.errors import ArgumentError
 from offaxis.jobs.training import Note, single
 
 if TYPE_CHECKING:
-    from offaxis.data import ImageSet
+    from offaxis.data import ImageSet, OpenOOD
     from offaxis.deploy.evaluated_network import EvaluatedNetwork
     from offaxis.deploy.model import Model
     from offaxis.deploy.open import NetworkSource
-    from offaxis.evaluation import Result
+    from offaxis.evaluation import Result, Store
     from offaxis.training import Trained
 
+BENCHMARKS = ("openood-cifar10", "openood-cifar100", "openood-imagenet200", "openood-imagenet")
+"""Values of ``--benchmark``."""
 ProtocolName = Literal["one-vs-one", "less-biased", "both"]
 Kind = Literal["single", "ensemble", "paired", "leave-out"]
 
@@ -30,7 +32,10 @@ class EvaluationRun:
         network: ``file.py:function`` that makes the network of training runs, where they cannot be opened without.
         weights: a file of weights for the network, where it is one by name; None for its own.
         id: the ID set; None for the one that the network was trained on.
+        benchmark: ``openood-cifar10`` and so on: OpenOOD's lists in place of ``id`` and ``ood``; None for none.
+        partial: evaluate a benchmark on the part of its images that is there.
         ood: names of sets, folders, or pools out of ``offaxis.evaluation.POOLS``.
+        near: those of the folders, by name or path, that are near-OOD; others count as far.
         detectors: names, perhaps with arguments as in ``knn:k=10``, or families such as ``native``.
         protocol: how detectors are tuned on OOD images.
         tune: report detectors that have a grid tuned too, beside their published values.
@@ -46,7 +51,10 @@ class EvaluationRun:
     network: str | None = None
     weights: str | None = None
     id: str | None = None
+    benchmark: str | None = None
+    partial: bool = False
     ood: tuple[str, ...] = ("here",)
+    near: tuple[str, ...] = ()
     detectors: tuple[str, ...] = ("native",)
     protocol: ProtocolName = "one-vs-one"
     tune: bool = True
@@ -85,9 +93,40 @@ def evaluate_run(
     Raises:
         OffaxisError: something does not fit together.
     """
+    from offaxis.evaluation import Store
+
+    store = Store(out)
+    remembered = _remembered(run, store, data)
+    if remembered is not None:
+        results, notes = remembered
+        for text in notes:
+            note(text)
+        return results
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        note(text)
+
+    results, ids = _evaluate(run, store, device=device, data=data, command=command, quiet=quiet, note=tell)
+    _remember(run, store, data, ids, results, told)
+    return results
+
+
+def _evaluate(
+    run: EvaluationRun,
+    store: "Store",
+    *,
+    device: str,
+    data: Path | None,
+    command: Sequence[str] | None,
+    quiet: bool,
+    note: Note,
+) -> "tuple[list[Result], list[str]]":
+    """Return the results of a run and the names of the ID sets."""
     from offaxis.data import limit_images, load_images
     from offaxis.data.splits import VALIDATION_IMAGES
-    from offaxis.evaluation import Store, evaluate, sets_for
+    from offaxis.evaluation import evaluate, sets_for
 
     @cache  # networks share the sets, and their checksums
     def id_images(name: str, split: Literal["train", "test"], options: Options) -> "ImageSet":
@@ -98,13 +137,31 @@ def evaluate_run(
     def ood_images(name: str, like: "ImageSet", resize: str | None) -> "ImageSet":
         return limit_images(load_images(name, "test", root=data, like=like, resize=resize), run.images)
 
+    benchmark = _open_benchmark(run, data)
     networks = _open_networks(run)
-    store = Store(out)
     results: list[Result] = []
+    ids: list[str] = []
+    arguments: dict[str, Any] = {
+        "store": store,
+        "tune": run.tune,
+        "batch_size": run.batch_size or 256,
+        "device": device,
+        "command": command or (),
+        "quiet": quiet,
+        "note": note,
+    }
     for opened in networks:
+        if benchmark is not None:
+            fitting: dict[str, Any] = {}
+            if run.fit_images is not None:
+                fitting["train"] = partial(limit_images, benchmark.train, run.fit_images)
+                fitting["fitted_on"] = f"{run.fit_images} training images of {benchmark.name}"
+            results += evaluate(opened, benchmark, detectors=run.detectors, **fitting, **arguments)
+            continue
         id_name = run.id or (opened.data or {}).get("path") or opened.id
         if id_name is None:
             raise ArgumentError(f"Name the ID set of {opened.origin}: --id NAME.")
+        ids.append(str(id_name))
         options = _options(opened, id_name)
         id_test = id_images(id_name, "test", options)
         names, left_out = sets_for(id_name, run.ood, data)
@@ -118,16 +175,119 @@ def evaluate_run(
             train=partial(id_images, id_name, "train", options),
             fitted_on=f"{run.fit_images or 'all'} training images of {id_name}",
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
-            tune=run.tune,
-            store=store,
+            near=[Path(name).expanduser().resolve().name if name in names else name for name in run.near],
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
-            batch_size=run.batch_size or 256,
-            device=device,
-            command=command or (),
-            quiet=quiet,
-            note=note,
+            **arguments,
         )
-    return results
+    return results, list(dict.fromkeys(ids))
+
+
+# a run that was finished is recognised by its files, without torch, images and networks ------------------------------
+
+_MOST_FILES = 20_000
+
+
+def _remembered(run: EvaluationRun, store: "Store", data: Path | None) -> "tuple[list[Result], list[str]] | None":
+    """Return the results and notes of the same run where it is finished and none of its files has changed since."""
+    from offaxis.errors import StoreError
+    from offaxis.files import read_json
+
+    path = _memory(run, store, data)
+    if path is None or not path.exists():
+        return None
+    try:
+        known = read_json(path, StoreError, "it is made again")
+    except StoreError:
+        return None
+    if known["inputs"] != _inputs(run, data, known["ids"]):
+        return None
+    by_key = {result.key: result for result in store.results()}
+    if not all(key in by_key for key in known["results"]):
+        return None
+    return [by_key[key] for key in known["results"]], list(known["notes"])
+
+
+def _remember(
+    run: EvaluationRun,
+    store: "Store",
+    data: Path | None,
+    ids: Sequence[str],
+    results: "Sequence[Result]",
+    notes: Sequence[str],
+) -> None:
+    from offaxis.files import write_json
+
+    path, inputs = _memory(run, store, data), _inputs(run, data, ids)
+    if path is not None and inputs is not None:
+        keys = [result.key for result in results]
+        write_json(path, {"inputs": inputs, "ids": list(ids), "results": keys, "notes": list(notes)})
+
+
+def _memory(run: EvaluationRun, store: "Store", data: Path | None) -> Path | None:
+    """Return the file that remembers a run; None for one that depends on more than files and names: Python code."""
+    words = (*run.networks, *run.detectors, run.network or "")
+    code = run.network is not None or any(".py" in word or word.split(":")[0] in _LIBRARIES for word in words)
+    whole = run.weights is not None or all(Path(text).exists() for text in run.networks)
+    if code or not whole or run.benchmark is not None:
+        return None
+    from importlib.metadata import version
+
+    from offaxis import __version__
+    from offaxis.data.catalogue import data_root
+    from offaxis.files import digest
+
+    return (
+        store.path / "finished" / f"{digest([asdict(run), str(data_root(data)), __version__, version('torch')])}.json"
+    )
+
+
+_LIBRARIES = ("timm", "torchvision", "transformers")
+
+
+def _inputs(run: EvaluationRun, data: Path | None, ids: Sequence[str]) -> dict[str, Any] | None:
+    """Return the sizes and times of all files that a run reads, in short; None where they are too many to look at."""
+    from offaxis.data.catalogue import CATALOGUE, data_root
+    from offaxis.evaluation.protocols import sets_for
+    from offaxis.files import digest
+
+    paths = [Path(text) for text in (*run.networks, run.weights or "") if text and Path(text).exists()]
+    names = {id_name: sets_for(id_name, run.ood, data)[0] for id_name in ids}
+    for name in dict.fromkeys([*ids, *(name for chosen in names.values() for name in chosen)]):
+        if name not in CATALOGUE:
+            paths.append(Path(name))
+            continue
+        for split in CATALOGUE[name].available(data_root(data)):
+            found = CATALOGUE[name].find(data_root(data), split)
+            paths += [] if found is None else found[1]
+    files: dict[str, list[int]] = {}
+    for path in dict.fromkeys(paths):
+        for file in [path] if path.is_file() else path.rglob("*"):
+            state = file.stat()
+            files[str(file)] = [state.st_size, state.st_mtime_ns]
+            if len(files) > _MOST_FILES:
+                return None
+    return {"sets": names, "files": digest(files)}
+
+
+def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":
+    """Open the benchmark of a run, where it has one."""
+    if run.benchmark is None:
+        if run.partial:
+            raise ArgumentError("Expected --partial beside --benchmark alone.")
+        return None
+    from offaxis.data import openood
+
+    family, _, name = run.benchmark.partition("-")
+    if family != "openood":
+        raise ArgumentError(f"Expected --benchmark to be one of {', '.join(BENCHMARKS)} but got {run.benchmark!r}.")
+    if run.id is not None or run.images is not None:
+        raise ArgumentError(
+            "Expected no --id and no --images beside --benchmark, which has its own lists; a part of its images is "
+            "evaluated with --partial, where that part is all that is there."
+        )
+    if data is None:
+        raise ArgumentError(f"Expected --data ROOT, the folder with OpenOOD's benchmark_imglist, for {run.benchmark}.")
+    return openood(data, name, partial=run.partial)
 
 
 Options = tuple[tuple[str, Any], ...]
@@ -144,12 +304,12 @@ def _options(opened: "EvaluatedNetwork", id_name: str) -> Options:
 
 def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
     """Open the networks, each by itself or combined into one."""
-    from offaxis.deploy.open import combine, open_network
+    from offaxis.deploy.open import combine, open_network, open_trained
 
     if run.weights is not None:
         if len(run.networks) > 1 or run.network is not None:
             raise ArgumentError("Expected --weights beside one network by name, such as resnet18-32, and no --network.")
-        return [open_network(run.networks[0], label=run.label, weights=run.weights)]
+        return [open_trained(run.networks[0], label=run.label, weights=run.weights)]
     sources = open_runs(run.networks, run.network)
     if run.kind == "single":
         return [open_network(source, label=run.label) for source in sources]
@@ -183,12 +343,40 @@ def _load_run(path: str, network: str) -> "Trained":
     return load_run(path, into=single(opened))
 
 
+def export_published(source: Path, network: str | None, out: Path) -> None:
+    """Write the weights of a run or a bundle by their published names, as a state dictionary of PyTorch.
+
+    Args:
+        source: the folder of a training run, or a bundle.
+        network: ``file.py:function`` that makes the network, where it cannot be opened without.
+        out: the file to write.
+
+    Raises:
+        ArgumentError: it is not a single network with published names, or its head is not linear at test.
+    """
+    import torch
+
+    from offaxis.deploy.open import open_network
+    from offaxis.files import replacing
+    from offaxis.networks.resnet import to_published
+
+    weights = to_published(single(open_network(open_runs([str(source)], network)[0])))
+    with replacing(out) as temporary:
+        torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, temporary)
+
+
 def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
     """Yield the arguments and options of ``offaxis evaluate`` that describe an evaluation on some OOD sets."""
     yield from evaluation.networks
     if evaluation.id is not None:
         yield from ("--id", evaluation.id)
-    yield from ("--ood", ood, "--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
+    if evaluation.benchmark is not None:
+        yield from ("--benchmark", evaluation.benchmark, *(["--partial"] if evaluation.partial else []))
+    else:
+        yield from ("--ood", ood)
+    yield from ("--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
+    if evaluation.near:
+        yield from ("--near", ",".join(evaluation.near))
     if not evaluation.tune:
         yield "--no-tune"
     if evaluation.kind != "single":

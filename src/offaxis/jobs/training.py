@@ -8,12 +8,12 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from offaxis.data import Normalise
+    from offaxis.data import ImageSet, Normalise
     from offaxis.deploy.evaluated_network import EvaluatedNetwork
     from offaxis.heads import HeadLike
     from offaxis.networks.classifier import Classifier
@@ -79,6 +79,11 @@ class TrainingRun:
         architecture: such as ``wrn-28-10``, or anything else that ``open_network`` takes.
         weights: a file of weights to start from.
         pretrained: start from the weights that timm or torchvision publish, and fetch them.
+        source: start from the backbone of this trained network, a run, a bundle or anything else that ``open_network`` takes,
+            with a new head; None for a network of ``architecture``.
+        freeze: train the head alone, on features that the backbone computes once.
+        views: versions of each image that a frozen backbone sees.
+        unfreeze: the first layer of the backbone that is trained; None for all.
         head: a name out of ``offaxis.heads.HEADS``.
         scale: of the head: ``"predicted"``, ``"learned"`` or a number; None for the head's default.
         hidden: size of an extra layer inside the cosine head.
@@ -104,6 +109,10 @@ class TrainingRun:
     std: tuple[float, ...] | None = None
     weights: str | None = None
     pretrained: bool = False
+    source: str | None = None
+    freeze: bool = False
+    views: int = 1
+    unfreeze: str | None = None
     head: str = "cosine"
     scale: str | float | None = None
     hidden: int | None = None
@@ -127,6 +136,7 @@ class TrainingRun:
             if self.start == "sizes"
             else "",  # names without a start were given when there was the paper's alone
             "decay-head" if self.decay_head else "",
+            "frozen" if self.freeze else "",
             "" if self.leave_out is None else "leave-out {}/{}".format(*self.leave_out),
             self.suffix,
         ]
@@ -177,13 +187,17 @@ def _scale_text(scale: str | float) -> str:
 def training_words(run: TrainingRun) -> Iterator[str]:
     """Yield the options of ``offaxis train`` that describe a run."""
     yield from ("--id", run.id, "--network", run.architecture, "--head", run.head)
-    for name in ("size", "resize", "holdout", "weights"):
+    if run.source is not None:
+        yield from ("--from", run.source)
+    for name in ("size", "resize", "holdout", "weights", "unfreeze"):
         if getattr(run, name) is not None:
             yield from (f"--{name}", str(getattr(run, name)))
     for name in ("mean", "std"):
         if getattr(run, name) is not None:
             yield from (f"--{name}", ",".join(map(str, getattr(run, name))))
-    yield from (f"--{name.replace('_', '-')}" for name in ("skip_bad", "pretrained") if getattr(run, name))
+    yield from (f"--{name.replace('_', '-')}" for name in ("skip_bad", "pretrained", "freeze") if getattr(run, name))
+    if run.views != 1:
+        yield from ("--views", str(run.views))
     if run.scale is not None:
         yield from ("--scale", _scale_text(run.scale))
     if run.hidden is not None:
@@ -253,13 +267,16 @@ def train_run(
     import torch
 
     from offaxis.data import PUBLISHED, load_images
+    from offaxis.data.catalogue import cache_folder
     from offaxis.data.load import own_classes
     from offaxis.networks.inference import check_takes
-    from offaxis.training import train
+    from offaxis.training import train, train_frozen
     from offaxis.training.batches import labels_of
+    from offaxis.training.frozen import with_enough_epochs
 
     run.numbers()  # a wrong number is refused before images are read
     _check_normalise(run)
+    _check_frozen(run, devices * nodes)
     read = partial(load_images, run.id, root=data, skip_bad=run.skip_bad, holdout=run.holdout, cache=cache)
     classes = own_classes(run.id, skip_bad=run.skip_bad, holdout=run.holdout)
     fabric = _fabric(device, devices, nodes, run.precision)
@@ -280,33 +297,130 @@ def train_run(
     classifier = single(opened)
     normalise = _normalise(run, opened.normalise or PUBLISHED.get(run.id), images.shape[0])
     check_takes(classifier, images.shape)
-    try:
-        trained = train(
+    held_out = _held_out(run, partial(read, "test", **rule))
+    common: dict[str, Any] = {
+        "seed": run.seed,
+        "out": out,
+        "resume": resume,
+        "normalise": normalise,
+        "fabric": fabric,
+        "quiet": quiet,
+        "command": command,
+    }
+    if run.freeze:
+        enough = with_enough_epochs(recipe, len(images) * run.views) if run.overrides.epochs is None else recipe
+        trained = train_frozen(
             classifier,
             images,
-            recipe,
-            seed=run.seed,
-            out=out,
-            resume=resume,
-            normalise=normalise,
-            validation=read("test", **rule) if validate else None,
-            fabric=fabric,
-            sync_bn=sync_bn,
-            log_every=log_every,
-            quiet=quiet,
-            loss=_loss(run.leave_out, len(images.classes)),
-            command=command,
+            enough,
+            validation=held_out,
+            views=run.views,
+            cache=cache_folder() / "features",
+            **common,
         )
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()  # else its threads abort the process at exit
+    else:
+        if run.unfreeze is not None:
+            classifier.freeze(run.unfreeze)
+        try:
+            trained = train(
+                classifier,
+                images,
+                recipe,
+                validation=held_out if validate else None,
+                sync_bn=sync_bn,
+                log_every=log_every,
+                loss=_loss(run.leave_out, len(images.classes)),
+                **common,
+            )
+        finally:
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()  # else its threads abort the process at exit
     if fabric.is_global_zero:
-        last = trained.history[-1]
-        note(
-            f"Trained for {last['epoch']} epochs: loss {last['loss']:.3f}, training accuracy {last['accuracy']:.2%}. "
-            f"The network is in {out}."
-        )
+        note(_outcome(run, trained, held_out, out))
     return trained
+
+
+def _check_frozen(run: TrainingRun, processes: int) -> None:
+    """Refuse what does not go with a frozen backbone."""
+    if not run.freeze:
+        if run.views != 1:
+            raise ArgumentError(
+                "Expected --views beside --freeze: a network that is trained sees new views each epoch."
+            )
+        return
+    others = {
+        "--unfreeze": run.unfreeze is not None,
+        "--leave-out": run.leave_out is not None,
+        "--precision": run.precision != "32-true",
+        "--devices": processes > 1,
+        f"--recipe {run.recipe}": run.recipe != "frozen",
+        "--decay-head": run.decay_head,
+    }
+    if any(others.values()):
+        raise ArgumentError(
+            f"Expected no {', '.join(name for name, given in others.items() if given)} beside --freeze, which trains the head "
+            "alone on features in memory: leave one of them out."
+        )
+
+
+def _held_out(run: TrainingRun, read: "Callable[[], ImageSet]") -> "ImageSet | None":
+    """Return the images that accuracy is measured on at the end; None where there are none."""
+    from offaxis.data import CATALOGUE
+    from offaxis.data.load import own_splits
+
+    path = Path(run.id).expanduser()
+    if run.id in CATALOGUE or not path.exists():
+        try:
+            return read()
+        except DataError:
+            return None  # not on this machine
+    return read() if run.holdout is not None or {"train", "test"} <= set(own_splits(path)) else None
+
+
+POOR = 0.6
+"""The held-out accuracy below which ``train`` says what usually helps."""
+
+
+def _outcome(run: TrainingRun, trained: "Trained", held_out: "ImageSet | None", out: str | Path) -> str:
+    """Return the sentences that a training ends with; the accuracy on held-out images is logged."""
+    last = trained.history[-1]
+    lines = [
+        f"Trained for {last['epoch']} epochs: loss {last['loss']:.3f}, training accuracy {last['accuracy']:.2%}. "
+        f"The network is in {out}."
+    ]
+    if held_out is None:
+        lines.append(
+            "There are no held-out images: the training accuracy says little about new ones. Keep some apart, in a folder "
+            "test/ or with --holdout 0.2."
+        )
+        return "\n".join(lines)
+    accuracy = last.get("validation_accuracy")
+    if accuracy is None:
+        accuracy = _accuracy(trained, held_out)
+    if trained.folder is not None:
+        from offaxis.training.run import RunFolder
+
+        test = {"kind": "test", "step": last["step"], "accuracy": accuracy, "images": len(held_out)}
+        RunFolder(trained.folder).log(test)
+    lines.append(f"Held-out accuracy: {accuracy:.2%} on {len(held_out):,} images that it was not trained on.")
+    if accuracy < POOR:
+        pretrained = run.freeze or run.pretrained or run.weights is not None or run.source is not None
+        first = "" if pretrained else "a pretrained network (--network timm:NAME --pretrained --freeze), "
+        lines.append(
+            f"That is poor: its classes, and what it flags, are of little use yet. What usually helps: {first}more images of "
+            "each class, classes that can be told apart by eye, and a look at the labels (offaxis data inspect)."
+        )
+    return "\n".join(lines)
+
+
+def _accuracy(trained: "Trained", images: "ImageSet") -> float:
+    """Compute the share of images whose class is predicted."""
+    from offaxis.data.sources import as_batches
+    from offaxis.networks.inference import stream
+
+    batches = as_batches(images, trained.normalise, 64, labels=True, num_classes=trained.classifier.num_classes)
+    hits = sum(int((out.logits.argmax(1) == labels).sum()) for out, labels in stream(trained.classifier, batches))
+    return hits / len(images)
 
 
 def _check_normalise(run: TrainingRun) -> None:
@@ -337,6 +451,8 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
     from offaxis.networks import by_name
 
     head = _head(run)
+    if run.source is not None:
+        return _start_from(run, head, num_classes)
     if not _is_elsewhere(run.architecture):
         if run.pretrained:
             raise ArgumentError(
@@ -357,6 +473,25 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
     if not (_is_python(run.architecture) and unspecified):  # a function may have a head of its own
         options["head"] = head
     return open_network(run.architecture, pretrained=run.pretrained, **options)
+
+
+def _start_from(run: TrainingRun, head: "HeadLike", num_classes: int) -> "EvaluatedNetwork":
+    """Open the trained network of a run and give its backbone a new head."""
+    from dataclasses import replace
+
+    from offaxis.deploy.open import open_network
+    from offaxis.heads import make_head
+    from offaxis.jobs.evaluation import open_runs
+    from offaxis.networks.classifier import Classifier
+
+    assert run.source is not None
+    function = None if run.architecture == run.source else run.architecture
+    (source,) = open_runs([run.source], function)
+    opened = open_network(source, weights=run.weights, pretrained=run.pretrained)
+    old = single(opened)
+    made = Classifier(old.backbone, make_head(head, old.head.in_features, num_classes), old.layers, origin=old.origin)
+    made.builder = old.builder
+    return replace(opened, network=made.train(), classes=(), label="", head={})
 
 
 def _is_python(architecture: str) -> bool:

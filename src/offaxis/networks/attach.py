@@ -49,7 +49,7 @@ def attach(
         >>> bool((attach(model, head="keep")(images) == model(images)).all())
         True
     """
-    name = layer if layer is not None else _find_output_layer(model)
+    name = layer if layer is not None else find_output_layer(model)
     try:
         old = model.get_submodule(name)
     except AttributeError:
@@ -87,8 +87,12 @@ def _copy_until(model: nn.Module, name: str) -> nn.Module:
     return own
 
 
-def _find_output_layer(model: nn.Module) -> str:
-    """Return the name of the linear layer whose output is the network's output."""
+def find_output_layer(model: nn.Module) -> str:
+    """Return the name of the linear layer whose output is the network's output.
+
+    Raises:
+        AttachError: it cannot be told.
+    """
     for find in (_by_own_interface, _by_common_name, _by_tracing, _by_being_alone):
         name = find(model)
         if name is not None:

@@ -49,10 +49,10 @@ class Classifier(nn.Module):
         self.backbone = backbone
         self.head = head
         self.layers = tuple(layers)
-        self.frozen = freeze
+        self.frozen = False
+        self.unfrozen_from: str | None = None
         if freeze:
-            self.backbone.requires_grad_(False)
-            self.backbone.eval()
+            self.freeze()
 
     @property
     def num_classes(self) -> int:
@@ -64,7 +64,42 @@ class Classifier(nn.Module):
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
+            for module in self._trained_modules():
+                module.train(mode)
         return self
+
+    def freeze(self, unfreeze: str | None = None) -> Self:
+        """Train the head alone, or the head and the layers of the backbone from one on.
+
+        The other parameters get no gradient, and their normalisations keep their statistics, in train mode too.
+
+        Args:
+            unfreeze: the name of the first layer of the backbone that is trained, such as ``layer4``; those after it, in the
+                order of ``named_modules()``, are trained too. None for none.
+
+        Raises:
+            ArgumentError: the backbone has no such layer.
+        """
+        names = [name for name, _ in self.backbone.named_modules()]
+        if unfreeze is not None and unfreeze not in names:
+            outer = [name for name, _ in self.backbone.named_children()]
+            raise ArgumentError(
+                f"Expected a layer of the network to train from on but got {unfreeze!r}. Its outermost layers are "
+                f"{', '.join(outer)}; layers inside are named as in {next((n for n in names if '.' in n), names[-1])}."
+            )
+        self.frozen, self.unfrozen_from = True, unfreeze
+        self.backbone.requires_grad_(False)
+        for module in self._trained_modules():
+            module.requires_grad_(True)
+        return self.train(self.training)
+
+    def _trained_modules(self) -> list[nn.Module]:
+        """Return the layers of a frozen backbone that are trained all the same."""
+        if self.unfrozen_from is None:
+            return []
+        named = [(name, module) for name, module in self.backbone.named_modules() if name]
+        first = next(place for place, (name, _) in enumerate(named) if name == self.unfrozen_from)
+        return [module for _, module in named[first:]]
 
     def features(self, images: Tensor) -> Tensor:
         """Compute the features (N, d), the input of the head, of images (N, c, h, w).
@@ -148,15 +183,30 @@ class Classifier(nn.Module):
             batches = as_batches(data, normalise, 256, labels=True, num_classes=self.num_classes)
         return check_training(self, batches)
 
-    def parameter_groups(self, weight_decay: float, decay_head: bool = False) -> list[dict[str, Any]]:
+    def parameter_groups(
+        self, weight_decay: float, decay_head: bool = False, backbone_rate: float | None = None
+    ) -> list[dict[str, Any]]:
         """Return parameter groups for an optimiser: weight decay for all trainable parameters but the cosine weight.
 
         Args:
             weight_decay: decay of the first group; the second has none.
             decay_head: decay the cosine weight (and its ``hidden`` layer) too, as rows 3-7 and 9 of the ablation do.
+            backbone_rate: where it is given, the backbone is a group of its own, whose entry ``rate`` is this factor of the
+                learning rate.
         """
         spared = set() if decay_head else {f"head.{name}" for name in self.head.undecayed}
         trainable = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
+        if backbone_rate is not None:
+            inner = [p for n, p in trainable if n.startswith("backbone.")]
+            trainable = [(n, p) for n, p in trainable if not n.startswith("backbone.")]
+            own = {"params": inner, "weight_decay": weight_decay, "rate": backbone_rate}
+            return [*([own] if inner else []), *self._groups(trainable, spared, weight_decay)]
+        return self._groups(trainable, spared, weight_decay)
+
+    @staticmethod
+    def _groups(
+        trainable: list[tuple[str, nn.Parameter]], spared: set[str], weight_decay: float
+    ) -> list[dict[str, Any]]:
         decayed = [p for n, p in trainable if n not in spared]
         undecayed = [p for n, p in trainable if n in spared]
         groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": undecayed, "weight_decay": 0.0}]

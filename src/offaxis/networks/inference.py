@@ -67,6 +67,7 @@ def run(
     progress: BatchProgress | None = None,
     check_finite: bool = True,
     labels: bool = False,
+    gradients: bool = False,
 ) -> Iterator[tuple[Outputs, Tensor, Tensor | None]]:
     """Run a network over batches in eval mode and without gradients, one forward pass per batch.
 
@@ -80,6 +81,7 @@ def run(
         progress: is told the number of finished batches after each of them.
         check_finite: raise where logits or features are not finite. Images are always checked.
         labels: require labels in 0..C-1 with every batch. If False they are passed on unchecked, None where there are none.
+        gradients: keep the graph of the pass, so that gradients with respect to the images can be taken of the outputs.
 
     Yields:
         Outputs of the batch; its images as the network got them (device, dtype, memory format); its labels on that device.
@@ -90,15 +92,21 @@ def run(
     """
     names = tuple(layers)
     for images, batch_labels in prepared_batches(network, batches, device=device, progress=progress, labels=labels):
-        outputs = run_batch(network, images, names)
+        if gradients:
+            with torch.inference_mode(False):
+                images = images.detach().clone().requires_grad_()  # a clone is a leaf, in inference mode too
+        outputs = run_batch(network, images, names, gradients=gradients)
         if check_finite:
             check_outputs_finite(outputs)
         yield outputs, images, batch_labels
 
 
-def run_batch(network: Network, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
-    """Run a network on one batch that ``to_network`` has prepared, in eval mode and without gradients."""
-    with eval_mode(network), torch.no_grad():
+def run_batch(network: Network, images: Tensor, layers: Iterable[str] = (), *, gradients: bool = False) -> Outputs:
+    """Run a network on one batch that ``to_network`` has prepared, in eval mode and, by default, without gradients."""
+    if not gradients:
+        with eval_mode(network), torch.no_grad():
+            return network.outputs(images, tuple(layers))
+    with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
         return network.outputs(images, tuple(layers))
 
 

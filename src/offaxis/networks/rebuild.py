@@ -1,12 +1,15 @@
 """Network -> blueprint -> network: how a bundle describes its network and rebuilds it."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from offaxis.errors import ArgumentError, AttachError, BundleError
+from offaxis.errors import ArgumentError, AttachError, BundleError, OffaxisError
 from offaxis.heads import Head, describe_head, head_maker
 from offaxis.heads.linear import NoClassesHead
 from offaxis.networks import AnyNetwork, attach, build, description, third_party
@@ -82,6 +85,83 @@ def must_be_given(plan: dict[str, Any]) -> bool:
     """Return whether the network of a blueprint, or a part of it, must be passed by the user."""
     parts = [plan.get("classifier"), plan.get("detector_network"), *plan.get("members", ())]
     return plan["kind"] == "given" or any(must_be_given(part) for part in parts if part is not None)
+
+
+def rebuild_checked(
+    plan: dict[str, Any], shapes: Mapping[str, torch.Size], given: nn.Module | None = None
+) -> AnyNetwork:
+    """Make the network of a blueprint that may be hostile, for weights of these shapes.
+
+    Nothing of another size than the weights is made: what is described is first built without memory (on PyTorch's meta
+    device) and compared with the weights, and building stops as soon as there are more parameters than weights.
+
+    Raises:
+        BundleError: the blueprint describes another network than the weights are of.
+    """
+    elements = sum(shape.numel() for shape in shapes.values())
+    _check_numbers(plan, max(elements, _ANY_NUMBER))
+    if given is None:
+        with _building_at_most(len(shapes), elements), torch.device("meta"):
+            try:
+                sketch: AnyNetwork | None = rebuild_network(plan)
+            except OffaxisError:
+                raise
+            except Exception:  # some networks of other libraries compute with values while they are built
+                sketch = None
+        if sketch is not None:
+            _check_shapes({name: t.shape for name, t in sketch.state_dict().items()}, shapes)
+    with _building_at_most(len(shapes), elements):
+        return rebuild_network(plan, given)
+
+
+_ANY_NUMBER = 2**20  # whole numbers up to this are never too large for a description
+
+
+def _check_numbers(plan: Any, largest: int) -> None:
+    """Raise BundleError where a description holds a whole number that no network with these weights can need."""
+    parts = plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else ()
+    for part in parts:
+        if isinstance(part, int) and abs(part) > largest:
+            raise BundleError(f"The bundle describes a network with {part:,} of something, more than its weights hold.")
+        _check_numbers(part, largest)
+
+
+def _check_shapes(described: Mapping[str, torch.Size], held: Mapping[str, torch.Size]) -> None:
+    if described != held:
+        differing = sorted(name for name in described.keys() | held.keys() if described.get(name) != held.get(name))
+        raise BundleError(
+            "The weights do not fit the network that the bundle describes: "
+            + "; ".join(f"{n} is {_size(described.get(n))} there and {_size(held.get(n))} here" for n in differing[:3])
+            + (f"; and {len(differing) - 3:,} more." if len(differing) > 3 else ".")
+        )
+
+
+def _size(shape: torch.Size | None) -> str:
+    return "absent" if shape is None else str(tuple(shape))
+
+
+@contextmanager
+def _building_at_most(tensors: int, elements: int) -> Iterator[None]:
+    """Stop with a BundleError where more or larger parameters are made inside the block than a network can have.
+
+    An output layer that ``attach`` replaces is made and dropped, so there may be some more than there are weights.
+    """
+    made = [0, 0]
+    owner = threading.get_ident()
+
+    def count(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is None or threading.get_ident() != owner:
+            return
+        made[0] += 1
+        made[1] += parameter.numel()
+        if made[0] > 2 * tensors + 16 or made[1] > 4 * elements + _ANY_NUMBER:
+            raise BundleError("The bundle describes a larger network than its weights are of.")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def rebuild_network(plan: dict[str, Any], given: nn.Module | None = None) -> AnyNetwork:

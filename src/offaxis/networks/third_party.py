@@ -96,6 +96,12 @@ def make_network(builder: Builder, pretrained: bool = False) -> nn.Module:
         raise MissingPackageError(
             f"The network is {name} of {library}, which is not installed: pip install {library}."
         ) from error
+    except Exception as error:  # such as torchvision beside another build of torch
+        reason = " ".join(str(error).split())[:200]
+        raise MissingPackageError(
+            f"The network is {name} of {library}, which cannot be imported ({type(error).__name__}: {reason}): "
+            "install builds of torch and torchvision that belong together."
+        ) from error
     if not pretrained:
         return makers[library](package, name, arguments, False)
     try:

@@ -100,6 +100,7 @@ def _section(
                 "ranking": p.ranking,
                 "sets": p.sets,
                 "differences": p.differences,
+                "oracle": p.oracle,
                 "published": p.published,
                 "dependency": None if p.ranking else _dependency(section.results, slug(section.id, p.view)),
                 "figure": (_ranking if p.ranking else _bars)(p.summaries, slug(section.id, p.view)),

@@ -7,11 +7,13 @@ from pathlib import Path
 from offaxis.errors import EvaluationError
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import Summary, View, largest_tests, summarise, views_in
+from offaxis.evaluation.summary import Summary, View, is_oracle, largest_tests, summarise, views_in
 from offaxis.files import write_text
 from offaxis.reports.result_tables import (
     METRIC_TITLES,
+    leaderboard_table,
     networks_table,
+    openood_table,
     pairs_table,
     ranking_table,
     results_table,
@@ -33,10 +35,11 @@ class ProtocolSection:
 
     Attributes:
         view: which.
-        summaries: by the metric that ranks, the best first.
+        summaries: by the metric that ranks, the best first; those tuned on the tested set itself only where asked for.
         sets: a table for each metric that is shown.
         ranking: of all detectors on all networks; None where another view has the same one.
         differences: to the reference, where there is something to compare that another view has not.
+        oracle: detectors tuned on the tested set itself, apart from the ranking; None where there are none.
         published: our numbers beside published ones, where that was asked for and there are some.
     """
 
@@ -45,11 +48,12 @@ class ProtocolSection:
     sets: Sequence[Table]
     ranking: Table | None = None
     differences: Table | None = None
+    oracle: Table | None = None
     published: Table | None = None
 
     def tables(self) -> list[Table]:
         """Return the tables of the section, in order."""
-        return [t for t in (self.ranking, *self.sets, self.differences, self.published) if t is not None]
+        return [t for t in (self.ranking, *self.sets, self.differences, self.oracle, self.published) if t is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,8 @@ def build_sections(
     records: Sequence[NetworkRecord],
     metrics: Sequence[str] = SHOWN_METRICS,
     published: PublishedTable | None = None,
+    *,
+    oracle: bool = False,
 ) -> list[IDSection]:
     """Build the sections of a report, one for each ID set.
 
@@ -86,6 +92,7 @@ def build_sections(
         records: the networks.
         metrics: which are shown; the first is what detectors are ranked by.
         published: makes a table of published numbers beside these; None for none.
+        oracle: rank detectors that were tuned on the tested set itself among the others.
 
     Raises:
         EvaluationError: there is no result.
@@ -96,17 +103,22 @@ def build_sections(
     sections = []
     for id_name in dict.fromkeys(r.id for r in results):
         own = [r for r in results if r.id == id_name]
-        protocols = [_protocol_section(own, view, metrics, published) for view in views_in(own)]
+        protocols = [_protocol_section(own, view, metrics, published, oracle) for view in views_in(own)]
         networks = networks_table(records, id_name)
         sections.append(IDSection(id=id_name, networks=networks, protocols=protocols, results=own))
     return sections
 
 
 def _protocol_section(
-    results: Sequence[Result], view: View, metrics: Sequence[str], published: PublishedTable | None
+    results: Sequence[Result], view: View, metrics: Sequence[str], published: PublishedTable | None, oracle: bool
 ) -> ProtocolSection:
-    by_metric = {metric: summarise(results, view, metric) for metric in metrics}
+    every = {metric: summarise(results, view, metric) for metric in metrics}
+    every = {metric: found for metric, found in every.items() if found or metric == metrics[0]}
+    by_metric = {m: [s for s in found if oracle or not is_oracle(s, view)] for m, found in every.items()}
     first = metrics[0]
+    apart = [s for s in every[first] if s not in by_metric[first]]
+    if not by_metric[first]:  # nothing else was evaluated
+        by_metric, apart = every, []
     summaries = by_metric[first]
     order = {(s.network, s.method): place for place, s in enumerate(summaries)}
     tables = [
@@ -121,12 +133,18 @@ def _protocol_section(
         sets=tables,
         ranking=ranking_table(summaries, view, first),
         differences=pairs_table(summaries, view, first) if len(summaries) > 1 else None,
-        published=None if published is None else published(by_metric, view),
+        oracle=ranking_table(apart, view, first, oracle=True) if apart else None,
+        published=None if published is None else published(every, view),
     )
 
 
 def write_tables(
-    store: Store, out: Path, metrics: Sequence[str] = SHOWN_METRICS, published: PublishedTable | None = None
+    store: Store,
+    out: Path,
+    metrics: Sequence[str] = SHOWN_METRICS,
+    published: PublishedTable | None = None,
+    *,
+    oracle: bool = False,
 ) -> list[IDSection]:
     """Write ``report.md`` and, for each table, CSV and LaTeX; return the sections that the page is made from.
 
@@ -135,18 +153,25 @@ def write_tables(
         out: the folder to write into.
         metrics: which are shown; the first is what detectors are ranked by.
         published: makes a table of published numbers beside these; None for none.
+        oracle: rank detectors that were tuned on the tested set itself among the others.
     """
     results = store.results()
-    sections = build_sections(results, store.networks(), metrics, published)
+    if "fpr_at_tpr95" in metrics and "fpr_at_tpr95_openood" not in metrics:
+        metrics = [
+            m for name in metrics for m in ((name, "fpr_at_tpr95_openood") if name == "fpr_at_tpr95" else (name,))
+        ]
+    sections = build_sections(results, store.networks(), metrics, published, oracle=oracle)
     lines = ["# Results\n"]
     for section in sections:
         lines.append(f"## {set_title(section.id)} in distribution\n")
         lines += [markdown(table) for table in section.tables()]
-    lines.append(f"Metrics: {', '.join(METRIC_TITLES[m] for m in metrics)}; ID is the positive class.\n")
+    lines.append(
+        f"Metrics: {', '.join(METRIC_TITLES[m] for m in metrics)}; ID is the positive class unless a name says otherwise.\n"
+    )
     write_text(out / "report.md", "\n".join(lines))
     for table in [table for section in sections for table in section.tables()]:
-        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table))
-        write_text(out / "tables" / f"{table.name}.tex", latex(table))
+        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table), durable=False)
+        write_text(out / "tables" / f"{table.name}.tex", latex(table), durable=False)
     pairs = [
         pairs_table(p.summaries, p.view, metrics[0], every=True)
         for section in sections
@@ -154,5 +179,30 @@ def write_tables(
         if p.differences
     ]
     for table in (results_table(results), *pairs):
-        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table))
+        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table), durable=False)
     return sections
+
+
+def write_openood(store: Store, path: Path) -> tuple[Path, Path]:
+    """Write the results of OpenOOD's benchmarks as its table and, beside it, as lines of its leaderboard.
+
+    Args:
+        store: the results.
+        path: the CSV file of the table; the leaderboard's lines go to ``NAME-leaderboard.csv``.
+
+    Returns:
+        Both files.
+
+    Raises:
+        EvaluationError: there is no result of such a benchmark.
+    """
+    results = [result for result in store.results() if result.benchmark]
+    if not results:
+        raise EvaluationError(
+            f"Expected results of OpenOOD's benchmarks in {store.path} but there are none: run offaxis evaluate with "
+            "--benchmark openood-cifar10."
+        )
+    leaderboard = path.with_name(f"{path.stem}-leaderboard{path.suffix or '.csv'}")
+    write_text(path, comma_separated(openood_table(results, store.networks())))
+    write_text(leaderboard, comma_separated(leaderboard_table(results, store.networks())))
+    return path, leaderboard

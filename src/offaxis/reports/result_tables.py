@@ -8,15 +8,18 @@ from offaxis.data import CATALOGUE
 from offaxis.evaluation.results import Cell, NetworkRecord, Result
 from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_detectors, reference_of
 from offaxis.metrics import HIGHER_IS_BETTER
-from offaxis.reports.tables import Entry, Table, Value, percent
+from offaxis.reports.tables import Entry, Table, Value, in_percent
 
 METRIC_TITLES = {
     "auroc": "AUROC",
-    "aupr_in": "AUPR-In",
-    "aupr_out": "AUPR-Out",
+    "aupr_in": "AUPR-In (average precision)",
+    "aupr_out": "AUPR-Out (average precision)",
+    "aupr_in_trapezoid": "AUPR-In (trapezoid, as OpenOOD)",
+    "aupr_out_trapezoid": "AUPR-Out (trapezoid, as OpenOOD)",
     "accuracy_at_tpr95": "accuracy at TPR 95 %",
-    "fpr_at_tpr95": "FPR at TPR 95 %",
-    "fpr_at_tpr95_ood": "FPR at TPR 95 % (OOD positive)",
+    "fpr_at_tpr95": "FPR at TPR 95 % (ID positive)",
+    "fpr_at_tpr95_ood": "FPR at TPR 95 % (OOD positive, interpolated)",
+    "fpr_at_tpr95_openood": "FPR at TPR 95 % (OOD positive, as OpenOOD and pytorch-ood)",
     "detection_error": "detection error",
 }
 
@@ -25,8 +28,12 @@ _WORDS: dict[View, tuple[str, str, str]] = {
     "one-vs-one": ("one-vs-one", "tested", "seeds"),
     "less-biased by tested set": ("less-biased", "tested", "seeds and assumed sets"),
     "less-biased by assumed set": ("less-biased", "assumed", "seeds and tested sets"),
+    "openood": ("OpenOOD, tuned on its validation lists", "tested", "seeds"),
 }
 """View -> the protocol, which set a column is, and what a standard deviation is over."""
+
+
+_NETWORK_TITLES = {"accuracy": "accuracy %", "ece": "ECE %", "aurc": "AURC %", "augrc": "AUGRC %"}
 
 
 def set_title(name: str) -> str:
@@ -47,10 +54,12 @@ def networks_table(records: Sequence[NetworkRecord], id_name: str) -> Table:
         if record.id == id_name:
             labels.setdefault(record.label, []).append(record)
     columns = {
-        name: [np.array([getattr(r, name) for r in members]) for members in labels.values()]
-        for name in ("accuracy", "ece", "aurc")
+        name: [np.array([getattr(r, name) for r in members], np.float64) for members in labels.values()]
+        for name in ("accuracy", "ece", "aurc", "augrc")
     }
-    best = {"accuracy": max, "ece": min, "aurc": min}
+    if np.isnan(np.concatenate(columns["augrc"])).any():  # records of earlier versions have none
+        del columns["augrc"]
+    best = {"accuracy": max, "ece": min, "aurc": min, "augrc": min}
     rows: list[list[Entry]] = []
     for place, (label, members) in enumerate(labels.items()):
         row: list[Entry] = [label, Value(len(members), str(len(members)))]
@@ -61,15 +70,22 @@ def networks_table(records: Sequence[NetworkRecord], id_name: str) -> Table:
     return Table(
         name=slug("networks", id_name),
         title=f"The networks, on {set_title(id_name)} itself",
-        columns=("network", "seeds", "accuracy %", "ECE %", "AURC %"),
+        columns=("network", "seeds", *(_NETWORK_TITLES[name] for name in columns)),
         rows=rows,
         note="Mean (standard deviation over seeds). ECE: expected calibration error; AURC: area under the risk-coverage curve; "
-        "both are better when smaller.",
+        "AUGRC: under the generalised one; all are better when smaller.",
     )
 
 
-def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") -> Table:
-    """Make the ranking of every detector on every network: over all sets and by group, with its cost."""
+def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc", *, oracle: bool = False) -> Table:
+    """Make the ranking of every detector on every network: over all sets and by group, with its cost.
+
+    Args:
+        summaries: the best first.
+        view: their protocol.
+        metric: what they are ranked by.
+        oracle: they are those tuned on the tested set itself, and the table says so.
+    """
     groups = [g for g in GROUPS if any(g in s.groups for s in summaries)]
     pick = max if HIGHER_IS_BETTER[metric] else min
     best = {g: pick(s.groups[g].mean for s in summaries if g in s.groups) for g in groups}
@@ -78,16 +94,18 @@ def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc
         whole = s.groups["all"]
         row: list[Entry] = [str(place), s.method, s.network]
         row += [_value(s.groups[g].mean, None, best[g]) if g in s.groups else Value(None, "-") for g in groups]
-        row += [_number(whole.seed_std), _number(whole.set_std), Value(whole.seeds, str(whole.seeds))]
+        row += [in_percent(whole.seed_std), in_percent(whole.set_std), Value(whole.seeds, str(whole.seeds))]
         row += [Value(whole.sets, str(whole.sets)), *(Value(p, f"{p:g}") for p in s.passes)]
         rows.append(row)
     columns = ("#", "detector", "network", *groups, "seed sd", "set sd", "seeds", "sets", "fwd", "bwd")
     title = f"Ranking by mean {METRIC_TITLES[metric]} (%), {_WORDS[view][0]}"
+    if oracle:
+        title = f"Tuned on the tested set itself (oracle), by mean {METRIC_TITLES[metric]} (%)"
     note = (
         "seed sd: standard deviation over seeds of the mean over sets; set sd: over sets of the mean over seeds. fwd, bwd: "
         "forward and backward passes through the network that one image takes."
     )
-    name = slug("ranking", summaries[0].id, view, metric)
+    name = slug("oracle" if oracle else "ranking", summaries[0].id, view, metric)
     return Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=3)
 
 
@@ -154,6 +172,113 @@ def pairs_table(
     )
 
 
+OPENOOD_METRICS = {
+    "FPR@95": "fpr_at_tpr95_openood",
+    "AUROC": "auroc",
+    "AUPR_IN": "aupr_in_trapezoid",
+    "AUPR_OUT": "aupr_out_trapezoid",
+}
+"""Columns of OpenOOD's tables -> metrics; OOD is positive for FPR, AUPR is by trapezoids."""
+
+POSTPROCESSORS = {
+    "max-softmax": "MSP",
+    "max-logit": "MLS",
+    "energy": "EBO",
+    "gen": "GEN",
+    "odin": "ODIN",
+    "mahalanobis": "MDSEns",
+    "relative-mahalanobis": "RMDS",
+    "knn": "KNN",
+    "vim": "VIM",
+    "react": "ReAct",
+    "ash": "ASH",
+    "scale": "SCALE",
+    "fdbd": "fDBD",
+    "nci": "NCI",
+    "generalized-odin": "GODIN",
+}
+TRAININGS = {"linear": "CrossEntropy", "logitnorm": "LogitNorm", "t2fnorm": "T2FNorm", "elogitnorm": "ELogitNorm"}
+"""Our names -> those of OpenOOD's leaderboard; others keep ours."""
+
+
+def openood_table(results: Sequence[Result], records: Sequence[NetworkRecord]) -> Table:
+    """Make OpenOOD's table, in percent: a row for each set, then ``nearood`` and ``farood``, the unweighted means over sets.
+
+    Args:
+        results: of OpenOOD's benchmarks.
+        records: their networks, with the accuracy on the ID test list.
+    """
+    rows: list[list[Entry]] = []
+    for members in _openood_runs(results):
+        first = members[0]
+        accuracy = _accuracy(first, records)
+        for group in ("near", "far"):
+            lines = {r.ood: [100 * r.metrics[m] for m in OPENOOD_METRICS.values()] for r in members if r.group == group}
+            if lines:
+                partial = " (partial)" if "(partial)" in first.benchmark else ""
+                lines[f"{group}ood{partial}"] = np.mean(list(lines.values()), 0).tolist()
+            for name, numbers in lines.items():
+                words: list[Entry] = [first.benchmark, first.network, str(first.seed), first.method, name]
+                rows.append([*words, *(Value(v, f"{v:.2f}") for v in (*numbers, accuracy))])
+    columns = ("benchmark", "network", "seed", "detector", "dataset", *OPENOOD_METRICS, "ACC")
+    return Table(name="openood", title="OpenOOD v1.5 (%)", columns=columns, rows=rows, heads=5)
+
+
+def leaderboard_table(results: Sequence[Result], records: Sequence[NetworkRecord]) -> Table:
+    """Make lines of OpenOOD's leaderboard: mean and standard deviation over seeds, as it prints them.
+
+    Args:
+        results: of OpenOOD's benchmarks.
+        records: their networks, with the accuracy on the ID test list.
+    """
+    lines: dict[tuple[str, str, str, str], list[tuple[Result, tuple[float, float, float]]]] = {}
+    for members in _openood_runs(results):
+        first = members[0]
+        near, far = (
+            [100 * r.metrics["auroc"] for r in members if r.group == group] or [np.nan] for group in ("near", "far")
+        )
+        numbers = float(np.mean(near)), float(np.mean(far)), _accuracy(first, records)
+        lines.setdefault((first.benchmark, first.network, first.method, first.setup), []).append((first, numbers))
+    rows: list[list[Entry]] = []
+    for seeds in lines.values():
+        first = seeds[0][0]
+        head = str(first.head.get("name", "")) or first.network
+        about = [first.benchmark, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"]
+        about += ["tuned on the validation list"] if first.state == "tuned" else []
+        rows.append(
+            [
+                TRAININGS.get(head, head),
+                POSTPROCESSORS.get(first.detector, first.detector),
+                *(_plus_minus(np.array(column)) for column in zip(*(numbers for _, numbers in seeds), strict=True)),
+                "no",
+                first.architecture or first.network,
+                "; ".join(about),
+            ]
+        )
+    numbers_of = ("Near-OOD_AUROC", "Far-OOD_AUROC", "ID_Accuracy")
+    columns = ("Training", "Postprocessor", *numbers_of, "Outlier_Data", "Arch", "Additional_Description")
+    return Table(name="leaderboard", title="OpenOOD's leaderboard", columns=columns, rows=rows, heads=2)
+
+
+def _openood_runs(results: Sequence[Result]) -> list[list[Result]]:
+    """Group results by benchmark, network, seed and detector."""
+    runs: dict[tuple[object, ...], list[Result]] = {}
+    for r in results:
+        runs.setdefault((r.benchmark, r.network, r.seed, r.detector, r.setup, r.state), []).append(r)
+    return list(runs.values())
+
+
+def _accuracy(result: Result, records: Sequence[NetworkRecord]) -> float:
+    found = [r for r in records if r.key == result.weights and r.id_data == result.id_data]
+    return 100 * found[0].accuracy if found else float("nan")
+
+
+def _plus_minus(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
+    if np.isnan(values).any():
+        return "-"
+    return f"{values.mean():.2f}" + (f" ± {values.std():.2f}" if len(values) > 1 else "")
+
+
 def results_table(results: Iterable[Result]) -> Table:
     """Make the table with a line for each result and a column for each field and metric, for other programs."""
     lines = [r.to_row() for r in results]
@@ -171,19 +296,15 @@ def _pair(c: Comparison) -> list[Entry]:
     return [
         c.first,
         c.second,
-        Value(c.difference, text, best=c.clear),
-        _number(c.low),
-        _number(c.high),
+        Value(100 * c.difference, text, best=c.clear, percent=True),
+        in_percent(c.low),
+        in_percent(c.high),
         *(Value(n, str(n)) for n in (c.wins, c.pairs, c.seeds, c.sets)),
     ]
 
 
 def _value(mean: float, std: float | None, best: float, several: bool = True, share: float | None = None) -> Value:
-    return Value(float(mean), percent(mean, std), several and abs(mean - best) < 5e-5, share)
-
-
-def _number(value: float | None) -> Value:
-    return Value(value, percent(value))
+    return in_percent(float(mean), std, best=several and abs(mean - best) < 5e-5, share=share)
 
 
 def _std(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float | None:

@@ -17,12 +17,14 @@ class Value:
         text: for readers.
         best: whether it is the best of its kind, and is shown bold.
         share: in [0, 1], how far up it stands, for a shade behind it; None for no shade.
+        percent: whether the number is in percent, which the head of a column in CSV then says.
     """
 
     number: float | None
     text: str
     best: bool = False
     share: float | None = None
+    percent: bool = False
 
 
 Entry = str | Value
@@ -59,10 +61,10 @@ def markdown(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """Return CSV with numbers in full precision."""
+    """Return CSV with numbers in full precision; columns of percentages say so in their heads."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
+    writer.writerow([_head(table, place) for place in range(len(table.columns))])
     for row in table.rows:
         writer.writerow([_number(entry) for entry in row])
     return out.getvalue()
@@ -107,11 +109,24 @@ def escape(text: str) -> str:
     return re.sub(r"[\\~^±]|[&%$#_{}]", lambda m: _SPECIAL.get(m[0], "\\" + m[0]), text)
 
 
+def in_percent(
+    value: float | None, std: float | None = None, *, best: bool = False, share: float | None = None
+) -> Value:
+    """Return a share in [0, 1] as a number in percent, shown as ``percent`` shows it."""
+    return Value(None if value is None else 100 * float(value), percent(value, std), best, share, percent=True)
+
+
 def percent(value: float | None, std: float | None = None) -> str:
     """Return a share in percent as the paper prints it: "98.74(0.23)"; "-" where there is none."""
     if value is None:
         return "-"
     return f"{100 * value:.2f}" + ("" if std is None else f"({100 * std:.2f})")
+
+
+def _head(table: Table, place: int) -> str:
+    head = table.columns[place]
+    shares = any(isinstance(entry := row[place], Value) and entry.percent for row in table.rows)
+    return f"{head} %" if shares and "%" not in head else head
 
 
 def _line(entries: Sequence[str]) -> str:

@@ -2,23 +2,27 @@
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image
 
-from offaxis.data import ImageSet
-from offaxis.data.splits import limit_images
 from offaxis.errors import OffaxisError
 from offaxis.evaluation.results import Result
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import RowKey, method_names, row_key
 from offaxis.reports.result_tables import set_title
 
-Loader = Callable[[str, ImageSet | None], ImageSet]
-"""(name of a set, the ID set to be matched or None) -> its test images."""
+if TYPE_CHECKING:  # a report without pictures needs no torch
+    from torch import Tensor
+
+    from offaxis.data import ImageSet
+
+Loader = Callable[[Mapping[str, Any], "ImageSet | None"], "ImageSet"]
+"""(what the store knows of a set: name, path and options; the ID set to be matched or None) -> its test images."""
+SIDE = 96
+"""Photographs are shrunk to so many pixels; smaller images stay as they are."""
 
 
 class Thumbnails:
@@ -44,19 +48,28 @@ class Thumbnails:
         index = int(self.store.indices(set_key)[place])
         name = f"{set_key[:6]}-{index}"
         if name not in self.pictures:
+            import torch
+
             self.pictures[name] = _encoded(images.batch(torch.tensor([index]))[0])
         return name
 
-    def _images(self, id_key: str, set_key: str) -> ImageSet | None:
+    def _images(self, id_key: str, set_key: str) -> "ImageSet | None":
         if set_key not in self.sets:
             like = None if set_key == id_key else self._images(id_key, id_key)
-            self.sets[set_key] = self._load(self.about[set_key], like)
+            if like is None and set_key != id_key:  # there is nothing that its images could be matched to
+                self.notes.setdefault(set_title(self.about[set_key]["name"]), "not shown without the ID images")
+                self.sets[set_key] = None
+            else:
+                self.sets[set_key] = self._load(self.about[set_key], like)
         return self.sets[set_key]
 
-    def _load(self, about: dict[str, Any], like: ImageSet | None) -> ImageSet | None:
+    def _load(self, about: dict[str, Any], like: "ImageSet | None") -> "ImageSet | None":
         name = about["name"]
         try:
-            images = limit_images(self.load(name, like), about["images"])
+            found = self.load(about, like)
+            from offaxis.data.splits import limit_images
+
+            images = limit_images(found, about["images"])
         except (OffaxisError, OSError):
             self.notes[set_title(name)] = "not on this machine"
             return None
@@ -108,9 +121,13 @@ def _strips(
     return strips
 
 
-def _encoded(image: torch.Tensor) -> str:
-    pixels = image if image.dtype == torch.uint8 else (image * 255).round().to(torch.uint8)
-    array = pixels.permute(1, 2, 0).numpy()
-    out = io.BytesIO()
-    Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(out, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+def _encoded(image: "Tensor") -> str:
+    array = image.permute(1, 2, 0).numpy()
+    array = array if array.dtype == np.uint8 else (array * 255).round().astype(np.uint8)
+    picture = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+    out, kind = io.BytesIO(), "PNG"
+    if max(picture.size) > SIDE:
+        picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)  # keeps its shape
+        kind = "JPEG"
+    picture.save(out, kind, optimize=True, quality=85)
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(out.getvalue()).decode()

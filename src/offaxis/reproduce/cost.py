@@ -5,9 +5,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from offaxis.data import CATALOGUE
 from offaxis.detectors.base import Detector
@@ -105,40 +108,79 @@ def _time(run: Callable[[], Tensor]) -> float:
     return time.perf_counter() - start
 
 
-FEW, MANY = 4, 64  # images of a trial; small networks are timed on as many as they are trained with
-SLOW = 0.02  # seconds for an image, above which a few have to do
+BATCH = 64  # images of a trial of a small network
+WORK = 2e9  # multiplications of a trial, at most about so many: large networks are timed with fewer images
+PROBE = 2.0  # seconds that a network is timed for, at least
+TRIALS = 3
+
+
+class Range(NamedTuple):
+    """A time in seconds: on a machine with nothing else to do, and on one that stays as busy as it is now."""
+
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """Both ends in words, or one where they are the same."""
+        low, high = duration_text(self.low), duration_text(self.high)
+        return low if low == high else f"{low} (nothing else runs) to {high} (as busy as now)"
 
 
 @cache
-def seconds_per_image(network: str, id_name: str) -> tuple[float, float]:
-    """Measure the (forward, backward) seconds of an image on this machine's CPU, with some noise images."""
+def seconds_per_image(network: str, id_name: str) -> tuple[Range, Range]:
+    """Measure the (forward, backward) seconds of an image on this machine's CPU, over some seconds of noise images.
+
+    The lower ends are processor time over threads, the fastest of the trials, which other programs hardly change; the
+    upper ends are elapsed time, the median of the trials.
+    """
     channels, height, width = CATALOGUE[id_name].shape if id_name in CATALOGUE else (3, 32, 32)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         classifier = by_name(network)(num_classes=10, in_channels=channels, head="cosine")
-        images = torch.randn(MANY, channels, height, width)
-    _trial(classifier, images[:FEW])  # warms up
-    first = _trial(classifier, images[:FEW])
-    if sum(first) > SLOW:
-        return first
-    return min((_trial(classifier, images) for _ in range(2)), key=sum)
+        images = torch.randn(BATCH, channels, height, width)
+    count = max(2, min(BATCH, int(WORK / _work(classifier, images[:1]))))
+    images = to_network(classifier, images[:count])
+    _trial(classifier, images)  # warms up
+    end = time.perf_counter() + PROBE
+    trials: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    while len(trials) < TRIALS or time.perf_counter() < end:
+        trials.append(_trial(classifier, images))
+    ranges = []
+    for part in range(2):
+        elapsed, processor = ([trial[part][clock] for trial in trials] for clock in range(2))
+        low = min(processor) / torch.get_num_threads()
+        ranges.append(Range(low / count, max(low, statistics.median(elapsed)) / count))
+    return ranges[0], ranges[1]
 
 
-def _trial(network: Classifier, images: Tensor) -> tuple[float, float]:
-    start = time.perf_counter()
+def _work(network: Classifier, images: Tensor) -> float:
+    """Count the multiplications of a forward pass."""
+    counter: Any = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        network(images)
+    return max(1.0, float(counter.get_total_flops()) / 2)
+
+
+def _trial(network: Classifier, images: Tensor) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return (elapsed, processor) seconds of a forward pass, and of the backward pass."""
+    clocks = [(time.perf_counter(), time.process_time())]
     total = network(images).sum()
-    middle = time.perf_counter()
+    clocks.append((time.perf_counter(), time.process_time()))
     total.backward()
-    return (middle - start) / len(images), (time.perf_counter() - middle) / len(images)
+    clocks.append((time.perf_counter(), time.process_time()))
+    first, second = ((later[0] - before[0], later[1] - before[1]) for before, later in pairwise(clocks))
+    return first, second
 
 
-def total_seconds(steps: Iterable[Command]) -> float:
+def total_seconds(steps: Iterable[Command]) -> Range:
     """Estimate the time of commands one after the other, without the time to read images."""
-    total = 0.0
+    low = high = 0.0
     for step in steps:
         forward, backward = seconds_per_image(step.cost.network, step.cost.id)
-        total += forward * step.cost.forward + backward * step.cost.backward
-    return total
+        low += forward.low * step.cost.forward + backward.low * step.cost.backward
+        high += forward.high * step.cost.forward + backward.high * step.cost.backward
+    return Range(low, high)
 
 
 def duration_text(duration: float) -> str:

@@ -14,7 +14,7 @@ from offaxis.evaluation.summary import Summary, View, largest_tests, summarise
 from offaxis.files import write_text
 from offaxis.jobs import TrainingRun
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, sets_table, slug
-from offaxis.reports.tables import Entry, Table, Value, comma_separated, latex, markdown, percent
+from offaxis.reports.tables import Entry, Table, Value, comma_separated, in_percent, latex, markdown
 from offaxis.reproduce.commands import Reproduction
 from offaxis.reproduce.cost import measure_cost
 from offaxis.reproduce.paper import Key, compare_with_paper
@@ -138,7 +138,7 @@ def _by_id(summaries: Sequence[Summary], view: View, metric: str) -> list[Table]
 
 def _mean(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Value:
     std = float(values.std(ddof=1)) if len(values) > 1 else None
-    return Value(float(values.mean()), percent(float(values.mean()), std))
+    return in_percent(float(values.mean()), std)
 
 
 def names_of(ood: Sequence[str]) -> set[str]:

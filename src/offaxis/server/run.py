@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import signal
+import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -177,12 +178,24 @@ def _open_files() -> int:
     return (len(list(folder.iterdir())) if folder.is_dir() else 16) + 4
 
 
-def serve(server: uvicorn.Server) -> None:
+def serve(server: uvicorn.Server, announce: Callable[[int], None] = lambda _: None) -> None:
     """Serve until SIGTERM or SIGINT.
+
+    Args:
+        server: what ``make_server`` returned.
+        announce: called with the port once it is bound and requests are answered.
 
     Raises:
         ServerError: the port cannot be bound.
     """
+    start = server.startup
+
+    async def started(sockets: list[socket.socket] | None = None) -> None:
+        await start(sockets)
+        if server.started and server.servers:
+            announce(server.servers[0].sockets[0].getsockname()[1])
+
+    server.startup = started  # type: ignore[method-assign]
     try:
         server.run()
     except SystemExit as stop:  # uvicorn exits where it cannot bind

@@ -120,6 +120,7 @@ class ServedModel:
             "engine": "torch" if model.engine is None else "onnx",
             "detector": model.detector.name,
             "alpha": calibration.alpha,
+            "confidence": calibration.confidence,
             "per_class": calibration.per_class,
             **_thresholds(model),
             "calibration": {

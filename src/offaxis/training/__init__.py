@@ -1,7 +1,18 @@
 """Training: images -> a trained Classifier."""
 
+from offaxis.training.frozen import train_frozen, train_head
 from offaxis.training.loop import AfterEpoch, train
-from offaxis.training.recipe import RECIPES, Recipe, laptop, paper_densenet, paper_wide_resnet, short
+from offaxis.training.recipe import (
+    RECIPES,
+    Recipe,
+    finetune,
+    frozen,
+    laptop,
+    openood,
+    paper_densenet,
+    paper_wide_resnet,
+    short,
+)
 from offaxis.training.run import Trained, load_run, read_run
 from offaxis.training.step import Loss, cross_entropy
 
@@ -12,11 +23,16 @@ __all__ = [
     "Recipe",
     "Trained",
     "cross_entropy",
+    "finetune",
+    "frozen",
     "laptop",
     "load_run",
+    "openood",
     "paper_densenet",
     "paper_wide_resnet",
     "read_run",
     "short",
     "train",
+    "train_frozen",
+    "train_head",
 ]

@@ -247,16 +247,18 @@ def crop_and_flip(
 
     Args:
         images: (B, c, h, w), uint8 or float in [0, 1].
-        padding: width of the black border that the crop may reach into, on each side.
+        padding: width of the black border that the crop may reach into, on each side. Images that are no larger than it,
+            such as features (N, d, 1, 1), are not shifted: nothing could be left of them.
         flip: mirror half of the images.
         generator: where the random numbers come from, on the CPU.
         start: where these images begin in the global batch.
         total: the size of the global batch; None where this is all of it. Numbers are drawn for the whole, so that each
             image gets the same ones however many processes share it.
     """
+    batch, channels, height, width = images.shape
+    padding = padding if padding < min(height, width) else 0
     if not padding and not flip:
         return images
-    batch, channels, height, width = images.shape
     draws = batch if total is None else total
     ours = slice(start, start + batch)
     offsets = torch.randint(0, 2 * padding + 1, (draws, 2), generator=generator)[ours]

@@ -1,5 +1,6 @@
 """Checkpoints: the state of a training in one safetensors file, written whole or not at all."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -202,3 +203,13 @@ def _errno(message: str) -> int:
     _, _, tail = message.partition("os error ")
     digits = tail.split(")")[0]
     return int(digits) if digits.isdigit() else 0
+
+
+def checksum(network: nn.Module, normalise: object) -> str:
+    """Return the SHA-256 of all that a network's outputs depend on: parameters, buffers and normalisation."""
+    digest = hashlib.sha256(repr(normalise).encode())
+    for name, tensor in sorted(network.state_dict().items()):
+        array = tensor.detach().cpu().contiguous().numpy()
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

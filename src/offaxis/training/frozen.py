@@ -1,14 +1,35 @@
-"""Train a head on features that are in memory: those of a frozen backbone, or of any other model."""
+"""Train a head on features: those of a frozen backbone, which sees each image once, or of any other model."""
 
 import math
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from offaxis.data import Normalise
+from offaxis.data.sources import as_image_set, is_loader
+from offaxis.data.transforms import Batches
 from offaxis.errors import ArgumentError, DataError, NotFiniteError
 from offaxis.heads import Head, HeadLike, make_head
+from offaxis.networks.classifier import Classifier
+from offaxis.training.batches import (
+    ImageSetBatches,
+    labels_of,
+    make_training_batches,
+    make_validation_batches,
+)
+from offaxis.training.features import extract_features, extract_view
+from offaxis.training.loop import fabric_on
+from offaxis.training.recipe import Recipe, frozen
+from offaxis.training.run import RunFolder, Trained, open_run, run_record
+from offaxis.training.step import cross_entropy
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 EPOCHS, LEAST_STEPS, WARM_UP = 60, 1000, 0.1
 
@@ -107,7 +128,7 @@ def _descend(
 ) -> None:
     """Take the steps of a training of a head, in place."""
     count = len(features)
-    per_epoch = max(1, count // batch_size + (count % batch_size > 1))  # a batch of one has no batch statistics
+    per_epoch = _steps_per_epoch(count, batch_size)
     epochs = epochs or max(EPOCHS, math.ceil(LEAST_STEPS / per_epoch))
     update = _NormalisedDescent(head, weight_decay)
     step, steps = 0, epochs * per_epoch
@@ -159,9 +180,149 @@ class _NormalisedDescent:
             )
 
 
+def _steps_per_epoch(rows: int, batch_size: int) -> int:
+    """Count the batches of an epoch; one row alone has no batch statistics and is left out."""
+    return max(1, rows // batch_size + (rows % batch_size > 1))
+
+
+def with_enough_epochs(recipe: Recipe, rows: int) -> Recipe:
+    """Return the recipe with so many epochs that a head on ``rows`` features is trained for at least 1,000 steps."""
+    least = math.ceil(LEAST_STEPS / _steps_per_epoch(rows, recipe.batch_size))
+    return recipe.replace(epochs=max(recipe.epochs, least))
+
+
 def share_of_rate(step: int, steps: int, warm_up: float = WARM_UP) -> float:
     """Return the learning rate of a step as a share of the largest: a linear rise, then half a cosine wave."""
     rise = max(1.0, warm_up * steps)
     if step < rise:
         return (step + 1) / (rise + 1)
     return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1.0)))
+
+
+def train_frozen(
+    classifier: Classifier,
+    data: Any,
+    recipe: Recipe | None = None,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    normalise: Normalise | None = None,
+    validation: Any = None,
+    views: int = 1,
+    cache: str | Path | None = None,
+    device: str | torch.device = "auto",
+    fabric: "Fabric | None" = None,
+    quiet: bool = False,
+    command: Sequence[str] | None = None,
+) -> Trained:
+    """Train the head of a classifier and leave its backbone as it is; the backbone sees each image once.
+
+    Features are kept in ``cache``, so that another seed, head or recipe takes seconds. The same features and the same seed
+    give the same weights, bit for bit.
+
+    Args:
+        classifier: a pretrained network with a new head, as ``attach`` makes it; it is trained in place.
+        data: labelled training images, as ``train`` takes them; a DataLoader is refused, since it is not known whether it
+            gives the same images each time.
+        recipe: epochs, batch size, learning rate and weight decay of the head, crop and flip of the views;
+            ``frozen()`` with enough epochs if None.
+        seed: of the order of the features and of the views.
+        out: a folder for the trained network; None keeps nothing.
+        resume: accept a folder in which this training was begun and not finished.
+        normalise: mean and std; those of ``data`` if None.
+        validation: like ``data``: labelled images whose accuracy is measured at the end.
+        views: how many versions of each image are trained on: the image itself, and others cropped and flipped at random.
+        cache: the folder of features; None computes them anew.
+        device: where the backbone runs, as in ``train``.
+        fabric: device and processes in place of ``device``; one process.
+        quiet: show no progress.
+        command: the words of the command line, recorded in run.json.
+
+    Raises:
+        DataError: the images or labels cannot be trained on.
+        ArgumentError: fewer than one view, or several processes.
+        NotFiniteError: the training failed; the message says what helps.
+    """
+    fabric = fabric_on(device) if fabric is None else fabric
+    if views < 1 or fabric.world_size > 1:
+        raise ArgumentError(
+            f"Expected at least one view, and one process, to train on features but got {views} and {fabric.world_size}."
+        )
+    if is_loader(data):
+        raise DataError(
+            "Expected a dataset, whose images are the same each time, to train on features but got a DataLoader: give its "
+            "dataset without augmentation and normalisation, or train with the backbone in every step (offaxis.train)."
+        )
+    classifier.to(fabric.device).freeze()
+    images = as_image_set(data)
+    recipe = recipe or with_enough_epochs(frozen(), len(images) * views)
+    small = recipe.replace(batch_size=max(2, min(recipe.batch_size, len(images))))
+    batches = make_training_batches(classifier, images, small, seed=seed, normalise=normalise, fabric=fabric)
+    assert isinstance(batches, ImageSetBatches)
+    assert batches.normalise is not None
+    to_validate = None if validation is None else make_validation_batches(classifier, validation, batches)
+    record = run_record(classifier, batches, loss=cross_entropy, fabric=fabric, sync_bn=False, command=command)
+    record["settings"]["views"] = views
+    folder = None if out is None else RunFolder(Path(out))
+    open_run(fabric, folder, record, resume)
+    started = time.monotonic()
+    store = None if cache is None else Path(cache)
+    seen = [extract_features(classifier, images, batches.normalise, cache=store, quiet=quiet)]
+    seen += [extract_view(classifier, batches, number, cache=store, quiet=quiet) for number in range(1, views)]
+    features, labels = torch.cat(seen), batches.labels.repeat(views)
+    head = train_head(
+        features.to(fabric.device),
+        labels,
+        head=lambda *_: classifier.head,
+        num_classes=classifier.num_classes,
+        seed=seed,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+    )
+    loss, accuracy, scale = _measure(head, features, labels)
+    epoch = {
+        "kind": "epoch",
+        "step": recipe.epochs * _steps_per_epoch(len(features), recipe.batch_size),
+        "epoch": recipe.epochs,
+        "learning_rate": recipe.learning_rate,
+        "loss": loss,
+        "accuracy": accuracy,
+        "scale": scale,
+    }
+    if isinstance(to_validate, Batches):
+        held_out = to_validate.images
+        new = extract_features(
+            classifier, held_out, to_validate.normalise, cache=store, title="test images", quiet=quiet
+        )
+        epoch["validation_accuracy"] = _measure(head, new, labels_of(held_out, "validate on"))[1]
+    epoch["seconds"] = round(time.monotonic() - started, 3)
+    if folder is not None:
+        folder.log(epoch)
+        folder.finish(classifier)
+    return Trained(
+        classifier=classifier.eval(),
+        normalise=batches.normalise,
+        classes=batches.classes,
+        history=(epoch,),
+        folder=None if folder is None else folder.path,
+        record=record,
+    )
+
+
+@torch.no_grad()
+def _measure(head: Head, features: Tensor, labels: Tensor) -> tuple[float, float, float | None]:
+    """Return mean loss, accuracy in [0, 1] and mean scale (None where there is none) of features."""
+    loss, hits, scale = 0.0, 0, 0.0
+    device = next(head.parameters()).device
+    out = None
+    for rows, wanted in zip(features.split(4096), labels.split(4096), strict=True):
+        out = head.outputs(rows.to(device))
+        wanted = wanted.to(device)
+        loss += float(F.cross_entropy(out.logits, wanted, reduction="sum"))
+        hits += int((out.logits.argmax(1) == wanted).sum())
+        scale += 0.0 if out.scale is None else float(out.scale.sum())
+    count = len(features)
+    return loss / count, hits / count, None if out is None or out.scale is None else scale / count

@@ -86,7 +86,7 @@ def train(
         NotFiniteError, ScaleCollapseError: the training failed; the message says why and what helps.
         TrainingStopped: Ctrl-C or SIGTERM; the state is saved where there is a folder.
     """
-    fabric = _fabric_on(device) if fabric is None else _without_device(fabric, device)
+    fabric = fabric_on(device) if fabric is None else _without_device(fabric, device)
     fabric.launch()
     if sync_bn:
         synchronise(classifier)
@@ -118,7 +118,7 @@ def train(
     )
 
 
-def _fabric_on(device: str | torch.device) -> "Fabric":
+def fabric_on(device: str | torch.device) -> "Fabric":
     """Make a Fabric of one process on a device, in 32 bits."""
     chosen = resolve_device(device)
     from lightning_fabric import Fabric  # takes a second to import, which `offaxis --help` need not

@@ -5,6 +5,7 @@ and the number of the step, and ends as if it had never stopped.
 """
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +15,8 @@ import torch
 from torch import Generator, Tensor
 
 from offaxis.errors import ArgumentError, DataError
+
+_END = 1e-5  # share of the learning rate at the end of a cosine schedule, as in OpenOOD
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,12 @@ class Recipe:
         gamma: that factor.
         ramp: None for milestones. Else the learning rate warms up linearly from 0 over this fraction of all steps and
             then falls linearly to 0: short trainings reach a higher accuracy with it.
+        cosine: the learning rate falls along half a cosine to almost 0, in place of milestones.
         clip: relative clipping: a gradient whose norm is more than this multiple of the running mean is scaled down to
             it; None for no clipping. It keeps the predicted scale from collapsing (docs/scale-collapse.md).
         max_norm: ordinary clipping: a gradient with a larger norm is scaled down to this one. Not needed with ``clip``.
+        backbone_rate: the learning rate of the backbone as a share of that of the head; None for the same. For pretrained
+            networks.
         decay_head: apply weight decay to the cosine weight too, as some rows of the paper's ablation do.
         crop: random crops after padding with this many black pixels on each side; 0 for none.
         flip: mirror half of the images at random; off for digits and letters.
@@ -50,8 +56,10 @@ class Recipe:
     milestones: tuple[float, ...] = (0.5, 0.75)
     gamma: float = 0.1
     ramp: float | None = None
+    cosine: bool = False
     clip: float | None = 1.5
     max_norm: float | None = None
+    backbone_rate: float | None = None
     decay_head: bool = False
     crop: int = 4
     flip: bool = True
@@ -87,6 +95,10 @@ class Recipe:
             raise ArgumentError(f"Expected `jitter` to be None or a share from 0 to 1 but got {self.jitter!r}.")
         if self.max_norm is not None and not self.max_norm > 0:
             raise ArgumentError(f"Expected `max_norm` to be None or a positive number but got {self.max_norm!r}.")
+        if self.backbone_rate is not None and not 0 < self.backbone_rate <= 1:
+            raise ArgumentError(
+                f"Expected `backbone_rate` to be None or a share up to 1 but got {self.backbone_rate!r}."
+            )
 
     def learning_rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of step 0 <= step < steps."""
@@ -94,6 +106,8 @@ class Recipe:
             peak = self.ramp * steps
             share = (step + 1) / peak if step + 1 < peak else (steps - step) / (steps - peak + 1)
             return self.learning_rate * min(1.0, share)
+        if self.cosine:
+            return self.learning_rate * (_END + (1 - _END) * (1 + math.cos(math.pi * step / steps)) / 2)
         passed = sum(step >= fraction * steps for fraction in self.milestones)
         return self.learning_rate * self.gamma**passed
 
@@ -104,7 +118,8 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the recipe, without its name, as JSON can hold them."""
         numbers = {**asdict(self), "milestones": list(self.milestones)}
-        absent = [name for name in ("min_area", "jitter") if numbers[name] is None]  # as in runs before they were there
+        later = ("min_area", "jitter", "backbone_rate")  # as in runs before they were there
+        absent = [name for name in later if numbers[name] is None] + ([] if self.cosine else ["cosine"])
         return {name: value for name, value in numbers.items() if name not in ("name", *absent)}
 
 
@@ -128,7 +143,38 @@ def short() -> Recipe:
     return Recipe(epochs=14, batch_size=64, ramp=0.2, crop=2, name="short")
 
 
-RECIPES = {"laptop": laptop, "short": short, "paper-wide-resnet": paper_wide_resnet, "paper-densenet": paper_densenet}
+def openood() -> Recipe:
+    """Return OpenOOD's recipe for its CIFAR networks (resnet18-32): 100 epochs, a cosine schedule, no clipping."""
+    return Recipe(epochs=100, batch_size=128, cosine=True, clip=None, name="openood")
+
+
+def finetune() -> Recipe:
+    """Return the recipe for pretrained networks: few epochs, warm-up, and a small learning rate for the backbone."""
+    return Recipe(
+        epochs=5,
+        batch_size=32,
+        learning_rate=0.05,
+        backbone_rate=0.1,
+        weight_decay=1e-4,
+        ramp=0.1,
+        name="finetune",
+    )
+
+
+def frozen() -> Recipe:
+    """Return the recipe for the head of a frozen network, trained on features; more epochs where images are few."""
+    return Recipe(epochs=60, batch_size=256, learning_rate=0.01, weight_decay=0.01, clip=None, name="frozen")
+
+
+RECIPES = {
+    "laptop": laptop,
+    "short": short,
+    "finetune": finetune,
+    "frozen": frozen,
+    "paper-wide-resnet": paper_wide_resnet,
+    "paper-densenet": paper_densenet,
+    "openood": openood,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ FORMAT = "offaxis-run"
 VERSION = 3
 UNCHECKED = 2
 """The older version that is read too; its files have no checksums."""
+_NEEDED = {"network", "head", "data", "normalise", "recipe", "seed"}
 _RESTORE = "it should be what `offaxis train --out` wrote; restore it, or train again in another folder"
 
 
@@ -74,6 +75,7 @@ def run_record(
         "network": description(classifier) or _attached(classifier),
         "head": describe_head(head) or {"name": type(head).__name__, **head.arguments},
         "frozen": classifier.frozen,
+        **({} if classifier.unfrozen_from is None else {"unfreeze": classifier.unfrozen_from}),
         "parameters": sum(p.numel() for p in classifier.parameters()),
         "data": {**batches.describe(), "classes": list(batches.classes)},
         "normalise": None if normalise is None else {"mean": list(normalise.mean), "std": list(normalise.std)},
@@ -250,6 +252,9 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"{'an older' if isinstance(version, int) and version < VERSION else 'another'} version of offaxis. Train it "
             "again with this one, in another folder."
         )
+    missing = _NEEDED - record["settings"].keys()
+    if missing or not isinstance(record["settings"]["data"], dict) or "classes" not in record["settings"]["data"]:
+        raise RunError(f"{path} is damaged, its settings lack {', '.join(sorted(missing)) or 'classes'}: {_RESTORE}.")
     return {**record, "settings": checkpoints.complete_settings(record["settings"])}
 
 
@@ -288,6 +293,7 @@ def load_run(folder: str | Path, into: Classifier | None = None) -> Trained:
         into = _make_network(settings["network"])
     weights, _ = checkpoints.read_tensors(run.model, required=record["version"] != UNCHECKED)
     checkpoints.restore(into, weights, run.model)
+    into.frozen, into.unfrozen_from = bool(settings.get("frozen")), settings.get("unfreeze")
     normalise = settings["normalise"]
     return Trained(
         classifier=into.eval(),

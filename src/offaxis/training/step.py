@@ -62,7 +62,7 @@ class Stepper:
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         classifier.train()
         optimizer = torch.optim.SGD(
-            classifier.parameter_groups(recipe.weight_decay, recipe.decay_head),
+            classifier.parameter_groups(recipe.weight_decay, recipe.decay_head, recipe.backbone_rate),
             lr=recipe.learning_rate,
             momentum=recipe.momentum,
             nesterov=recipe.momentum > 0,
@@ -82,7 +82,7 @@ class Stepper:
         """
         images, labels = self.batches.prepare(number, share, self.fabric.device)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.learning_rate(number)
+            group["lr"] = self.plan.learning_rate(number) * group.get("rate", 1.0)
         torch.manual_seed(self.plan.derived_seed("dropout", number * self.plan.processes + self.plan.rank))
         loss, sums = self.module(images, labels)
         self.optimizer.zero_grad(set_to_none=True)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from offaxis.evaluation.summary import View, summarise
 from offaxis.reports.page import _dependency, _ranking, histogram, recorded_commands, score_plots, write_page
 from offaxis.reports.report import build_sections, write_tables
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, sets_table
-from offaxis.reports.tables import Table, Value, comma_separated, escape, latex, markdown, percent
+from offaxis.reports.tables import Table, Value, comma_separated, escape, in_percent, latex, markdown, percent
 from offaxis.reports.thumbnails import Thumbnails, extreme_images
 from offaxis.reproduce.tables import beside, paper_numbers, paper_rows
 
@@ -43,6 +44,38 @@ def test_markdown() -> None:
 def test_comma_separated_values_are_in_full() -> None:
     rows = list(csv.reader(io.StringIO(comma_separated(TABLE))))
     assert rows == [["detector", "a_b", "c"], ["x|y", "0.98765", ""], ["ours", repr(1 / 3), "50 %"]]
+
+
+def test_percentages_are_percentages_in_csv_too() -> None:
+    table = Table(
+        name="t",
+        title="t",
+        columns=("network", "accuracy %", "all", "seeds"),
+        rows=[
+            ["a", in_percent(0.915, 0.01), in_percent(None), Value(3, "3")],
+            ["b", in_percent(0.5), in_percent(0.25), "-"],
+        ],
+    )
+    rows = list(csv.reader(io.StringIO(comma_separated(table))))
+    assert rows == [["network", "accuracy %", "all %", "seeds"], ["a", "91.5", "", "3"], ["b", "50.0", "25.0", "-"]]
+
+
+def test_oracle_rows_stand_apart_unless_asked_for(made_up: Store, tmp_path: Path) -> None:
+    results, networks = made_up.results(), made_up.networks()
+    [apart], [among] = build_sections(results, networks), build_sections(results, networks, oracle=True)
+    first, together = apart.protocols[0], among.protocols[0]
+    tuned = {s.method for s in summarise(results) if s.state == "tuned"}
+    assert tuned
+    assert first.oracle is not None
+    assert first.ranking is not None
+    assert not tuned & {s.method for s in first.summaries}
+    assert not tuned & {row[1] for row in first.ranking.rows if isinstance(row[1], str)}
+    assert {row[1] for row in first.oracle.rows} == tuned
+    assert together.oracle is None
+    assert tuned < {s.method for s in together.summaries}
+    assert apart.protocols[1].oracle is None  # tuned on another set: an honest row
+    write_tables(made_up, tmp_path)
+    assert "Tuned on the tested set itself (oracle)" in (tmp_path / "report.md").read_text()
 
 
 def test_latex_is_escaped() -> None:
@@ -124,8 +157,9 @@ def test_figures_name_the_metric_and_put_the_best_on_top(made_up: Store, tmp_pat
     sections = write_tables(made_up, tmp_path, ["fpr_at_tpr95", "auroc"])
     write_page(made_up, sections, tmp_path / "index.html", title="Errors")
     text = (tmp_path / "index.html").read_text()
-    assert "mean FPR at TPR 95 % (%); the line goes from the best set to the worst" in text
-    assert "Less-biased FPR at TPR 95 % by assumed set" in text
+    assert "mean FPR at TPR 95 % (ID positive) (%); the line goes from the best set to the worst" in text
+    assert "Less-biased FPR at TPR 95 % (ID positive) by assumed set" in text
+    assert "FPR at TPR 95 % (OOD positive, as OpenOOD and pytorch-ood) (%) by tested set" in text  # stands beside it
     assert "mean AUROC" not in text
     drawing = text[text.index("Detectors by mean FPR") :]
     summaries = sections[0].protocols[0].summaries
@@ -147,7 +181,9 @@ def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
     plots = score_plots(made_up, both)
     assert {(p["network"], p["method"]) for p in plots} == expected
     assert all(len(p["sets"]) == len(GROUPS) for p in plots)
-    strips = extreme_images(made_up, both, Thumbnails(made_up, lambda name, like: load_images(name, like=like)), 3)
+    strips = extreme_images(
+        made_up, both, Thumbnails(made_up, lambda about, like: load_images(about["name"], like=like)), 3
+    )
     assert set(strips) == {f"{n}|{m}" for n, m in expected if "(tuned)" not in m}
     dependency = str(_dependency(both, "x"))
     assert "odin, wrn-10-1 cosine" in dependency
@@ -155,7 +191,7 @@ def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
 
 
 def test_images_that_are_not_at_hand_are_left_out_with_a_note(made_up: Store) -> None:
-    def missing(name: str, like: ImageSet | None) -> ImageSet:
+    def missing(about: Mapping[str, Any], like: ImageSet | None) -> ImageSet:
         raise DataError("nowhere")
 
     thumbnails = Thumbnails(made_up, missing)

@@ -1,8 +1,10 @@
-"""Score many images: paths -> a file of rows, a summary and a sheet of the images with the highest scores."""
+"""Score many images: paths -> a file of rows, a summary and a page of the images with the highest scores."""
 
+import base64
 import hashlib
 import heapq
-import json
+import html
+import io
 import os
 import sys
 from collections import Counter
@@ -12,15 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 from offaxis.calibration.conformal import BatchFlags, check_alpha, check_count
-from offaxis.data import TensorSet
 from offaxis.data.archive import is_archive, read_each
-from offaxis.data.decode import MAX_BYTES
-from offaxis.data.inspection import write_contact_sheet
+from offaxis.data.decode import MAX_BYTES, decode
 from offaxis.deploy import container
 from offaxis.deploy.engine import Engine
 from offaxis.deploy.model import Model, Verdict
@@ -28,11 +24,13 @@ from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.engines import score_units, score_with_ray
 from offaxis.deploy.scoring.rows import FIELDS, FLAGGED, Journal, Row, RowWriter, flag_rows, format_of, write_rows
 from offaxis.deploy.scoring.sources import INSIDE, WorkUnit, files, place_of, readable, units
-from offaxis.errors import DataError, StorageError
-from offaxis.files import write_text
+from offaxis.errors import ArgumentError, DataError, StorageError
+from offaxis.files import read_json, write_json, write_text
 from offaxis.progress import CountProgress
 
-Pixels = dict[str, NDArray[Any]]
+Thumbnails = dict[str, str]
+"""The images of rows by path, as data: URLs of small JPEG files."""
+THUMBNAIL = 128  # pixels of the longer side
 
 
 def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any]:
@@ -40,14 +38,16 @@ def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any
     verdicts: Counter[str] = Counter()
     classes: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    highest: list[tuple[float, int, str]] = []
+    seen: Counter[str | None] = Counter()
+    highest: list[tuple[float, int, Row]] = []
     for number, row in enumerate(rows):
         if row["error"] is not None:
             reasons[row["error"]] += 1
             continue
         verdicts[row["verdict"]] += 1
+        seen[row.get("seen")] += 1
         classes[row["class"]] += 1
-        entry = (row["score"], -number, row["path"])
+        entry = (row["score"], -number, row)
         if len(highest) < top:
             heapq.heappush(highest, entry)
         elif highest:
@@ -61,7 +61,8 @@ def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any
         "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
         "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
         "reasons": dict(reasons.most_common(20)),
-        "top": [{"path": path, "score": score} for score, _, path in sorted(highest, reverse=True)],
+        "seen": {when: seen[when] for when in ("training", "calibration")},
+        "top": [{key: row[key] for key in SHOWN} for _, _, row in sorted(highest, key=lambda e: e[:2], reverse=True)],
     }
 
 
@@ -74,7 +75,8 @@ def sentences(summary: dict[str, Any]) -> str:
     """Return the summary as text."""
     images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
     inputs = summary["inputs"]
-    lines = [f"{images:,} {inputs} scored, {summary['bad_files']:,} files that could not be read."]
+    lines = ["The run was finished before: nothing was scored again."] if summary.get("finished_before") else []
+    lines += [f"{images:,} {inputs} scored, {summary['bad_files']:,} files that could not be read."]
     if images:
         lines.append(
             f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of {inputs} like those "
@@ -84,6 +86,14 @@ def sentences(summary: dict[str, Any]) -> str:
         lines.append(
             "Classes: " + ", ".join(f"{name} {count:,}" for name, count in shown) + ("." if len(shown) < 6 else ", ...")
         )
+    known = [
+        f"{'trained' if when == 'training' else 'calibrated'} on {n:,}" for when, n in summary["seen"].items() if n
+    ]
+    if known:
+        lines.append(
+            f"The bundle was {' and '.join(known)} of these images (column seen): that they are flagged so seldom says nothing "
+            "about new images."
+        )
     if "flagged_together" in summary:
         lines.append(summary["flagged_together"]["meaning"])
     if summary["verdicts"][Verdict.TOO_FEW.value]:
@@ -92,29 +102,82 @@ def sentences(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_top_sheet(summary: dict[str, Any], model: Model, path: Path) -> bool:
-    """Write the images with the highest scores as one picture, as the network sees them; False where there are none."""
-    if not isinstance(model.preprocessing, Preprocessing):
-        return False  # feature vectors are nothing to look at
-    names = [entry["path"] for entry in summary["top"]]
-    found: Pixels = {}
+SHOWN = ("path", "score", "class", "probability", "p_value", "verdict")
+"""What the summary and its page show of an image."""
+
+
+def write_page(summary: dict[str, Any], path: Path, title: str) -> bool:
+    """Write the images with the highest scores as a page with a table that can be sorted; False where there are none."""
+    if not summary["top"] or summary["inputs"] != "images":  # feature vectors are nothing to look at
+        return False
+    found = _thumbnails([entry["path"] for entry in summary["top"]])
+    rows = "\n".join(_page_row(entry, found.get(entry["path"])) for entry in summary["top"])
+    shown = f"The {len(summary['top']):,} images with the highest scores, highest first. Click a heading to sort."
+    text = _PAGE.replace("{title}", html.escape(title)).replace("{text}", html.escape(sentences(summary)))
+    write_text(path, text.replace("{shown}", shown).replace("{rows}", rows))
+    return True
+
+
+def _page_row(entry: Row, image: str | None) -> str:
+    name = html.escape(entry["path"])
+    picture = f'<img src="{image}" alt="" loading="lazy">' if image else "<span>not there any more</span>"
+    out = ' class="out"' if entry["verdict"] == Verdict.OUT.value else ""
+    numbers = "".join(f"<td>{entry[key]:.4g}</td>" for key in ("score", "p_value", "probability"))
+    return (
+        f"<tr{out}><td>{picture}</td><td>{name}</td><td>{html.escape(entry['class'])}</td>{numbers}"
+        f"<td>{entry['verdict']}</td></tr>"
+    )
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #222; }
+p { white-space: pre-line; }
+table { border-collapse: collapse; }
+td, th { padding: .4rem .8rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: middle; }
+td:nth-child(2) { max-width: 32rem; overflow-wrap: anywhere; }
+th:not(:first-child) { cursor: pointer; white-space: nowrap; }
+th[aria-sort=ascending]::after { content: " \\2191"; } th[aria-sort=descending]::after { content: " \\2193"; }
+img { max-width: 128px; max-height: 128px; display: block; }
+.out td:last-child { color: #b00020; font-weight: 600; }
+</style>
+<h1>{title}</h1><p>{text}</p><p>{shown}</p>
+<table><thead><tr><th>image</th><th>file</th><th>class</th><th aria-sort="descending">score</th><th>p-value</th>
+<th>probability</th><th>verdict</th></tr></thead><tbody>
+{rows}
+</tbody></table>
+<script>
+for (const head of document.querySelectorAll("th:not(:first-child)")) head.addEventListener("click", () => {
+  const body = document.querySelector("tbody"), place = head.cellIndex;
+  const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+  const value = row => row.cells[place].textContent;
+  const by = (a, b) => place > 2 && place < 6 ? value(a) - value(b) : value(a).localeCompare(value(b));
+  body.append(...[...body.rows].sort((a, b) => sign * by(a, b)));
+  for (const other of document.querySelectorAll("th")) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+});
+</script>
+"""
+
+
+def _thumbnails(names: list[str]) -> Thumbnails:
+    """Read the images of rows again, those in archives too, and shrink them; they keep their shape."""
+    found: Thumbnails = {}
     archived: dict[str, set[str]] = {}
     for name in names:
         place, inside = place_of(name)
         if inside:
             archived.setdefault(place, set()).add(name)
         else:
-            _keep(found, model, name, Path(place))
+            _keep(found, name, Path(place))
     for archive, members in archived.items():
-        _keep_members(found, model, archive, members)
-    pixels = [found[name] for name in names if name in found]
-    if not pixels:
-        return False
-    write_contact_sheet(TensorSet("top", torch.from_numpy(np.stack(pixels))), path, count=len(pixels))
-    return True
+        _keep_members(found, archive, members)
+    return found
 
 
-def _keep_members(found: Pixels, model: Model, archive: str, members: set[str]) -> None:
+def _keep_members(found: Thumbnails, archive: str, members: set[str]) -> None:
     """Read the archive until all members are found."""
     missing = set(members)
     try:
@@ -122,18 +185,22 @@ def _keep_members(found: Pixels, model: Model, archive: str, members: set[str]) 
             name = readable(f"{archive}{INSIDE}{member}")
             if name in missing and data is not None:
                 missing.remove(name)  # a second file of this name has no row
-                _keep(found, model, name, data)
+                _keep(found, name, data)
             if not missing:
                 return
     except (DataError, OSError):
         return  # the rows have the reason
 
 
-def _keep(found: Pixels, model: Model, name: str, source: Path | bytes) -> None:
+def _keep(found: Thumbnails, name: str, source: Path | bytes) -> None:
     try:
-        found[name] = model.preprocessing.pixels(source)
+        image = decode(source)
     except DataError:
         return  # it was removed meanwhile
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    small = io.BytesIO()
+    image.save(small, "JPEG", quality=80)
+    found[name] = f"data:image/jpeg;base64,{base64.b64encode(small.getvalue()).decode()}"
 
 
 Runner = Literal["threads", "ray"]
@@ -152,9 +219,8 @@ class ScoringOptions:
         workers: threads that decode, or workers of Ray.
         resume: finish a run that stopped.
         overwrite: replace earlier results.
-        top: how many images with the highest scores are on the sheet; 0 for none.
-        fdr: flag images together, in a column ``flagged``, with at most this share of false alarms among them in
-            expectation; None for no such column.
+        top: how many images with the highest scores are on the page; 0 for none.
+        fdr: the share of false alarms among the images that are flagged together; None for verdicts alone.
         quiet: show no progress.
     """
 
@@ -166,13 +232,13 @@ class ScoringOptions:
     workers: int | None = None
     resume: bool = False
     overwrite: bool = False
-    top: int = 49
+    top: int = 100
     fdr: float | None = None
     quiet: bool = False
 
 
 def score_images(bundle: Path, model: Model, paths: Iterable[str], options: ScoringOptions) -> dict[str, Any]:
-    """Score all images behind the paths; the rows are written to ``options.out``, with a summary and a sheet beside it.
+    """Score all images behind the paths; the rows are written to ``options.out``, with a summary and a page beside it.
 
     Args:
         bundle: the bundle that ``model`` was loaded from; workers of Ray load it again.
@@ -195,8 +261,10 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
         return _to_standard_output(bundle, model, paths, options, kind)
     out = Path(options.out)
     journal = Journal(out, _identity(bundle))
-    summary_file, sheet = out.with_suffix(".summary.json"), out.with_suffix(".top.png")
-    own = {os.path.abspath(file) for file in (out, journal.path, summary_file, sheet)}  # noqa: PTH100 - as below
+    summary_file, page = out.with_suffix(".summary.json"), out.with_suffix(".html")
+    own = {os.path.abspath(file) for file in (out, journal.path, summary_file, page)}  # noqa: PTH100 - as below
+    if options.resume and not options.overwrite and out.exists() and not journal.path.exists():
+        return _finished_summary(summary_file, out, journal.identity)
     journal.begin(out, options.resume, options.overwrite)
     seen: set[bytes] = set()
 
@@ -221,10 +289,25 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
             summary["flagged_together"] = _describe_flags(flags)
     finally:
         journal.close()
-    write_text(summary_file, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-    write_top_sheet(summary, model, sheet)
+    write_json(summary_file, {"bundle": journal.identity, **summary}, ensure_ascii=False)
+    write_page(summary, page, f"offaxis score: {out.name}")
     journal.path.unlink()
     return summary
+
+
+def _finished_summary(file: Path, out: Path, bundle: str) -> dict[str, Any]:
+    """Return the summary of a run that is finished, for which nothing is left to resume.
+
+    Raises:
+        ArgumentError: the output is not that of a finished run of this bundle.
+    """
+    anew = "name another --out, or add --overwrite"
+    if not file.is_file():
+        raise ArgumentError(f"{out} is there already and is not known to be finished, as {file} is missing: {anew}.")
+    summary = read_json(file, ArgumentError, anew)
+    if summary.get("bundle") != bundle:
+        raise ArgumentError(f"{out} holds the rows of another bundle: {anew}.")
+    return {**summary, "finished_before": True}
 
 
 def _describe_flags(flags: BatchFlags) -> dict[str, Any]:

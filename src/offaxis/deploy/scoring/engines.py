@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offaxis.data.image_set import hash_batch
 from offaxis.deploy.bundle import load
+from offaxis.deploy.calibrating import unpack_hashes
 from offaxis.deploy.engine import Engine, cores, with_engine
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
@@ -32,6 +34,8 @@ def score_units(
     model: Model, work: Iterable[WorkUnit], batch: int = 64, workers: int | None = None
 ) -> Iterator[list[Row]]:
     """Yield the rows of every file in order, batch by batch; at most ``AHEAD`` batches are decoded in advance."""
+    seen = dict.fromkeys(unpack_hashes(model.used), "training")
+    seen |= dict.fromkeys(unpack_hashes(model.calibrated_on), "calibration")
     with ThreadPoolExecutor(workers or min(8, cores())) as pool:
         waiting: deque[tuple[tuple[ImageSource, ...], list[Future[list[Decoded]]]]] = deque()
         try:
@@ -39,15 +43,27 @@ def score_units(
                 for items in batches(unit, batch):
                     waiting.append((items, [pool.submit(_decode_piece, model, piece) for piece in parts(items, PIECE)]))
                     if len(waiting) > AHEAD:
-                        yield _predict(model, *waiting.popleft())
+                        yield _scored(model, seen, *waiting.popleft())
             while waiting:
-                yield _predict(model, *waiting.popleft())
+                yield _scored(model, seen, *waiting.popleft())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _decode_piece(model: Model, items: tuple[ImageSource, ...]) -> list[Decoded]:
     return [_decode(model, item) for item in items]
+
+
+def _scored(
+    model: Model, seen: Mapping[bytes, str], items: tuple[ImageSource, ...], decoding: list[Future[list[Decoded]]]
+) -> list[Row]:
+    """Return the rows of a batch, which say of images that the model was trained or calibrated on that it was."""
+    decoded = [result for future in decoding for result in future.result()]
+    rows = _predict(model, items, decoded)
+    for row, pixels in zip(rows, decoded, strict=True):
+        if seen and not isinstance(pixels, str) and pixels.ndim == 3:
+            row["seen"] = seen.get(hash_batch(torch.tensor(pixels).unsqueeze(0))[0])
+    return rows
 
 
 def _decode(model: Model, item: ImageSource) -> Decoded:
@@ -65,8 +81,7 @@ def _takes_images(model: Model) -> bool:
     return isinstance(model.preprocessing, Preprocessing)
 
 
-def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[list[Decoded]]]) -> list[Row]:
-    decoded = [result for future in decoding for result in future.result()]
+def _predict(model: Model, items: tuple[ImageSource, ...], decoded: list[Decoded]) -> list[Row]:
     good = [pixels for pixels in decoded if not isinstance(pixels, str)]
     predictions = iter(model.predict_each(torch.from_numpy(np.stack(good))) if good else [])
     rows: list[Row] = []

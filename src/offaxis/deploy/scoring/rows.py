@@ -10,20 +10,20 @@ from typing import IO, Any
 from offaxis.deploy.model import Prediction
 from offaxis.deploy.scoring.sources import parts, readable
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
-from offaxis.files import replacing
+from offaxis.files import json_line, read_lines, replacing
 
 Row = dict[str, Any]
-FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "error")
+FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "seen", "error")
 FLAGGED = "flagged"
 """The column that follows where images are flagged together (``--fdr``)."""
 FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_HEADER = "offaxis-score-1"
+_HEADER = "offaxis-score-2"
 
 
 def row_of(name: str, prediction: Prediction) -> Row:
     """Return the row of an image with a prediction."""
     values = prediction.to_json()
-    return {"path": readable(name), **{field: values[field] for field in FIELDS[1:-1]}, "error": None}
+    return {"path": readable(name), **{field: values.get(field) for field in FIELDS[1:-1]}, "error": None}
 
 
 def flag_rows(rows: Iterable[Row], flagged: Iterable[bool]) -> Iterator[Row]:
@@ -99,7 +99,7 @@ class Journal:
         assert self._file is not None
         try:
             for row in rows:
-                self._file.write(_line(row))
+                self._file.write(json_line(row, ensure_ascii=False))
             self._file.flush()
         except OSError as error:
             raise StorageError(
@@ -107,11 +107,19 @@ class Journal:
             ) from error
 
     def rows(self) -> Iterator[Row]:
-        """Yield every row so far."""
-        with self.path.open(encoding="utf-8") as file:
-            next(file, None)
-            for line in file:
-                yield json.loads(line)
+        """Yield every row so far.
+
+        Raises:
+            DataError: a line is damaged.
+        """
+        remedy = "delete the line to score that image again, or add --overwrite"
+        with self.path.open("rb") as file:
+            lines = read_lines(file, self.path, DataError, remedy)
+            next(lines, None)
+            for number, row in enumerate(lines, 2):
+                if row.keys() != set(FIELDS):
+                    raise DataError(f"Line {number} of {self.path} is no row of an image: {remedy}.")
+                yield row
 
     def close(self) -> None:
         """Close the file; the journal stays."""
@@ -120,7 +128,7 @@ class Journal:
                 self._file.close()
 
     def _header(self) -> str:
-        return _line({"format": _HEADER, "bundle": self.identity})
+        return json_line({"format": _HEADER, "bundle": self.identity})
 
     def _check(self) -> bool:
         """Return whether there is a journal to resume; remove an incomplete last line, refuse another bundle's."""
@@ -129,18 +137,17 @@ class Journal:
             if not first.endswith(b"\n") and self._header().encode().startswith(first):
                 file.truncate(0)  # it stopped before its first line was complete
                 return False
+            if first != self._header().encode():
+                raise DataError(
+                    f"{self.path} is damaged at its start, or belongs to another bundle or version: add --overwrite, or "
+                    "name another --out."
+                )
             data_end = len(first)
             while line := file.readline():
                 if not line.endswith(b"\n"):
                     break
                 data_end += len(line)
             file.truncate(data_end)
-        try:
-            header = json.loads(first)
-        except ValueError:
-            header = {}
-        if header.get("format") != _HEADER or header.get("bundle") != self.identity:
-            raise DataError(f"{self.path} belongs to another bundle: add --overwrite, or name another --out.")
         return True
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offaxis.data import PUBLISHED, Normalise
+from offaxis.data import PUBLISHED, Normalise, OpenOOD
 from offaxis.data.sources import is_loader
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.deploy.open import EvaluatedNetwork, checksum, open_network
@@ -26,6 +26,7 @@ from offaxis.evaluation.sets import (
     TrainingImages,
     from_images,
     from_loader,
+    from_openood,
     named_sets,
     open_images,
 )
@@ -38,13 +39,14 @@ Note = Callable[[str], object]
 def evaluate(
     network: Any,
     id: Any,
-    ood: Any,
+    ood: Any = None,
     detectors: str | Detector | Iterable[str | Detector] = ("native",),
     *,
     train: Any = None,
     normalise: Normalise | None = None,
     tune: bool = False,
     protocols: Sequence[Protocol] = ("one-vs-one",),
+    near: Sequence[str] = (),
     store: Store | str | Path | None = None,
     validation: int = VALIDATION_IMAGES,
     batch_size: int = 256,
@@ -62,7 +64,8 @@ def evaluate(
     Args:
         network: a Classifier, or whatever else ``open_network`` takes. It is moved to ``device``.
         id: the ID test images, with labels: an ImageSet, a torch or Hugging Face dataset, (images, labels) arrays, a
-            name of the catalogue, a folder, or a DataLoader of (normalised images, labels), used unchanged.
+            name of the catalogue, a folder, or a DataLoader of (normalised images, labels), used unchanged. Or a whole
+            benchmark, ``offaxis.data.openood(root, "cifar10")``, which brings its OOD sets, training images and splits.
         ood: the OOD test images: a dict name -> set, or a list of sets, each as ``id`` but without need of labels; names
             of ``POOLS`` too. Images of another size are matched to the ID images.
         detectors: Detector objects, names with or without arguments (``"knn:k=10"``), or ``"native"``, ``"pytorch-ood"``,
@@ -73,6 +76,7 @@ def evaluate(
             published for the ID set, or those of the training images.
         tune: evaluate detectors that have a grid with tuned hyperparameters too, beside their given ones.
         protocols: which pairs of assumed and tested sets tuned detectors are evaluated on.
+        near: names of OOD sets of one's own that are of the same kind as the ID images (near-OOD); else they count as far.
         store: a folder where results and scores are kept; nothing in it is computed again, and an interrupted evaluation
             is resumed. None keeps everything in memory.
         validation: how many images of each set tuning may see; never more than a fifth.
@@ -100,13 +104,23 @@ def evaluate(
         if note is not None:
             note(notes[-1])
 
-    if train is None and isinstance(id, (str, Path)):
-        training: TrainingImages | None = TrainingImages(lambda: open_images(id, "id", split="train"))
+    if isinstance(id, OpenOOD) != (ood is None):
+        raise ArgumentError(
+            "Expected OOD sets, or as `id` a benchmark, openood(root, 'cifar10'), which brings its own."
+        )
+    if train is None and isinstance(id, OpenOOD):
+        training: TrainingImages | None = TrainingImages(lambda: id.train)
+        fitted_on = fitted_on or f"OpenOOD's list train_{id.id}, {len(id.lists[f'train_{id.id}'].paths)} images"
+    elif train is None and isinstance(id, (str, Path)):
+        training = TrainingImages(lambda: open_images(id, "id", split="train"))
     else:
         training = None if train is None else TrainingImages(train)
     opened, id_set, ood_sets = _open_sets(
         opened, id, ood, normalise=normalise, training=training, validation=validation, batch_size=batch_size
     )
+    unknown = [name for name in near if name not in ood_sets]
+    if unknown:
+        raise ArgumentError(f"Expected near sets out of {', '.join(ood_sets)} but got {unknown[0]!r}.")
     opened.network.to(resolve_device(device))
     runs = _choose_detectors(detectors, opened, id_set, training, tune=tune, fitted_on=fitted_on, note=tell)
     evaluation = Evaluation(
@@ -115,12 +129,18 @@ def evaluate(
         ood_sets,
         training=training,
         store=Store(store) if isinstance(store, (str, Path)) else store,
+        near=frozenset(near),
         batch_size=batch_size,
         command=tuple(command),
+        benchmark=id.name if isinstance(id, OpenOOD) else "",
         quiet=quiet,
         note=tell,
     )
-    evaluation.compute(runs, [pair for protocol in protocols for pair in PROTOCOLS[protocol](list(ood_sets))])
+    pairs = [pair for protocol in protocols for pair in PROTOCOLS[protocol](list(ood_sets))]
+    if isinstance(id, OpenOOD):  # tuned on the validation list, whatever is tested
+        alone = [name for name, images in ood_sets.items() if not len(images.test)]
+        pairs = [(assumed, tested) for assumed in alone for tested in ood_sets if tested != assumed]
+    evaluation.compute(runs, pairs)
     return replace(evaluation.results(), notes=tuple(notes))
 
 
@@ -135,6 +155,10 @@ def _open_sets(
     batch_size: int,
 ) -> tuple[EvaluatedNetwork, EvaluationSet, dict[str, EvaluationSet]]:
     """Return the network with its normalisation, the ID set and the OOD sets by name."""
+    if isinstance(id, OpenOOD):
+        normalise = normalise or network.normalise or id.normalise
+        sets = from_openood(id, normalise, batch_size=batch_size, num_classes=network.network.num_classes)
+        return replace(network, normalise=normalise), *sets
     images = None if is_loader(id) else open_images(id, network.id or "id")
     id_name = (network.id or "id") if images is None else images.name
     normalise = normalise or network.normalise or PUBLISHED.get(id_name)

@@ -1,0 +1,71 @@
+"""The whole way of a folder of photographs, on photographs that install by package name: pip install 'offaxis[photos]'.
+
+    python examples/demo_photographs.py runs/photos-demo
+
+scikit-image and scikit-learn bring some 15 photographs, not a set of images. So a class is one photograph here: parts of its
+left side are trained on, parts of its right side are held out, and the other photographs are out-of-distribution. That is
+easier than real classes, and enough to see every step. The page at the end is what to look at.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import skimage
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+CLASSES = ("astronaut", "brick", "chelsea", "coffee", "grass", "gravel", "hubble_deep_field", "motorcycle_left")
+OTHERS = ("ihc", "page", "retina", "rocket")
+NETWORK = Path(__file__).parent / "networks" / "efficientnet_lite0.py"
+
+
+def read(name: str) -> Image.Image:
+    """Read a photograph of scikit-image."""
+    (file,) = (Path(skimage.__file__).parent / "data").glob(f"{name}.*")
+    return Image.open(file).convert("RGB")
+
+
+def write_parts(image: Image.Image, folder: Path, count: int, seed: int) -> None:
+    """Write square parts of an image, each from 0.4 to 0.8 of its shorter side, at random places."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    for number in range(count):
+        side = int(min(image.size) * random.uniform(0.4, 0.8))
+        left, top = (int(random.integers(0, length - side + 1)) for length in image.size)
+        image.crop((left, top, left + side, top + side)).save(folder / f"{number:02}.jpg", quality=90)
+
+
+def write_photographs(folder: Path) -> None:
+    """Write train/CLASS, test/CLASS and other/NAME."""
+    for seed, name in enumerate(CLASSES):
+        image = read(name)
+        middle = int(0.6 * image.width)
+        write_parts(image.crop((0, 0, middle, image.height)), folder / "id" / "train" / name, 20, seed)
+        write_parts(image.crop((middle, 0, *image.size)), folder / "id" / "test" / name, 12, seed)
+    scenes = dict(zip(("temple", "flower"), map(Image.fromarray, load_sample_images().images), strict=True))
+    for seed, (name, image) in enumerate({**{name: read(name) for name in OTHERS}, **scenes}.items()):
+        write_parts(image, folder / "other" / name, 6, seed)
+
+
+def offaxis(*words: str | Path) -> None:
+    """Show a command of the shell and run it."""
+    print("\n$ offaxis", *words, flush=True)
+    subprocess.run([sys.executable, "-m", "offaxis", *map(str, words)], check=True)
+
+
+def main() -> None:
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/photos-demo")
+    if out.exists():
+        raise SystemExit(f"{out} is there already: name another folder.")
+    write_photographs(out)
+    photos, other, bundle, own = out / "id", out / "other", out / "photos.oax", ("--network", NETWORK)
+    offaxis("train", "--id", photos, *own, "--freeze", "--out", out / "run", "--quiet")
+    offaxis("bundle", out / "run", *own, "--calibrate", photos, "--out", bundle)
+    offaxis("score", bundle, photos / "test", other, *own, "--out", out / "scores.csv", "--quiet")
+    print(f"\nThe images with the highest scores: {out / 'scores.html'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Images -> the features of a frozen backbone, kept in a folder so that the backbone sees each image once."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offaxis.data import ImageSet, Normalise
+from offaxis.data.transforms import Batches
+from offaxis.errors import CheckpointError, StorageError
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.inference import check_finite, eval_mode, prepared_batches
+from offaxis.progress import Progress
+from offaxis.training import checkpoint as checkpoints
+from offaxis.training.batches import ImageSetBatches, Share
+
+
+def extract_features(
+    classifier: Classifier,
+    images: ImageSet,
+    normalise: Normalise,
+    *,
+    cache: Path | None = None,
+    batch_size: int = 32,
+    title: str = "features",
+    quiet: bool = True,
+) -> Tensor:
+    """Compute the features (N, d) that the head of a classifier gets, on the CPU, in one pass over the images.
+
+    Args:
+        classifier: the network; it runs where it is, in eval mode.
+        images: N images.
+        normalise: mean and std, as in training.
+        cache: a folder of safetensors files, each named by the checksums of weights and images; None for no cache.
+        batch_size: images a step.
+        title: the title of the progress bar.
+        quiet: show no progress.
+    """
+    return _cached(
+        cache,
+        classifier,
+        {"images": images.fingerprint, "normalise": [list(normalise.mean), list(normalise.std)]},
+        lambda: _run(classifier, Batches(images, normalise, batch_size), title, quiet),
+    )
+
+
+def extract_view(
+    classifier: Classifier, batches: ImageSetBatches, number: int, *, cache: Path | None = None, quiet: bool = True
+) -> Tensor:
+    """Compute the features of all images in order, each cropped and flipped at random as in a step of a training."""
+    assert batches.normalise is not None
+    indices = torch.arange(len(batches.data)).split(32)
+
+    def prepared() -> Iterator[Tensor]:
+        for place, (chosen, pixels) in enumerate(zip(indices, batches.data.stream(indices), strict=True)):
+            share = Share(pixels, batches.labels[chosen], 0, len(chosen))
+            yield batches.prepare(number * len(indices) + place, share, next(classifier.parameters()).device)[0]
+
+    key = {
+        "images": batches.data.fingerprint,
+        "normalise": [list(batches.normalise.mean), list(batches.normalise.std)],
+        "view": number,
+        "seed": batches.plan.seed,
+        "recipe": batches.plan.recipe.to_json(),
+    }
+    title = f"features of view {number + 1}"
+    return _cached(cache, classifier, key, lambda: _run(classifier, _Sized(prepared, len(indices)), title, quiet))
+
+
+class _Sized:
+    """Batches of a generator with a length."""
+
+    def __init__(self, make: Callable[[], Iterator[Tensor]], length: int) -> None:
+        self.make, self.length = make, length
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.make()
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def _run(classifier: Classifier, batches: "Batches | _Sized", title: str, quiet: bool) -> Tensor:
+    rows = []
+    with Progress(title, len(batches), quiet) as progress:
+        for images, _ in prepared_batches(classifier, batches, progress=progress):
+            with eval_mode(classifier), torch.no_grad():
+                rows.append(classifier.features(images).flatten(1).float().cpu())
+    features = torch.cat(rows)
+    check_finite("the network's features", features)
+    return features
+
+
+def _cached(folder: Path | None, classifier: Classifier, key: dict[str, Any], compute: Callable[[], Tensor]) -> Tensor:
+    """Return the features of a key from a folder, or compute and keep them there."""
+    if folder is None:
+        return compute()
+    backbone = classifier.backbone
+    device = next((parameter.device.type for parameter in classifier.parameters()), "cpu")
+    whole = {"weights": checkpoints.checksum(backbone, None), "network": repr(backbone), "device": device, **key}
+    name = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:32]
+    path = folder / f"{name}.safetensors"
+    with suppress(CheckpointError):  # a damaged file is computed anew
+        return checkpoints.read_tensors(path, required=True)[0]["features"]
+    features = compute()
+    try:
+        checkpoints.write_tensors(path, {"features": features}, {"format": "offaxis-features-1"})
+    except StorageError as error:
+        warnings.warn(f"The features were not kept for the next training. {error}", UserWarning, stacklevel=2)
+    return features

@@ -1,0 +1,253 @@
+"""Fuzzers of bundles, checkpoints and images. Each input loads as it was, or is refused with a sentence that names the file."""
+
+import copy
+import json
+import os
+import random
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import offaxis
+from offaxis import Model
+from offaxis.calibration import Calibration
+from offaxis.data import Normalise
+from offaxis.deploy import Preprocessing, container
+from offaxis.detectors import KNN
+from offaxis.errors import BundleError, CheckpointError, DataError
+from offaxis.networks import wide_resnet
+from offaxis.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tests.hostile.damage import damaged, flipped, picture, rewritten
+
+Counts = dict[str, int]
+HUGE: tuple[Any, ...] = (
+    10**9,
+    10**7,
+    2**31,
+    2**63,
+    10**30,
+    -1,
+    0,
+    1e300,
+    float("nan"),
+    float("inf"),
+    True,
+    None,
+    "",
+    "x" * 1000,
+    [],
+    {},
+)
+
+
+def small_model(seed: int = 0, members: int = 1) -> Model:
+    """An untrained model that is calibrated on random scores."""
+    torch.manual_seed(seed)
+    networks = [wide_resnet(10, 1, in_channels=1).eval() for _ in range(members)]
+    network = networks[0] if members == 1 else offaxis.Ensemble(networks)
+    scores, predicted = np.random.default_rng(seed).normal(size=100), np.arange(100) % 10
+    detector: Any = "cosine"
+    if members == 1:
+        detector = KNN(3)
+        detector.fit(network, [(torch.rand(20, 1, 8, 8), torch.arange(20) % 10)])
+    else:
+        from offaxis.detectors.registry import default_detector
+
+        detector = default_detector(network)
+    return Model(
+        network=network,
+        preprocessing=Preprocessing((1, 8, 8), Normalise((0.5,), (0.5,))),
+        classes=tuple("0123456789"),
+        detector=detector,
+        calibration=Calibration.from_scores(scores, predicted, 10),
+    )
+
+
+def load_each(folder: Path, count: int, seed: int, change: Any) -> Counts:
+    """Load ``count`` changed bundles."""
+    counts, chance = {"read": 0, "refused": 0}, random.Random(seed)
+    for number in range(count):
+        path, what = change(chance)
+        try:
+            offaxis.load(path)
+            counts["read"] += 1
+        except BundleError as error:
+            if str(path) not in str(error):
+                raise AssertionError(f"bundle {number} of seed {seed} is not named: {error}") from error
+            counts["refused"] += 1
+        except BaseException as error:
+            raise AssertionError(f"bundle {number} of seed {seed}, {what}: {error!r}") from error
+    return counts
+
+
+def fuzz_bundles(count: int, seed: int) -> Counts:
+    """Cut, changed and overwritten bytes of bundle files."""
+    with tempfile.TemporaryDirectory() as folder:
+        whole, path = Path(folder) / "whole.oax", Path(folder) / "x.oax"
+        small_model().save(whole)
+        data = whole.read_bytes()
+
+        def change(chance: random.Random) -> tuple[Path, str]:
+            path.write_bytes(damaged(data, chance) if chance.random() < 0.7 else flipped(data, chance))
+            return path, "damaged bytes"
+
+        return load_each(Path(folder), count, seed, change)
+
+
+def fuzz_manifests(count: int, seed: int) -> Counts:
+    """Manifests with right checksums that say something else: one value anywhere is another, or absent."""
+    with tempfile.TemporaryDirectory() as folder:
+        bundles = []
+        for members in (1, 2):
+            bundles.append(Path(folder) / f"{members}.oax")
+            small_model(members=members).save(bundles[-1])
+        manifests = [json.loads(zipfile.ZipFile(bundle).read(container.MANIFEST)) for bundle in bundles]
+
+        def change(chance: random.Random) -> tuple[Path, str]:
+            which = chance.randrange(2)
+            manifest, where = copy.deepcopy(manifests[which]), []
+            part: Any = manifest
+            keys = [key for key in manifest if key not in ("format", "version", "sha256")]
+            while True:
+                key = chance.choice(keys)
+                where.append(key)
+                inner = part[key]
+                if not isinstance(inner, (dict, list)) or not inner or chance.random() < 0.25:
+                    break
+                part, keys = inner, list(inner) if isinstance(inner, dict) else list(range(len(inner)))
+            new = chance.choice(HUGE)
+            if isinstance(part[key], list) and chance.random() < 0.5:
+                part[key] = part[key] * chance.choice((0, 2, 3000))
+            elif isinstance(part, dict) and chance.random() < 0.2:
+                del part[key]
+            else:
+                part[key] = new
+            return rewritten(bundles[which], Path(folder) / "x.oax", manifest, replace=True), f"{where} = {new!r:.60}"
+
+        return load_each(Path(folder), count, seed, change)
+
+
+def hostile_bundles() -> dict[str, float]:
+    """Each is refused within seconds, without gigabytes; return the seconds that each took."""
+    import time
+
+    seconds: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        small_model().save(folder / "one.oax")
+        small_model().save(folder / "folder", folder=True)
+        manifest = json.loads((folder / "folder" / container.MANIFEST).read_text())
+        network = manifest["network"]
+        description = network["description"]
+        changes: dict[str, dict[str, Any]] = {
+            "depth": {"network": {**network, "description": {**description, "depth": 6 * 10**8 + 4}}},
+            "width": {"network": {**network, "description": {**description, "width": 10**9}}},
+            "large width": {"network": {**network, "description": {**description, "width": 10**20}}},
+            "classes": {"network": {**network, "description": {**description, "num_classes": 10**7}}},
+            "members": {"network": {"kind": "ensemble", "members": [network] * 3000}},
+            "pairs": {"network": nested(network, 200)},
+            "manifest": {"provenance": {"x": "y" * 60_000_000}},
+            "classes' names": {"classes": ["x"] * 10**6},
+            "mean": {"preprocessing": {**manifest["preprocessing"], "mean": [float("nan")]}},
+            "std": {"preprocessing": {**manifest["preprocessing"], "std": [float("inf")]}},
+            "height": {"preprocessing": {**manifest["preprocessing"], "height": 10**9}},
+        }
+        paths = {
+            label: rewritten(folder / "one.oax", folder / f"{number}.oax", change)
+            for number, (label, change) in enumerate(changes.items())
+        }
+        paths["many files"] = folder / "many.oax"
+        with zipfile.ZipFile(folder / "one.oax") as source, zipfile.ZipFile(paths["many files"], "w") as pack:
+            for info in source.infolist():
+                pack.writestr(info.filename, source.read(info))
+            for number in range(20_000):
+                pack.writestr(f"{number}", b"")
+        (folder / "folder" / "used.safetensors").unlink()
+        os.mkfifo(folder / "folder" / "used.safetensors")
+        paths["pipe in a folder"] = folder / "folder"
+        paths["pipe"] = folder / "pipe.oax"
+        os.mkfifo(paths["pipe"])
+        for dtype in ("int8", "complex64", "float8_e4m3fn", "mixed"):
+            paths[dtype] = retyped(folder / "one.oax", folder / f"{dtype}.oax", dtype)
+        for label, path in paths.items():
+            started = time.monotonic()
+            try:
+                offaxis.load(path)
+            except BundleError as error:
+                assert str(path) in str(error), error  # noqa: PT017
+                seconds[label] = time.monotonic() - started
+            else:
+                raise AssertionError(f"{label} was loaded")
+    return seconds
+
+
+def nested(network: dict[str, Any], depth: int) -> dict[str, Any]:
+    for _ in range(depth):
+        network = {"kind": "ensemble", "members": [network]}
+    return network
+
+
+def retyped(bundle: Path, path: Path, dtype: str) -> Path:
+    """A bundle with right checksums whose weights are of another type."""
+    from safetensors.torch import load, save
+
+    with zipfile.ZipFile(bundle) as pack:
+        files = {name: pack.read(name) for name in pack.namelist()}
+    weights = load(files["network.safetensors"])
+    for number, (name, tensor) in enumerate(weights.items()):
+        if tensor.is_floating_point() and (dtype != "mixed" or number % 2):
+            weights[name] = tensor.to(torch.float16 if dtype == "mixed" else getattr(torch, dtype))
+    manifest = json.loads(files.pop(container.MANIFEST))
+    files["network.safetensors"] = save(weights)
+    container.write_container(path, {k: v for k, v in manifest.items() if k not in ("files", "sha256")}, files)
+    return path
+
+
+def fuzz_checkpoints(count: int, seed: int) -> Counts:
+    """Damaged checkpoints never load as something else."""
+    chance, refused = random.Random(seed), 0
+    torch.manual_seed(0)
+    state = {"w": torch.randn(40, 30), "b": torch.randn(30)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint.safetensors"
+        save_checkpoint(path, Checkpoint(step=3, settings={"a": 1}, progress={}, weights=state, momentum=dict(state)))
+        whole = path.read_bytes()
+        for number in range(count):
+            data = flipped(whole, chance) if number % 2 else damaged(whole, chance)
+            path.write_bytes(data)
+            try:
+                load_checkpoint(path)
+            except CheckpointError as error:
+                if str(path) not in str(error):
+                    raise AssertionError(f"checkpoint {number} of seed {seed} is not named: {error}") from error
+                refused += 1
+            else:
+                assert data == whole, f"checkpoint {number} of seed {seed} was loaded"
+    return {"refused": refused, "read": count - refused}
+
+
+def fuzz_images(count: int, seed: int) -> Counts:
+    """Damaged images have a prediction or a reason, the same from a file and from its bytes."""
+    model, chance = small_model(), random.Random(seed)
+    counts = {"read": 0, "refused": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.png"
+        for number in range(count):
+            data = damaged(picture(chance), chance)
+            path.write_bytes(data)
+            results: list[tuple[int, float] | None] = []
+            for source in (path, data):
+                try:
+                    [prediction] = model.predict(source)
+                    results.append((prediction.class_index, prediction.score))
+                except DataError:
+                    results.append(None)
+                except BaseException as error:
+                    raise AssertionError(f"image {number} of seed {seed}, {data[:200].hex()}: {error!r}") from error
+            assert results[0] == results[1], f"image {number} of seed {seed}"
+            counts["refused" if results[0] is None else "read"] += 1
+    return counts
