@@ -237,7 +237,7 @@ def huge(port: int, chance: random.Random, pictures: list[bytes]) -> str:
     """A body that is declared too long, or grows too long without being declared."""
     time.sleep(0.2)
     with socket.create_connection(("127.0.0.1", port), 30) as connection:
-        head = "POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+        head = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         if chance.random() < 0.5:
             connection.sendall(f"{head}Content-Length: 1000000000\r\n\r\n".encode() + pictures[0])
         else:
@@ -254,7 +254,8 @@ def huge(port: int, chance: random.Random, pictures: list[bytes]) -> str:
 def slow(port: int, chance: random.Random, pictures: list[bytes]) -> str:
     """A head or a body that comes byte by byte; some vanish in the middle."""
     with socket.create_connection(("127.0.0.1", port), 30) as connection:
-        data = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: {len(pictures[0])}\r\n\r\n"
+        data = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+        data += f"Content-Length: {len(pictures[0])}\r\n\r\n"
         whole = data.encode() + pictures[0]
         begun = chance.choice((10, len(data) + 5))
         connection.sendall(whole[:begun])

@@ -201,3 +201,42 @@ def test_a_network_of_ones_own_is_trained_evaluated_and_bundled(tmp_path: Path) 
     with pytest.raises(ArgumentError, match="one Classifier"):
         run("train", "--out", str(tmp_path / "other"), *SMALL, "--network", f"{own}:pair")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+def test_a_frozen_network_another_seed_and_a_network_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    same = ["train", "--id", "small-digits", "--epochs", "1", "--quiet"]
+    frozen = [*same, "--network", "wrn-10-1-half", "--freeze"]
+    done = CliRunner().invoke(app, [word for word in frozen if word != "--quiet"] + ["--out", str(tmp_path / "a")])
+    assert done.exit_code == 0, done.output
+    assert "Held-out accuracy" in done.stderr
+    assert "That is poor" in done.stderr
+    assert "359 images" in done.stderr
+    assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == 2  # features of training and of test images
+    record = json.loads((tmp_path / "a" / "run.json").read_text())["settings"]
+    assert (record["frozen"], record["recipe"]["name"]) == (True, "frozen")
+    words = [
+        *same,
+        "--from",
+        str(tmp_path / "a"),
+        "--head",
+        "linear",
+        "--unfreeze",
+        "blocks",
+        "--out",
+        str(tmp_path / "b"),
+    ]
+    done = CliRunner().invoke(app, words)
+    if isinstance(done.exception, ArgumentError):  # the message names the layers
+        assert "outermost layers" in str(done.exception)
+        layer = str(done.exception).partition("outermost layers are ")[2].partition(",")[0]
+        done = CliRunner().invoke(app, [layer if word == "blocks" else word for word in words])
+    assert done.exit_code == 0, done.output
+    record = json.loads((tmp_path / "b" / "run.json").read_text())["settings"]
+    assert (record["head"]["name"], record["recipe"]["name"]) == ("linear", "finetune")
+    for refused in (["--views", "2"], ["--freeze", "--unfreeze", "blocks"], ["--freeze", "--leave-out", "0/2"]):
+        assert isinstance(
+            CliRunner().invoke(app, [*same, *refused, "--out", str(tmp_path / "c")]).exception, ArgumentError
+        )
+    assert not (tmp_path / "c").exists()

@@ -17,7 +17,7 @@ from offaxis.cli import app
 from offaxis.data import Normalise, TensorSet
 from offaxis.data.transforms import Resize
 from offaxis.deploy import Preprocessing
-from offaxis.deploy.onnx import TOLERANCE, Graph, _difference, check_exportable, export_onnx, output_names
+from offaxis.deploy.onnx import TOLERANCE, Graph, check_exportable, export_onnx, largest_difference, output_names
 from offaxis.detectors import NATIVE, Reads
 from offaxis.errors import ExportError
 from tests.models import World
@@ -119,9 +119,10 @@ class Spoilt:
 def test_a_graph_that_answers_otherwise_is_noticed(world: World, name: str) -> None:
     model = Model.calibrated(world.trained, world.calibration, per_class=True, alpha=0.1)
     graph = Graph(model).eval()
-    assert _difference(model, graph, Spoilt(graph, "", lambda out: out)) == 0
-    assert np.isnan(_difference(model, graph, Spoilt(graph, name, lambda out: out * np.nan)))
-    assert _difference(model, graph, Spoilt(graph, name, lambda out: out + 0.9)) > TOLERANCE
+    names = output_names(model)
+    assert largest_difference(model, graph, Spoilt(graph, "", lambda out: out), names) == 0
+    assert np.isnan(largest_difference(model, graph, Spoilt(graph, name, lambda out: out * np.nan), names))
+    assert largest_difference(model, graph, Spoilt(graph, name, lambda out: out + 0.9), names) > TOLERANCE
 
 
 QUICK = ("odin", "mahalanobis", "knn")  # an export takes seconds: the others are in the slow tier
@@ -219,3 +220,12 @@ def test_attached_networks_are_bundled_and_exported(name: str, tmp_path: Path) -
     ]
     export_onnx(again, tmp_path / "x.onnx")
     check_same(tmp_path / "x.onnx", again, images.images[:9])
+
+
+def test_openvino_gives_the_same_outputs(model: Model, world: World, tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    export_onnx(model, tmp_path / "x.onnx")
+    pixels = world.test.batch(torch.arange(20))
+    found = openvino.Core().compile_model(str(tmp_path / "x.onnx"), "CPU")({"pixels": pixels.numpy()})
+    for name, expected in answers(tmp_path / "x.onnx", model, pixels).items():
+        assert np.allclose(found[name], expected, atol=1e-4)

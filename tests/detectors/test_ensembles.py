@@ -98,6 +98,7 @@ def test_one_sided_batches_have_no_margin(labels: list[int]) -> None:
     torch.testing.assert_close(value, expected)
 
 
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")  # after two steps
 def test_our_training_loop_trains_the_members() -> None:
     data = TensorSet("toy", torch.rand(40, 1, 8, 8), torch.arange(40) % 4, classes=("a", "b", "c", "d"))
     recipe = published_recipe().replace(epochs=1, batch_size=20)

@@ -28,7 +28,8 @@ import runpy, sys
 from tests.conftest import declare_torchvision_operators
 declare_torchvision_operators()
 sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__") if sys.argv[0].endswith(".py") else runpy.run_module("offaxis")
+start = runpy.run_path if sys.argv[0].endswith(".py") else runpy.run_module
+start(sys.argv[0], run_name="__main__")
 """
 
 

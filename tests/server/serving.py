@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +28,11 @@ def free_port() -> int:
 
 @contextmanager
 def running(
-    model: Model, limits: Limits | None = None, token: str | None = None
+    model: Model, limits: Limits | None = None, token: str | None = None, **options: Any
 ) -> Iterator[tuple[str, uvicorn.Server]]:
     """(address, server) while the block lasts."""
     port = free_port()
-    server = make_server(model, port=port, limits=limits, token=token)
+    server = make_server(model, port=port, limits=limits, token=token, **options)
     started, startup = threading.Event(), server.startup
 
     async def startup_and_tell(sockets: list[socket.socket] | None = None) -> None:

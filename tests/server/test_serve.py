@@ -111,7 +111,7 @@ def test_each_class_is_described_where_verdicts_are_per_class(address: str, mode
     assert about["calibration"]["flag_rate"] == asdict(model.calibration.flag_rate())
 
     calibration = replace(model.calibration, per_class=True, alpha=0.04)  # for some classes there are too few images
-    about = Service(replace(model, calibration=calibration)).describe()
+    about = Service(replace(model, calibration=calibration)).served.describe()
     assert about["threshold"] is about["calibration"]["flag_rate"] is None
     assert about["class_thresholds"] == calibration.class_thresholds()
     rates = about["calibration"]["class_flag_rates"]
@@ -215,9 +215,11 @@ def test_limits_that_contradict_each_other_are_refused(bundle: Path) -> None:
 def test_bodies_of_every_size_that_is_allowed_have_room(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[Limits] = []
     monkeypatch.setattr("offaxis.server.run.make_server", lambda _, **given: limits.append(given["limits"]))
-    monkeypatch.setattr("offaxis.server.run.serve", lambda _: None)
+    monkeypatch.setattr("offaxis.server.run.serve", lambda *_: None)
     for megabytes in ("16", "300"):
-        assert CliRunner().invoke(app, ["serve", str(bundle), "--max-body", megabytes]).exit_code == 0
+        assert (
+            CliRunner().invoke(app, ["serve", str(bundle), "--engine", "torch", "--max-body", megabytes]).exit_code == 0
+        )
     assert [each.bodies_bytes // 2**20 for each in limits] == [256, 300]
 
 
@@ -307,7 +309,7 @@ def test_an_image_without_finite_outputs_does_not_affect_the_others(model: Model
 
 def test_slow_and_vanishing_clients_do_not_delay_others(model: Model, world: World) -> None:
     limits = replace(Limits(), seconds_to_send=1.0, connections=60)
-    head = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\n"
     with running(model, limits) as (address, _):
         port = int(address.rsplit(":", 1)[1])
         slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
@@ -344,7 +346,7 @@ def test_a_port_in_use_is_a_server_error(model: Model, bundle: Path) -> None:
         with pytest.raises(ServerError, match=f"cannot listen on port {port} .* Choose another with --port") as error:
             serve(make_server(model, port=port))
         assert isinstance(error.value, OSError)
-        command = [sys.executable, "-m", "offaxis", "serve", str(bundle), "--port", str(port)]
+        command = [sys.executable, "-m", "offaxis", "serve", str(bundle), "--engine", "torch", "--port", str(port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -355,14 +357,15 @@ def test_sigterm_finishes_open_requests(bundle: Path, world: World) -> None:
     """A real process: a request whose body is half sent when the signal comes is answered, then the process ends."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "offaxis", "serve", str(bundle), "--port", str(port)], stderr=subprocess.PIPE
+        [sys.executable, "-m", "offaxis", "serve", str(bundle), "--engine", "torch", "--port", str(port)],
+        stderr=subprocess.PIPE,
     )
     try:
-        assert eventually(lambda: is_up(port), 60)
+        assert eventually(lambda: is_up(port), 200)
         data = png(world.test, 0)
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
             head = (
-                "POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+                "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
                 f"Content-Length: {len(data)}\r\nExpect: 100-continue\r\n\r\n"
             )
             connection.sendall(head.encode())

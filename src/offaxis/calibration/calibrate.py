@@ -150,14 +150,19 @@ class Calibration:
 
     def class_p_values(self, scores: Floats, predicted: Labels) -> Floats:
         """Compute Mondrian p-values (N,) of scores (N,) and predicted classes (N,); NaN where a class has too few images."""
-        values, enough = conformal.check_scores(scores), self.enough()
+        values = conformal.check_scores(scores)
         p_values = np.full(len(values), np.nan)
-        for c in np.unique(predicted).tolist():
-            if enough[c]:
+        for c in set(predicted.tolist()):
+            own = self._class_scores[c]
+            if own is not None:
                 chosen = predicted == c
-                own = self.scores[self.predicted == c]
                 p_values[chosen] = conformal.p_values(calibration_scores=own, scores=values[chosen])
         return p_values
+
+    @cached_property
+    def _class_scores(self) -> list[Floats | None]:
+        """The sorted scores of each predicted class, None where they are too few."""
+        return [self.scores[self.predicted == c] if enough else None for c, enough in enumerate(self.enough())]
 
     def flag_rate(self) -> conformal.FlagRate:
         """Compute the share of new ID images that is flagged in the long run, with its range over calibration sets."""

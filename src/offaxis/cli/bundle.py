@@ -95,6 +95,10 @@ def bundle_command(
     ] = None,
     std: Annotated[str | None, typer.Option(help="Standard deviation likewise: 0.229,0.224,0.225.")] = None,
     folder: Annotated[bool, typer.Option("--folder", help="Write a folder instead of one file.")] = False,
+    keep_examples: Annotated[
+        int,
+        typer.Option(min=0, help="Keep so many calibration images in the bundle, to show those nearest to an image."),
+    ] = 0,
     network: Network = None,
     device: Device = "auto",
     data: Data = None,
@@ -126,7 +130,11 @@ def bundle_command(
         device=device,
         data=data,
         command=command_words(context),
+        keep_examples=keep_examples,
     )
+    if model.examples is not None:
+        count = len(model.examples.pixels)
+        print_note(f"{count} calibration images leave with {out}: whoever has the bundle can see them.", "yellow")
     model.save(out, folder=folder)
     _report(model, out)
 
@@ -239,6 +247,7 @@ def _report(model: "Model", path: Path) -> None:
     epilog=example(
         "offaxis export digits.oax --onnx digits.onnx",
         "offaxis export photos.oax --onnx photos.onnx --with-resize",
+        "offaxis export digits.oax --onnx small.onnx --int8 --calibrate digits --ood letters",
         "offaxis export runs/cifar10 --published best.ckpt",
     ),
 )
@@ -248,11 +257,19 @@ def export_command(
     with_resize: Annotated[
         bool, typer.Option("--with-resize", help="Put the rule for the size into the graph: pixels of any size in.")
     ] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Convolutions on 8-bit integers; needs --calibrate.")] = False,
+    calibrate: Annotated[
+        str | None, typer.Option(help="ID images for --int8 that nothing was trained on: a set, folder or archive.")
+    ] = None,
+    ood: Annotated[
+        list[str] | None, typer.Option(help="OOD images on which --int8 must not lose. May be given again.")
+    ] = None,
     published: Annotated[
         Path | None,
         typer.Option(help="A file for the weights of resnet18-32 or resnetN-cifar by their published names (OpenOOD)."),
     ] = None,
     network: Network = None,
+    data: Data = None,
     detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
 ) -> None:
     """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
@@ -268,12 +285,31 @@ def export_command(
     from offaxis.deploy.onnx import export_onnx, output_names
 
     assert onnx is not None
+    if int8 != (calibrate is not None) or (int8 and with_resize):
+        raise ArgumentError(
+            "Expected --int8 and --calibrate IMAGES together, without --with-resize: the quantised graph is calibrated anew."
+        )
     model = load(bundle, network)
-    difference = export_onnx(model, onnx, with_resize=with_resize)
     shape = ", ".join(map(str, model.preprocessing.shape))
     if with_resize:
         shape = f"{model.preprocessing.shape[0]}, height, width"
-    print_note(
-        f"{onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}. onnxruntime and PyTorch "
-        f"differ by {difference:.1g} at most."
-    )
+    about = f"{onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}."
+    if calibrate is None:
+        difference = export_onnx(model, onnx, with_resize=with_resize)
+        print_note(f"{about} onnxruntime and PyTorch differ by {difference:.1g} at most.")
+        return
+    from offaxis.deploy.assemble import images_like
+    from offaxis.deploy.engine import export_int8
+    from offaxis.deploy.onnx import check_exportable
+    from offaxis.deploy.preprocessing import Preprocessing
+
+    check_exportable(model)
+    wanted = model.preprocessing
+    assert isinstance(wanted, Preprocessing)  # others cannot be exported
+    sets = [images_like(name, wanted.shape, data, resize=wanted.resize) for name in (calibrate, *(ood or ()))]
+    found = export_int8(model, onnx, sets[0], sets[1:])
+    what = "ID accuracy" if found.labelled else "Equal classes"
+    lines = [about, f"{what} {found.accuracy[0]:.2%} before, {found.accuracy[1]:.2%} after."]
+    lines += [f"AUROC on {name} {old:.2%} before, {new:.2%} after." for name, (old, new) in found.aurocs.items()]
+    lines.append(f"{found.bytes[0]:,} bytes before, {found.bytes[1]:,} after; {found.images} calibration images.")
+    print_note("\n".join(lines))

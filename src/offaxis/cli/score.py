@@ -1,15 +1,24 @@
 """``offaxis score`` and ``offaxis serve``: a verdict for each of many images, as rows of a file or over HTTP."""
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from offaxis.cli.app import Device, Network, OwnDetector, Quiet, app, example, print_note
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
+
+if TYPE_CHECKING:
+    from offaxis.deploy.model import Model
+
+EngineOption = Annotated[
+    Literal["auto", "onnx", "torch"],
+    typer.Option(help="What runs the network: onnxruntime or PyTorch. auto: onnxruntime on a CPU if it can."),
+]
 
 
 @app.command(
@@ -32,9 +41,10 @@ def score_command(
         Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="If the name does not say it.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images a step.")] = 64,
-    engine: Annotated[
+    runner: Annotated[
         Literal["threads", "ray"], typer.Option(help="ray spreads the work over a Ray cluster.")
     ] = "threads",
+    engine: EngineOption = "auto",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads that decode, or workers of Ray.", show_default="by cores")
     ] = None,
@@ -58,16 +68,18 @@ def score_command(
     A summary (.summary.json) and a page of the images with the highest scores (.html) are written beside the rows.
     """
     from offaxis.deploy.bundle import load, local_bundle
+    from offaxis.deploy.engine import with_engine
     from offaxis.deploy.scoring import ScoringOptions, score_images, sentences
 
-    if engine == "ray" and network is not None:
-        raise ArgumentError("Expected a bundle that can build its network for --engine ray: --network is for threads.")
+    if runner == "ray" and network is not None:
+        raise ArgumentError("Expected a bundle that can build its network for --runner ray: --network is for threads.")
     bundle = local_bundle(bundle)
-    model = load(bundle, network).to(device)
+    model = with_engine(load(bundle, network).to(device), "torch" if runner == "ray" else engine)
     options = ScoringOptions(
         out=out,
         format=format,
         batch=batch,
+        runner=runner,
         engine=engine,
         workers=workers,
         resume=resume,
@@ -110,23 +122,37 @@ def serve_command(
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the bearer token that requests must carry (else OFFAXIS_TOKEN).")
     ] = None,
-    token: Annotated[str | None, typer.Option(envvar="OFFAXIS_TOKEN", hidden=True)] = None,
+    token: Annotated[str | None, typer.Option(hidden=True)] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name that the service is reached by, beside localhost; * for all. May be given again."),
+    ] = None,
     level: Annotated[float, typer.Option(help="Probability that the drift monitor ever raises a false alarm.")] = 0.01,
     max_body: Annotated[int, typer.Option(min=1, help="Megabytes of one request.")] = 16,
     max_images: Annotated[int, typer.Option(min=1, help="Images of one request.")] = 32,
     max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of one image.")] = 16_000_000,
+    max_request_pixels: Annotated[int, typer.Option(min=1, help="Pixels of all images of one request.")] = 128_000_000,
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are answered with 503.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Images that go through the network together.")] = 32,
+    log: Annotated[
+        Literal["plain", "json"], typer.Option(help="json: every request as a line of JSON, with its id.")
+    ] = "plain",
+    engine: EngineOption = "auto",
     network: Network = None,
     detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
 ) -> None:
-    """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, and a page at /."""
+    """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, /readyz, and a page at /.
+
+    SIGHUP reads the bundle again: the new one is served once it has been checked, without a pause.
+    """
     from offaxis.deploy.bundle import load
+    from offaxis.deploy.engine import with_engine
 
     try:
+        from offaxis.server.app import is_local
         from offaxis.server.body import Limits
-        from offaxis.server.run import is_local, make_server, serve
+        from offaxis.server.run import make_server, serve, set_up_log
     except ImportError as error:
         raise MissingPackageError(
             f"The service needs more packages ({error}): pip install 'offaxis[serve]'."
@@ -136,24 +162,43 @@ def serve_command(
         bodies_bytes=max(max_body * 2**20, Limits.bodies_bytes),
         images=max_images,
         pixels=max_pixels,
+        request_pixels=max(max_pixels, max_request_pixels),
+        all_pixels=max(max_pixels, 4 * max_request_pixels),
         queue=queue,
         batch=batch,
     )
-    model = load(bundle, network).to(device)
     secret = _token(token_file, token)
-    server = make_server(model, host=host, port=port, token=secret, limits=limits, level=level)
+    set_up_log(log)
+
+    def load_model() -> "Model":
+        return with_engine(load(bundle, network).to(device), engine)
+
+    model = load_model()
+    server = make_server(
+        model,
+        host=host,
+        port=port,
+        token=secret,
+        limits=limits,
+        level=level,
+        allowed_hosts=allowed_host or (),
+        reload=load_model,
+    )
     if secret is None and not is_local(host):
         print_note(f"Every client that reaches {host} can use this service: --token-file requires a token.", "yellow")
-    serve(server, lambda bound: print_note(f"offaxis serves {bundle} at http://{host}:{bound}  (Ctrl-C stops it)"))
+    runs = "PyTorch" if model.engine is None else "onnxruntime"
+    where = f"offaxis serves {bundle} in {runs} at http://{host}"
+    serve(server, lambda bound: print_note(f"{where}:{bound}  (Ctrl-C stops it)"))
 
 
 def _token(file: Path | None, given: str | None) -> str | None:
-    if file is None:
-        return given or None
+    given = os.environ.get("OFFAXIS_TOKEN") if given is None else given
+    if file is None and given is None:
+        return None
     try:
-        text = file.read_text(encoding="utf-8").strip()
+        text = (file.read_text(encoding="utf-8") if file is not None else given or "").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"Expected a token in {file} but it cannot be read ({error}).") from error
     if not text:
-        raise ArgumentError(f"Expected a token in {file} but it is empty.")
+        raise ArgumentError(f"Expected a token in {file or 'OFFAXIS_TOKEN'} but it is empty.")
     return text

@@ -50,9 +50,9 @@ class ArchiveLimits:
     files: int = MAX_FILES
 
 
-def is_archive(path: Path) -> bool:
+def is_archive(path: Path | str) -> bool:
     """Tell whether a file has the name of an archive."""
-    return path.name.lower().endswith(SUFFIXES)
+    return str(path).lower().endswith(SUFFIXES)
 
 
 def unpack(archive: Path, folder: Path, limits: ArchiveLimits | None = None) -> None:

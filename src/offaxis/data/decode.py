@@ -34,7 +34,15 @@ def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_
         DataError: not an image, damaged, truncated or too large, or its values have an unknown range.
     """
     called = name or (printable(source) if isinstance(source, Path) else "the image")
-    image, data = _open(source, called, max_pixels)
+    return decode_opened(*open_image(source, called, max_pixels), called)
+
+
+def decode_opened(image: Image.Image, data: bytes, called: str = "the image") -> Image.Image:
+    """Decode an image that ``open_image`` opened, as ``decode`` does.
+
+    Raises:
+        DataError: damaged or truncated; the message calls it ``called``.
+    """
     try:
         image.load()
         if image.format == "PNG" and _rows_missing(image, data):
@@ -52,7 +60,7 @@ def size_of(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     Raises:
         DataError: not an image, or too large.
     """
-    image, _ = _open(path, printable(path), max_pixels)
+    image, _ = open_image(path, printable(path), max_pixels)
     width, height = image.size
     turned = image.format != "TIFF" and _orientation(image) >= 5  # Pillow turns TIFF images itself
     return (height, width) if turned else (width, height)
@@ -63,7 +71,15 @@ def printable(path: Path | str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _open(source: Path | bytes, called: str, max_pixels: int) -> tuple[Image.Image, bytes]:
+def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, bytes]:
+    """Read the header of an image: its size and mode are known, its pixels are not decoded yet.
+
+    Returns:
+        The opened image, and the bytes of its file.
+
+    Raises:
+        DataError: not an image, or too large.
+    """
     try:
         if isinstance(source, Path) and source.exists() and not is_regular(source):
             raise DataError(f"Expected an image but {called} is no plain file: to read it might never end.")

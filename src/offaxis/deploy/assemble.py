@@ -13,6 +13,7 @@ from offaxis.data.catalogue import Split
 from offaxis.data.load import own_splits
 from offaxis.data.splits import hold_out
 from offaxis.data.transforms import Shape
+from offaxis.deploy.explain import with_examples
 from offaxis.deploy.model import Model
 from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_trained
 from offaxis.deploy.prediction import Verdict
@@ -47,6 +48,7 @@ def make_model(
     device: str = "auto",
     data: Path | None = None,
     command: Sequence[str] | None = None,
+    keep_examples: int = 0,
 ) -> Model:
     """Make a calibrated model. Nothing is trained: networks by name keep their trained output layer.
 
@@ -74,6 +76,7 @@ def make_model(
         device: where networks run: ``auto``, ``cpu``, ``cuda``, ``mps``.
         data: where the catalogue's sets are kept.
         command: the command that makes the model, for the record.
+        keep_examples: how many calibration images are kept with the model, to be shown beside images that are near to them.
 
     Raises:
         ArgumentError, BundleError, RunError, DataError, CalibrationError, DetectorError: the parts do not fit together.
@@ -116,6 +119,8 @@ def make_model(
         preprocessing=Preprocessing(shape, network.normalise, options.get("resize")),
         command=command,
     )
+    if keep_examples:
+        model = with_examples(model, calibrating, keep_examples)
     return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _report(model, rest)})
 
 

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -38,10 +38,28 @@ from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import resolve_device, run_batch, to_network
 
+if TYPE_CHECKING:
+    from offaxis.deploy.engine import OnnxEngine  # which imports this module
+
 __all__ = ["Model", "Prediction", "Verdict"]
 
 NEAREST = 5  # classes that a prediction lists
 NOT_FINITE = "Expected finite outputs of the network but for this image it gives no finite numbers."
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Examples:
+    """Calibration images that are kept with a model; see :func:`offaxis.deploy.explain.with_examples`.
+
+    Attributes:
+        pixels: uint8 (K, c, h, w), as the network takes them.
+        features: float32 (K, d), of unit length.
+        predicted: int64 (K,), the predicted classes.
+    """
+
+    pixels: Tensor
+    features: Tensor
+    predicted: Tensor
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,6 +78,8 @@ class Model:
             ``overlap_checked``.
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
         calibrated_on: uint8 (n, 16), hashes of the calibration images, as far as they are known.
+        examples: some calibration images to show beside an image, where the operator keeps them in the bundle.
+        engine: runs the network instead of PyTorch; see :func:`offaxis.deploy.engine.with_engine`.
     """
 
     network: AnyNetwork
@@ -70,6 +90,8 @@ class Model:
     provenance: dict[str, Any] = field(default_factory=dict)
     used: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
     calibrated_on: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
+    examples: "Examples | None" = None
+    engine: "OnnxEngine | None" = None
 
     def __post_init__(self) -> None:
         if len(self.classes) != self.network.num_classes or self.calibration.num_classes != len(self.classes):
@@ -232,6 +254,10 @@ class Model:
             ArgumentError: this machine does not have it.
         """
         target = resolve_device(device)
+        if self.engine is not None and target.type != "cpu":
+            raise ArgumentError(
+                f"Expected the CPU for onnxruntime but got {target}: load the model with engine='torch' to move it."
+            )
         self.network.to(target)
         _move(self.detector, target)
         return self
@@ -262,6 +288,8 @@ class Model:
         Raises:
             BadOutputsError: the network gives NaN or infinity for an image.
         """
+        if self.engine is not None and len(pixels):
+            return self._predictions(*self.engine(pixels))
         return self._predict(self.preprocessing.normalise(pixels)) if len(pixels) else []
 
     def predict_each(self, pixels: Tensor) -> list[Prediction | str]:
@@ -302,7 +330,7 @@ class Model:
         closeness = probabilities if outputs.cosine is None else outputs.cosine
         nearest = closeness.topk(min(NEAREST, closeness.shape[1]), dim=1)
         indices, values = nearest.indices.tolist(), nearest.values.tolist()
-        cosines = [None] * len(scores) if outputs.cosine is None else outputs.cosine.amax(1).tolist()
+        cosines = [None if outputs.cosine is None else row[0] for row in values]
         classes = predicted.cpu().numpy()
         p_values = self.calibration.p_values(scores).tolist()
         class_p_values = [

@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ class Graph(nn.Module):
 
     P-values are double: in single precision 5 / 100 is above 0.05, and an image on the border would not be flagged.
     With verdicts per class ``class_p_value`` (N,) follows, NaN where a class has too few calibration images.
+
+    Args:
+        model: the model.
+        p_values: whether p-values are among the outputs; without them the graph does not hold the calibration.
     """
 
     mean: Tensor
@@ -43,13 +48,15 @@ class Graph(nn.Module):
     id_classes: Tensor
     nan_where_too_few: Tensor
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, p_values: bool = True) -> None:
         super().__init__()
-        self.network, self.detector = model.network, model.detector
+        self.network, self.detector, self.p_values = model.network, model.detector, p_values
         assert isinstance(model.preprocessing, Preprocessing)  # check_exportable has refused others
         normalise, calibration = model.preprocessing.normalise, model.calibration
         self.register_buffer("mean", torch.tensor(normalise.mean).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(normalise.std).view(-1, 1, 1))
+        if not p_values:
+            return
         self.register_buffer("id_scores", torch.from_numpy(calibration.scores))
         self.register_buffer("id_classes", torch.from_numpy(calibration.predicted))
         enough = torch.tensor(calibration.enough())
@@ -61,6 +68,8 @@ class Graph(nn.Module):
         images = (pixels.float().div(255) - self.mean) / self.std
         outputs: Outputs = self.network.outputs(images)
         score: Tensor = self.detector(outputs)
+        if not self.p_values:
+            return tuple(value for value in (outputs.logits, outputs.cosine, score.float()) if value is not None)
         at_least = (self.id_scores.to(score.dtype).unsqueeze(0) >= score.unsqueeze(1)).double()
         p_value = (1 + at_least.sum(1)) / (len(self.id_scores) + 1)
         results = [outputs.logits, *([] if outputs.cosine is None else [outputs.cosine]), score.float(), p_value]
@@ -72,10 +81,12 @@ class Graph(nn.Module):
         return tuple(results)
 
 
-def output_names(model: Model) -> list[str]:
+def output_names(model: Model, p_values: bool = True) -> list[str]:
     """Return the names of the graph's outputs in order."""
-    cosine = ["cosine"] if model.calibration.cosine is not None else []
-    return ["logits", *cosine, "score", "p_value", *(["class_p_value"] if model.calibration.per_class else [])]
+    names = ["logits", *([] if model.calibration.cosine is None else ["cosine"]), "score"]
+    if p_values:
+        names += ["p_value", *(["class_p_value"] if model.calibration.per_class else [])]
+    return names
 
 
 def export_onnx(model: Model, path: str | Path, *, with_resize: bool = False) -> float:
@@ -97,43 +108,54 @@ def export_onnx(model: Model, path: str | Path, *, with_resize: bool = False) ->
         MissingPackageError: the packages of ``offaxis[onnx]`` are not installed.
     """
     check_exportable(model)
-    onnx, runtime = _package("onnx"), _package("onnxruntime")
-    _package("onnxscript")
+    runtime = package("onnxruntime")
     device = model.device
     try:
-        return _export(model.to("cpu"), Path(path), onnx, runtime, with_resize)
+        model.to("cpu")
+        content = graph_bytes(model, with_resize=with_resize)
+        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        difference = largest_difference(model, Graph(model).eval(), session, output_names(model))
     finally:
         model.to(device)
-
-
-def _export(model: Model, path: Path, onnx: Any, runtime: Any, with_resize: bool) -> float:
-    graph = Graph(model).eval()
-    example = _example(model, 3)
-    program = _traced(model, graph, example)
-    with replacing(path) as temporary:
-        proto = program.model_proto
-        if with_resize:
-            rule = model.preprocessing
-            if not isinstance(rule, Preprocessing):
-                raise ExportError(
-                    "The model takes feature vectors, which have no size to bring them to: leave out --with-resize."
-                )
-            _check_resize(rule, onnx, runtime, proto)
-            _add_resize(rule, onnx, proto)
-        _describe(proto, model, with_resize)
-        onnx.checker.check_model(proto)
-        if proto.ByteSize() >= 2**31:
-            raise ExportError("The graph would have more than 2 GB, which one ONNX file cannot hold.")
-        temporary.write_bytes(proto.SerializeToString())
-        difference = _difference(
-            model, graph, runtime.InferenceSession(temporary.read_bytes(), providers=["CPUExecutionProvider"])
+    if not difference <= TOLERANCE:
+        raise ExportError(
+            f"onnxruntime differs from PyTorch by {difference:.2g}, more than {TOLERANCE:g}, so nothing was written. Is the "
+            "network's arithmetic very sensitive, or in half precision?"
         )
-        if not difference <= TOLERANCE:
-            raise ExportError(
-                f"onnxruntime differs from PyTorch by {difference:.2g}, more than {TOLERANCE:g}, so nothing was written. Is "
-                "the network's arithmetic very sensitive, or in half precision?"
-            )
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(content)
     return difference
+
+
+def graph_bytes(model: Model, p_values: bool = True, *, with_resize: bool = False) -> bytes:
+    """Export a model on the CPU as the bytes of an ONNX file.
+
+    Args:
+        model: the model.
+        p_values: whether p-values are among the outputs; see ``Graph``.
+        with_resize: put the rule for the size in front, so that pixels have any size.
+
+    Raises:
+        ExportError: the detector or the network cannot be exported, or onnxruntime resizes otherwise.
+        MissingPackageError: the packages of ``offaxis[onnx]`` are not installed.
+    """
+    onnx, runtime = package("onnx"), package("onnxruntime")
+    package("onnxscript")
+    proto = _traced(model, Graph(model, p_values).eval(), output_names(model, p_values)).model_proto
+    if with_resize:
+        rule = model.preprocessing
+        if not isinstance(rule, Preprocessing):
+            raise ExportError(
+                "The model takes feature vectors, which have no size to bring them to: leave out --with-resize."
+            )
+        _check_resize(rule, onnx, runtime, proto)
+        _add_resize(rule, onnx, proto)
+    _describe(proto, model, with_resize)
+    onnx.checker.check_model(proto)
+    if proto.ByteSize() >= 2**31:
+        raise ExportError("The graph would have more than 2 GB, which one ONNX file cannot hold.")
+    content: bytes = proto.SerializeToString()
+    return content
 
 
 FITTED = "fitted_pixels"
@@ -242,7 +264,7 @@ def check_exportable(model: Model) -> None:
         )
 
 
-def _traced(model: Model, graph: Graph, example: Tensor) -> Any:
+def _traced(model: Model, graph: Graph, names: list[str]) -> Any:
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:
@@ -252,9 +274,9 @@ def _traced(model: Model, graph: Graph, example: Tensor) -> Any:
             warnings.simplefilter("ignore")  # about operators of torchvision and the like, which no user can act on
             return torch.onnx.export(
                 graph,
-                (example,),
+                (_example(model, 3),),
                 input_names=[INPUT],
-                output_names=output_names(model),
+                output_names=names,
                 dynamic_shapes={"pixels": {0: torch.export.Dim("batch", min=1)}},
                 dynamo=True,
                 verbose=False,
@@ -306,14 +328,14 @@ def _thresholds(calibration: Calibration) -> dict[str, str]:
     return {"threshold": repr(calibration.threshold())}
 
 
-def _difference(model: Model, graph: Graph, session: Any) -> float:
+def largest_difference(model: Model, graph: Graph, session: Any, names: Sequence[str]) -> float:
     """Return the largest difference of the outputs, over batches of one and of five; NaN where there is NaN."""
     largest = 0.0
     for count in (1, 5):
         pixels = _example(model, count)
         with eval_mode(model.network), torch.no_grad():
-            expected = dict(zip(output_names(model), graph(pixels), strict=True))
-        found = dict(zip(output_names(model), session.run(output_names(model), {INPUT: pixels.numpy()}), strict=True))
+            expected = dict(zip(names, graph(pixels), strict=True))
+        found = dict(zip(names, session.run(names, {INPUT: pixels.numpy()}), strict=True))
         for name in ("logits", "cosine", "score"):
             if name in found:
                 size = 1.0 if name == "cosine" else max(1.0, float(expected[name].abs().max()))
@@ -321,7 +343,8 @@ def _difference(model: Model, graph: Graph, session: Any) -> float:
                 largest = float(np.maximum(largest, apart))  # unlike max() it keeps NaN
         if not largest <= TOLERANCE:
             return largest
-        largest = float(np.maximum(largest, _p_value_difference(model.calibration, found)))
+        if "p_value" in found:
+            largest = float(np.maximum(largest, _p_value_difference(model.calibration, found)))
     return largest
 
 
@@ -343,7 +366,8 @@ def _example(model: Model, count: int) -> Tensor:
     return model.preprocessing.example(count, torch.Generator().manual_seed(count))
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
+    """Import a package of ``offaxis[onnx]``, or raise MissingPackageError."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -79,6 +79,8 @@ def class_probabilities(outputs: Outputs) -> Tensor:
         BadOutputsError: there is no cosine either, or it is not finite.
     """
     probabilities = outputs.logits.float().softmax(1)
+    if torch.isfinite(probabilities).all():
+        return probabilities
     lost = probabilities.isnan().any(1)
     if outputs.cosine is not None and lost.any():
         probabilities[lost] = (outputs.cosine[lost].float() * torch.finfo(torch.float32).max).softmax(1)

@@ -342,7 +342,7 @@ def rebuild_detector(description: Mapping[str, Any], tensors: Mapping[str, Tenso
     """
     name, path = description["detector"], description.get("class")
     if not isinstance(path, str | None) or not isinstance(description["tuned_on"], str | None):
-        raise DetectorFileError(f"Expected the name of a class and of a set but got {path!r:.60} for a detector.")
+        raise TypeError(f"Expected the name of a class and of a set but got {path!r:.60}")
     if not _is_known(name):
         if path is None:
             raise DetectorFileError(f"Expected one of the detectors {', '.join(DETECTORS)} but got {name!r}.")

@@ -64,9 +64,9 @@ def comma_separated(table: Table) -> str:
     """Return CSV with numbers in full precision; columns of percentages say so in their heads."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_head(table, place) for place in range(len(table.columns))])
+    writer.writerow(table.columns)
     for row in table.rows:
-        writer.writerow([_number(entry) for entry in row])
+        writer.writerow([_number(entry, head) for entry, head in zip(row, table.columns, strict=True)])
     return out.getvalue()
 
 
@@ -112,8 +112,8 @@ def escape(text: str) -> str:
 def in_percent(
     value: float | None, std: float | None = None, *, best: bool = False, share: float | None = None
 ) -> Value:
-    """Return a share in [0, 1] as a number in percent, shown as ``percent`` shows it."""
-    return Value(None if value is None else 100 * float(value), percent(value, std), best, share, percent=True)
+    """Return a share in [0, 1], shown as ``percent`` shows it; a column that says % has it in percent in CSV files too."""
+    return Value(None if value is None else float(value), percent(value, std), best, share, percent=True)
 
 
 def percent(value: float | None, std: float | None = None) -> str:
@@ -121,12 +121,6 @@ def percent(value: float | None, std: float | None = None) -> str:
     if value is None:
         return "-"
     return f"{100 * value:.2f}" + ("" if std is None else f"({100 * std:.2f})")
-
-
-def _head(table: Table, place: int) -> str:
-    head = table.columns[place]
-    shares = any(isinstance(entry := row[place], Value) and entry.percent for row in table.rows)
-    return f"{head} %" if shares and "%" not in head else head
 
 
 def _line(entries: Sequence[str]) -> str:
@@ -141,7 +135,8 @@ def _best(entry: Entry) -> bool:
     return isinstance(entry, Value) and entry.best
 
 
-def _number(entry: Entry) -> Any:
-    if isinstance(entry, Value):
-        return "" if entry.number is None else repr(entry.number) if isinstance(entry.number, float) else entry.number
-    return entry
+def _number(entry: Entry, head: str) -> Any:
+    if not isinstance(entry, Value):
+        return entry
+    number = 100 * entry.number if entry.number is not None and entry.percent and "%" in head else entry.number
+    return "" if number is None else repr(number) if isinstance(number, float) else number

@@ -139,7 +139,7 @@ def seconds_per_image(network: str, id_name: str) -> tuple[Range, Range]:
         torch.manual_seed(0)
         classifier = by_name(network)(num_classes=10, in_channels=channels, head="cosine")
         images = torch.randn(BATCH, channels, height, width)
-    count = max(2, min(BATCH, int(WORK / _work(classifier, images[:1]))))
+    count = max(2, min(BATCH, int(WORK / _work(classifier, images[:2]))))
     images = to_network(classifier, images[:count])
     _trial(classifier, images)  # warms up
     end = time.perf_counter() + PROBE
@@ -155,11 +155,11 @@ def seconds_per_image(network: str, id_name: str) -> tuple[Range, Range]:
 
 
 def _work(network: Classifier, images: Tensor) -> float:
-    """Count the multiplications of a forward pass."""
+    """Count the multiplications of a forward pass, for each image."""
     counter: Any = FlopCounterMode(display=False)
     with counter, torch.no_grad():
         network(images)
-    return max(1.0, float(counter.get_total_flops()) / 2)
+    return max(1.0, float(counter.get_total_flops()) / 2 / len(images))
 
 
 def _trial(network: Classifier, images: Tensor) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fastapi import Request
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers
 
 from offaxis.errors import ArgumentError
 
@@ -24,6 +25,8 @@ class Limits:
         bodies_bytes: bytes of all requests that are being read or decoded; beyond it the answer is 503.
         images: images in one request.
         pixels: width x height of one image, checked before it is decoded.
+        request_pixels: the same, summed over the images of one request. A connection has one request at a time in work.
+        all_pixels: the same, over all requests that are being decoded; beyond it the answer is 503.
         seconds_to_send: time for a client to send its request, and to read the response.
         seconds_to_answer: time from the complete request to the response.
         queue: images that wait for the network; beyond it the answer is 503.
@@ -36,6 +39,8 @@ class Limits:
     bodies_bytes: int = 256 * 2**20
     images: int = 32
     pixels: int = 16_000_000
+    request_pixels: int = 128_000_000
+    all_pixels: int = 512_000_000
     seconds_to_send: float = 10.0
     seconds_to_answer: float = 30.0
     queue: int = 256
@@ -53,6 +58,11 @@ class Limits:
             raise ArgumentError(
                 f"Expected `bodies_bytes` to hold the body of one request but a request may have {self.body_bytes:,} bytes and "
                 f"all together {self.bodies_bytes:,}. Raise `bodies_bytes`, or lower `body_bytes`."
+            )
+        if not self.pixels <= self.request_pixels <= self.all_pixels:
+            raise ArgumentError(
+                f"Expected room for the pixels of an image in a request, and for those of a request among all, but got "
+                f"{self.pixels:,} for an image, {self.request_pixels:,} for a request and {self.all_pixels:,} for all."
             )
 
 
@@ -73,6 +83,13 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
 def overloaded(retry_after: int) -> Refusal:
     """Return the 503 of a service at capacity."""
     return Refusal(503, "The service is at capacity: try again in a moment.", retry_after)
+
+
+def too_many_pixels(limits: Limits) -> Refusal:
+    """Return the 413 of a request whose images are too large together."""
+    return Refusal(
+        413, f"The images of a request may have {limits.request_pixels:,} pixels together: send fewer, or smaller ones."
+    )
 
 
 RAW = ("image/", "application/octet-stream")
@@ -158,29 +175,52 @@ def vector_rows(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str
 
 
 async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str, bytes]]:
-    async def stream() -> AsyncGenerator[bytes, None]:
-        for start in range(0, len(body), 2**16):
-            yield body[start : start + 2**16]
+    """Return (name, bytes) of every file of a multipart body, which is in memory already (RFC 7578)."""
+    boundary = parse_options_header(headers["content-type"])[1].get(b"boundary", b"")
+    damaged = Refusal(400, "The multipart body is damaged.")
+    images: list[tuple[str, bytes]] = []
+    if not boundary or len(boundary) > 200:
+        raise damaged
+    between, place, fields = b"\r\n--" + boundary, body.find(b"--" + boundary), 0
+    if place > 0:  # after a preamble
+        place = body.find(between)
+        place += 2 * (place > 0)
+    if place < 0:
+        raise damaged
+    place += len(boundary) + 2
+    while not body.startswith(b"--", place):
+        start = body.find(b"\r\n", place, place + 80)  # blanks may follow the boundary
+        head_end = body.find(b"\r\n\r\n", start, start + MAX_PART_HEAD)
+        end = body.find(between, head_end + 2)
+        if start < 0 or body[place:start].strip(b" \t") or head_end < 0 or end < 0:
+            raise damaged
+        name = _file_name(body[start + 2 : head_end])
+        if name is None:
+            fields += 1
+        else:
+            images.append((name, body[head_end + 4 : end]))
+        if len(images) > limits.images:
+            raise Refusal(413, f"A request may have {limits.images} images at most.")
+        if fields > limits.images:
+            raise damaged
+        place = end + len(between)
+        if len(images) % 8 == 7:
             await asyncio.sleep(0)  # let other requests run
-
-    parser = MultiPartParser(headers, stream(), max_files=limits.images, max_fields=limits.images)
-    parser.spool_max_size = limits.body_bytes + 1  # the body is in memory already: write nothing to disk
-    try:
-        form = await parser.parse()
-    except (MultiPartException, KeyError, ValueError) as error:
-        if "Too many files" in str(error):
-            raise Refusal(413, f"A request may have {limits.images} images at most.") from error
-        raise Refusal(400, "The multipart body is damaged.") from error
-    try:
-        files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
-        return [(_name(file), await file.read()) for file in files]
-    finally:
-        await form.close()
+    return images
 
 
-def _name(file: UploadFile) -> str:
-    """Return the client's name of a file as valid UTF-8: some encodings yield lone surrogates."""
-    return (file.filename or "image")[:200].encode("utf-8", "replace").decode()
+MAX_PART_HEAD = 4096
+DISPOSITION = re.compile(rb"^content-disposition[ \t]*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+PLAIN_NAME = re.compile(rb'form-data;(?: name="[^"\\]*";)? filename="([^"\\]*)"\r?$')
+
+
+def _file_name(head: bytes) -> str | None:
+    """Return the client's name of a file as valid UTF-8, or None where the part is no file."""
+    found = DISPOSITION.search(head)
+    value = found[1] if found is not None else b""
+    plain = PLAIN_NAME.match(value)
+    name = plain[1] if plain is not None else parse_options_header(value.strip())[1].get(b"filename")
+    return None if name is None else name.decode("utf-8", "replace")[:200] or "image"
 
 
 def _too_long(limits: Limits) -> Refusal:

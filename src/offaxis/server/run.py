@@ -1,20 +1,30 @@
 """The service as a process: sockets, time limits for clients, and a graceful shutdown."""
 
 import asyncio
-import ipaddress
+import importlib
+import importlib.util
+import json
 import logging
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from offaxis.deploy.model import Model
 from offaxis.errors import ServerError
 from offaxis.server.app import make_app
 from offaxis.server.body import Limits
 from offaxis.server.service import Service
+
+MAX_HEAD_BYTES = 64 * 1024  # of what is not body: request line, headers, trailers, and the framing of chunks
+MAX_PIPELINED = 64  # requests that a client sends without waiting for responses
+log = logging.getLogger("offaxis.serve")
 
 
 def make_server(
@@ -25,6 +35,9 @@ def make_server(
     token: str | None = None,
     limits: Limits | None = None,
     level: float = 0.01,
+    allowed_hosts: Collection[str] = (),
+    http: str = "auto",
+    reload: Callable[[], Model] | None = None,
 ) -> uvicorn.Server:
     """Make a server for a model; ``serve`` runs it until SIGTERM or SIGINT and then finishes the open requests.
 
@@ -35,23 +48,134 @@ def make_server(
         token: the bearer token that requests must carry; None for no check.
         limits: sizes and times; None for the defaults.
         level: the probability that the drift monitor ever alarms on an ID stream.
+        allowed_hosts: names in the Host header that are answered beside those of this machine; see ``make_app``.
+        http: the parser of requests: ``"httptools"``, ``"h11"``, or ``"auto"`` for the first where it is installed.
+        reload: loads the model again, for SIGHUP; None to ignore that signal.
     """
-    limits = limits or Limits()
-    app = make_app(Service(model, limits, level), token)
+    limits, backlog = within_file_limit(limits or Limits())
+    service = Service(model, limits, level)
+    app = make_app(service, token, allowed_hosts=allowed_hosts, closing=lambda: server.should_exit)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=_protocol(limits),
+        http=_protocol(limits, http),
+        loop="auto",
         ws="none",
         lifespan="on",
         log_level=logging.WARNING,
+        log_config=None,
         access_log=False,
         server_header=False,
+        backlog=backlog,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=round(limits.seconds_to_send + limits.seconds_to_answer),
     )
-    return uvicorn.Server(config)
+    server = ReloadingServer(config, service, reload)
+    return server
+
+
+class ReloadingServer(uvicorn.Server):
+    """A server that loads its model again at SIGHUP, and reports once, in one line, that no more files can be opened.
+
+    Args:
+        config: of uvicorn.
+        service: whose model is replaced.
+        reload: loads the model again; None to ignore SIGHUP.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service, reload: Callable[[], Model] | None) -> None:
+        super().__init__(config)
+        self.service, self.reload = service, reload
+        self._reported = False
+        self._reloading: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        """Listen, take the reports of the event loop, and wait for SIGHUP."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._report)
+        if self.reload is not None and hasattr(signal, "SIGHUP"):
+            with suppress(ValueError, RuntimeError):  # signals are for the main thread
+                loop.add_signal_handler(signal.SIGHUP, self.begin_reload)
+        await super().startup(sockets)
+
+    def begin_reload(self) -> None:
+        """Load the model again unless that is being done; the old one serves until the new one has answered a test image."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload())
+
+    async def _reload(self) -> None:
+        assert self.reload is not None
+        try:
+            await self.service.replace_model(self.reload)
+        except Exception as error:  # whatever is wrong with the new bundle, the old one goes on
+            log.error("the new bundle is not served (%s); the old one goes on", error)
+            self.service.metrics.reloads.labels("refused").inc()
+        else:
+            log.warning("the new bundle is served")
+            self.service.metrics.reloads.labels("served").inc()
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), OSError) or "accept" not in str(context.get("message")):
+            loop.default_exception_handler(context)
+        elif not self._reported:
+            self._reported = True
+            log.error("a connection could not be accepted (%s); this is reported once", context["exception"])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and what belongs to a request."""
+
+    FIELDS = ("request_id", "method", "path", "status", "ms", "client")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record; a traceback is part of it."""
+        line = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")}
+        line |= {"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        line |= {name: getattr(record, name) for name in self.FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up_log(kind: str) -> None:
+    """Log to standard error: ``"plain"`` warnings and errors as text, ``"json"`` these and every request as JSON."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        JsonFormatter() if kind == "json" else logging.Formatter("%(levelname)s: %(message)s (%(name)s)")
+    )
+    for name in ("offaxis", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO if kind == "json" and name == "offaxis" else logging.WARNING)
+
+
+def within_file_limit(limits: Limits) -> tuple[Limits, int]:
+    """Return limits whose connections fit into the files that this process may open, and a length for the backlog.
+
+    The soft limit of the process is raised as far as the hard one allows. A quarter is kept free for connections that are
+    accepted together before the first of them can be closed.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return limits, 2048
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * limits.connections + 100
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    free = wanted if soft == resource.RLIM_INFINITY else soft - _open_files()
+    connections = max(1, min(limits.connections, 3 * free // 4))
+    if connections < limits.connections:
+        log.warning("the file limit (ulimit -n %d) leaves room for %d connections", soft, connections)
+    return replace(limits, connections=connections), max(1, min(2048, free - connections - 4))
+
+
+def _open_files() -> int:
+    """Count the open files of this process, with some that the server opens later."""
+    folder = Path("/proc/self/fd")
+    return (len(list(folder.iterdir())) if folder.is_dir() else 16) + 4
 
 
 def serve(server: uvicorn.Server, announce: Callable[[int], None] = lambda _: None) -> None:
@@ -82,26 +206,21 @@ def serve(server: uvicorn.Server, announce: Callable[[int], None] = lambda _: No
             ) from stop
 
 
-def is_local(host: str) -> bool:
-    """Return whether an address can be reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _protocol(limits: Limits) -> type[H11Protocol]:
-    """Return uvicorn's protocol with two limits that it lacks: on connections, and on the time a client may take.
+def _protocol(limits: Limits, http: str) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with limits that it lacks: on connections, on the time a client may take, and on heads.
 
     The time limit holds for the rest of a request's head, for the rest of a body whose request is answered already, and for
     reading the response.
     """
+    fast = importlib.util.find_spec("httptools") is not None if http == "auto" else http == "httptools"
+    module, name = ("httptools_impl", "HttpToolsProtocol") if fast else ("h11_impl", "H11Protocol")
+    base: Any = getattr(importlib.import_module(f"uvicorn.protocols.http.{module}"), name)
 
-    class LimitedProtocol(H11Protocol):
+    class LimitedProtocol(base):  # type: ignore[misc]
         _head_timer: asyncio.TimerHandle | None = None
         _read_timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             transport.set_write_buffer_limits(high=0)  # writing pauses as soon as the client does not keep up
             if len(self.connections) > limits.connections:
@@ -134,8 +253,7 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
 
         def _idle(self) -> bool:
             """Return whether no request is in progress."""
-            answered = self.cycle is not None and self.cycle.response_complete
-            return answered or self.conn.their_state is h11.IDLE
+            return self.cycle is None or self.cycle.response_complete
 
         def _start_head_timer(self) -> None:
             if self._head_timer is None:
@@ -146,4 +264,34 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
             if self._idle() and not self.transport.is_closing():
                 self.transport.close()
 
-    return LimitedProtocol
+    class BoundedHeads(LimitedProtocol):
+        """Of httptools, which itself takes heads and trailers of any length and any number of requests; h11 does not."""
+
+        _head_bytes = _body_bytes = 0
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            if len(self.pipeline) > MAX_PIPELINED:
+                self.transport.abort()
+                raise ConnectionError("too many requests on one connection")  # the parser stops here
+
+        def send_400_response(self, message: str) -> None:
+            if not self.transport.is_closing():
+                super().send_400_response(message)
+
+        def data_received(self, data: bytes) -> None:
+            self._head_bytes += len(data)
+            super().data_received(data)
+            if self._head_bytes > MAX_HEAD_BYTES + self._body_bytes // 4:
+                self.send_400_response("The head of the request is too long.")
+
+        def on_body(self, body: bytes) -> None:
+            self._head_bytes -= len(body)
+            self._body_bytes += len(body)
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            self._head_bytes = self._body_bytes = 0
+
+    return BoundedHeads if fast else LimitedProtocol

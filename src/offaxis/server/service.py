@@ -4,23 +4,24 @@ import asyncio
 import importlib
 import os
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
+from offaxis.deploy.explain import Explanation, explain
 from offaxis.deploy.model import Model, Prediction
 from offaxis.deploy.preprocessing import VectorInput
-from offaxis.errors import DataError, MissingPackageError
+from offaxis.errors import MissingPackageError
 from offaxis.networks.classifier import Classifier
-from offaxis.server.batcher import Batcher
-from offaxis.server.body import Budget, Limits, overloaded
+from offaxis.server.batcher import Batcher, FairDecoder
+from offaxis.server.body import Budget, Limits, Refusal, overloaded
 
 P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -48,10 +49,17 @@ class Metrics:
         self.p_values = client.Histogram("offaxis_p_value", "P-values of the images.", buckets=P_VALUES, **registry)
         self.bad = client.Counter("offaxis_bad_images", "Images that could not be read or predicted.", **registry)
         self.queue = client.Gauge("offaxis_queue_images", "Images that wait for the network.", **registry)
+        self.reloads = client.Counter("offaxis_reloads", "New bundles by result.", ["result"], **registry)
+        self.decoding = client.Gauge("offaxis_decoding_images", "Images that are being decoded.", **registry)
         self.wealth = client.Gauge("offaxis_drift_log10_wealth", "log10 of the drift monitor's martingale.", **registry)
         self.alarm = client.Gauge(
             "offaxis_drift_alarm", "1 once the stream has left the training distribution.", **registry
         )
+
+    def count_request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request by route and status, with its latency."""
+        self.requests.labels(route, str(status)).inc()
+        self.latency.labels(route).observe(seconds)
 
     def count(self, prediction: Prediction) -> None:
         """Count the verdict and the p-value of one image."""
@@ -82,76 +90,22 @@ TRACE = 400  # points of the drift chart
 BINS = 40
 
 
-class Service:
-    """A model behind a bounded queue, with a drift monitor over all images.
+class ServedModel:
+    """A model with its queue, its description and its drift monitor: what a new bundle replaces as a whole.
 
     Args:
         model: a calibrated model; it runs on the device it is on.
-        limits: sizes and times; None for the defaults.
+        limits: sizes and times.
         level: the probability that the drift monitor ever alarms on an ID stream.
     """
 
-    def __init__(self, model: Model, limits: Limits | None = None, level: float = 0.01) -> None:
-        self.model, self.limits = model, limits or Limits()
+    def __init__(self, model: Model, limits: Limits, level: float) -> None:
+        self.model, self.limits = model, limits
         self.takes_vectors = isinstance(model.preprocessing, VectorInput)
-        self.metrics = Metrics()
-        self.budget = Budget(self.limits)
-        self.batcher = Batcher(self.model.predict_each, self.limits)
+        self.batcher = Batcher(model.predict_each, limits)
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
-        self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="decoder")
-        self._decoding = 0
-
-    async def predict(self, images: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
-        """Return a record for each (name, bytes) of a request: the prediction for the image, or the error.
-
-        Raises:
-            Refusal: the queue is full or the prediction takes too long (503 in both cases: it asks to try again).
-        """
-        try:
-            async with asyncio.timeout(self.limits.seconds_to_answer):
-                decoded = await self._decode(images)
-                good = [pixels for pixels in decoded if not isinstance(pixels, str)]
-                predictions = iter(await self.batcher.predict(good) if good else [])
-        except TimeoutError:
-            raise overloaded(self.limits.retry_after) from None
-        records: list[dict[str, Any]] = []
-        for (name, _), pixels in zip(images, decoded, strict=True):
-            prediction = pixels if isinstance(pixels, str) else next(predictions)
-            if isinstance(prediction, str):
-                self.metrics.bad.inc()
-                records.append({"name": name, "error": prediction})
-                continue
-            self.metrics.count(prediction)
-            online = self.drift_monitor.add(prediction.score)
-            records.append({"name": name, **prediction.to_json(), "online_p_value": online})
-        drift = self.drift_monitor.state()
-        self.drift_trace.append((drift.images, drift.log10_wealth))
-        self.metrics.set_drift(drift)
-        return records
-
-    async def _decode(self, images: Sequence[tuple[str, bytes]]) -> list[NDArray[np.uint8] | str]:
-        """Decode each image to pixels (c, h, w) or to an error message, in a few threads."""
-        if self._decoding + len(images) > self.limits.queue:
-            raise overloaded(self.limits.retry_after)
-        self._decoding += len(images)
-        loop = asyncio.get_running_loop()
-        try:
-            return list(
-                await asyncio.gather(*(loop.run_in_executor(self._decoders, self._pixels, d) for _, d in images))
-            )
-        finally:
-            self._decoding -= len(images)
-
-    def _pixels(self, data: bytes) -> NDArray[Any] | str:
-        try:
-            return self.model.preprocessing.pixels(data, "the image", self.limits.pixels)
-        except DataError as error:
-            return str(error)
-
-    def close(self) -> None:
-        """Stop the threads that decode."""
-        self._decoders.shutdown(wait=False, cancel_futures=True)
+        self.description = self.describe()  # here, as it takes a second at its first time
 
     def describe(self) -> dict[str, Any]:
         """Return the response of /v1/model."""
@@ -163,6 +117,7 @@ class Service:
             "classes": list(model.classes),
             "preprocessing": model.preprocessing.to_json(),
             "networks": sum(isinstance(part, Classifier) for part in model.network.modules()),
+            "engine": "torch" if model.engine is None else "onnx",
             "detector": model.detector.name,
             "alpha": calibration.alpha,
             "confidence": calibration.confidence,
@@ -177,23 +132,136 @@ class Service:
                     "edges": edges.tolist(),
                 },
             },
+            "examples": 0 if model.examples is None else len(model.examples.pixels),
             "provenance": model.provenance,
             "limits": {
                 "body_bytes": self.limits.body_bytes,
                 "images": self.limits.images,
                 "pixels": self.limits.pixels,
+                "request_pixels": self.limits.request_pixels,
             },
         }
 
+    def watch(self, predictions: Sequence[Prediction]) -> list[float]:
+        """Give the scores of a request to the drift monitor; return their online p-values."""
+        online = [self.drift_monitor.add(prediction.score) for prediction in predictions]
+        state = self.drift_monitor.state()
+        self.drift_trace.append((state.images, state.log10_wealth))
+        return online
+
+
+class Service:
+    """A model behind a bounded queue, with a drift monitor over all images; the model can be replaced while it serves.
+
+    Args:
+        model: a calibrated model; it runs on the device it is on.
+        limits: sizes and times; None for the defaults.
+        level: the probability that the drift monitor ever alarms on an ID stream.
+    """
+
+    def __init__(self, model: Model, limits: Limits | None = None, level: float = 0.01) -> None:
+        self.limits, self.level = limits or Limits(), level
+        self.metrics = Metrics()
+        self.budget = Budget(self.limits)
+        self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
+        self.served = ServedModel(model, self.limits, level)
+
+    async def __aenter__(self) -> Self:
+        await self.served.batcher.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Finish what is queued, then stop."""
+        await self.served.batcher.__aexit__()
+        self.decoder.close()
+
+    async def replace_model(self, load: Callable[[], Model]) -> None:
+        """Load another model and serve it from now on; requests that are in work are finished by the old one.
+
+        Raises:
+            OffaxisError: it cannot be loaded or does not predict; the old one then goes on.
+        """
+        loop = asyncio.get_running_loop()
+        new = await loop.run_in_executor(None, lambda: self._checked(load()))
+        await new.batcher.__aenter__()
+        old, self.served = self.served, new
+        self.metrics.set_drift(new.drift_monitor.state())
+        await old.batcher.__aexit__()
+
+    def _checked(self, model: Model) -> ServedModel:
+        """Return a model that is ready to serve: it has predicted a test image."""
+        model.predict(_example(model))
+        return ServedModel(model, self.limits, self.level)
+
+    async def ready(self) -> bool:
+        """Return whether the network answers a test image within a few seconds, in its turn."""
+        example = _example(self.served.model)
+        try:
+            async with asyncio.timeout(min(5.0, self.limits.seconds_to_answer)):
+                await self.served.batcher.predict([example[0].numpy()])
+        except Refusal:
+            return True  # it is busy with others, which it answers
+        except Exception:  # late, or broken
+            return False
+        return True
+
+    async def predict(
+        self, images: Sequence[tuple[str, bytes]], *, explained: bool = False, watched: bool = True
+    ) -> list[dict[str, Any]]:
+        """Return a record for each (name, bytes) of a request: the prediction for the image, or the error.
+
+        Args:
+            images: names and files.
+            explained: whether records get an ``explanation``, see :mod:`offaxis.deploy.explain`.
+            watched: whether the drift monitor and the metrics count these images.
+
+        Raises:
+            Refusal: the queue is full or the prediction takes too long (503 in both cases: it asks to try again).
+        """
+        served, explanations = self.served, list[Explanation]()
+        try:
+            async with asyncio.timeout(self.limits.seconds_to_answer):
+                decoded = await self.decoder.decode([data for _, data in images], served.model.preprocessing)
+                good = [pixels for pixels in decoded if not isinstance(pixels, str)]
+                predicted = await served.batcher.predict(good) if good else []
+                if explained and good and not served.takes_vectors:
+                    explanations = await served.batcher.run(explain, served.model, torch.from_numpy(np.stack(good)))
+        except TimeoutError:
+            raise overloaded(self.limits.retry_after) from None
+        whole = [each for each in predicted if not isinstance(each, str)]
+        online = iter(served.watch(whole) if watched else [None] * len(whole))
+        predictions, reasons = iter(predicted), iter(explanations)
+        records: list[dict[str, Any]] = []
+        for (name, _), pixels in zip(images, decoded, strict=True):
+            prediction = pixels if isinstance(pixels, str) else next(predictions)
+            explanation = next(reasons) if explanations and not isinstance(pixels, str) else None
+            if isinstance(prediction, str):
+                self.metrics.bad.inc(watched)
+                records.append({"name": name, "error": prediction})
+                continue
+            if watched:
+                self.metrics.count(prediction)
+            record = {"name": name, **prediction.to_json(), "online_p_value": next(online)}
+            records.append(record if explanation is None else {**record, "explanation": explanation.to_json()})
+        if served is self.served:
+            self.metrics.set_drift(served.drift_monitor.state())
+        return records
+
     def drift(self) -> dict[str, Any]:
         """Return the response of /v1/drift."""
-        return {**asdict(self.drift_monitor.state()), "trace": [list(point) for point in self.drift_trace]}
+        served = self.served
+        return {**asdict(served.drift_monitor.state()), "trace": [list(point) for point in served.drift_trace]}
 
     def reset_drift(self) -> None:
         """Restart the drift monitor."""
-        self.drift_monitor.reset()
-        self.drift_trace.clear()
-        self.metrics.set_drift(self.drift_monitor.state())
+        self.served.drift_monitor.reset()
+        self.served.drift_trace.clear()
+        self.metrics.set_drift(self.served.drift_monitor.state())
+
+
+def _example(model: Model) -> Tensor:
+    """Return one random image, or one random feature vector, to try a model with."""
+    return model.preprocessing.example(1, torch.Generator().manual_seed(0))
 
 
 def _thresholds(model: Model) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def finetune() -> Recipe:
     return Recipe(
         epochs=5,
         batch_size=32,
-        learning_rate=0.05,
+        learning_rate=0.1,
         backbone_rate=0.1,
         weight_decay=1e-4,
         ramp=0.1,

@@ -57,7 +57,7 @@ def test_percentages_are_percentages_in_csv_too() -> None:
         ],
     )
     rows = list(csv.reader(io.StringIO(comma_separated(table))))
-    assert rows == [["network", "accuracy %", "all %", "seeds"], ["a", "91.5", "", "3"], ["b", "50.0", "25.0", "-"]]
+    assert rows == [["network", "accuracy %", "all", "seeds"], ["a", "91.5", "", "3"], ["b", "50.0", "0.25", "-"]]
 
 
 def test_oracle_rows_stand_apart_unless_asked_for(made_up: Store, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import heapq
 import html
 import io
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from offaxis.calibration.conformal import BatchFlags, check_alpha, check_count
 from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES, decode
 from offaxis.deploy import container
+from offaxis.deploy.engine import Engine
 from offaxis.deploy.model import Model, Verdict
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.engines import score_units, score_with_ray
@@ -89,8 +91,8 @@ def sentences(summary: dict[str, Any]) -> str:
     ]
     if known:
         lines.append(
-            f"The bundle was {' and '.join(known)} of these images (column seen): that they are flagged so seldom says nothing "
-            "about new images."
+            f"The bundle was {' and '.join(known)} of these images (column seen): their verdicts say "
+            "nothing about new images."
         )
     if "flagged_together" in summary:
         lines.append(summary["flagged_together"]["meaning"])
@@ -201,7 +203,7 @@ def _keep(found: Thumbnails, name: str, source: Path | bytes) -> None:
     found[name] = f"data:image/jpeg;base64,{base64.b64encode(small.getvalue()).decode()}"
 
 
-Engine = Literal["threads", "ray"]
+Runner = Literal["threads", "ray"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +214,8 @@ class ScoringOptions:
         out: the file, or ``-`` for standard output.
         format: csv, jsonl or parquet; None goes by the name of ``out``.
         batch: images per step.
-        engine: threads on this machine, or Ray.
+        runner: threads on this machine, or Ray.
+        engine: what runs the network on Ray; on this machine the model knows it.
         workers: threads that decode, or workers of Ray.
         resume: finish a run that stopped.
         overwrite: replace earlier results.
@@ -224,7 +227,8 @@ class ScoringOptions:
     out: str
     format: str | None = None
     batch: int = 64
-    engine: Engine = "threads"
+    runner: Runner = "threads"
+    engine: Engine = "torch"
     workers: int | None = None
     resume: bool = False
     overwrite: bool = False
@@ -258,18 +262,25 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     out = Path(options.out)
     journal = Journal(out, _identity(bundle))
     summary_file, page = out.with_suffix(".summary.json"), out.with_suffix(".html")
-    own = {file.absolute() for file in (out, journal.path, summary_file, page)}
+    own = {os.path.abspath(file) for file in (out, journal.path, summary_file, page)}  # noqa: PTH100 - as below
     if options.resume and not options.overwrite and out.exists() and not journal.path.exists():
         return _finished_summary(summary_file, out, journal.identity)
     journal.begin(out, options.resume, options.overwrite)
-    try:
-        seen = {_key(row["path"]) for row in journal.rows()}
+    seen: set[bytes] = set()
+
+    def journalled() -> Iterator[Row]:
+        for row in journal.rows():
+            seen.add(_key(row["path"]))
+            yield row
         with CountProgress(options.quiet) as counter:
             for rows in _rows(bundle, model, _unseen(paths, seen, own), options):
                 fresh = [row for row in rows if _note(seen, row["path"])]
                 journal.add(fresh)
                 counter.to(len(seen))
-        summary = summarise_rows(journal.rows(), model, options.top)
+                yield from fresh
+
+    try:
+        summary = summarise_rows(journalled(), model, options.top)
         if options.fdr is None:
             write_rows(journal.rows(), out, kind)
         else:
@@ -339,15 +350,15 @@ def _print(writer: RowWriter, rows: Iterable[Row]) -> None:
 
 def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOptions) -> Iterator[list[Row]]:
     work: Iterator[WorkUnit] = units(unseen, options.batch)
-    if options.engine == "ray":
-        return score_with_ray(bundle, work, options.batch, options.workers)
+    if options.runner == "ray":
+        return score_with_ray(bundle, work, options.batch, options.workers, options.engine)
     return score_units(model, work, options.batch, options.workers)
 
 
-def _unseen(paths: Iterable[str], seen: set[bytes], own: set[Path]) -> Iterator[str]:
+def _unseen(paths: Iterable[str], seen: set[bytes], own: set[str]) -> Iterator[str]:
     """Yield the files behind the paths, without those that have a row already and the output files themselves."""
     for path in files(paths):
-        if (is_archive(Path(path)) or _key(path) not in seen) and Path(path).absolute() not in own:
+        if (is_archive(path) or _key(path) not in seen) and os.path.abspath(path) not in own:  # noqa: PTH100 - faster
             yield path
 
 

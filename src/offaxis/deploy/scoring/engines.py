@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from offaxis.data.image_set import hash_batch
 from offaxis.deploy.bundle import load
 from offaxis.deploy.calibrating import unpack_hashes
+from offaxis.deploy.engine import Engine, cores, with_engine
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.rows import Row, bad_row, row_of
-from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name
+from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name, parts
 from offaxis.errors import DataError, MissingPackageError
 
 AHEAD = 3  # batches that are decoded in advance
+PIECE = 8  # images that a thread decodes at once
 Decoded = NDArray[Any] | str
 """Pixels (c, h, w) or a feature vector (d,), or the reason why the file could not be decoded."""
 
@@ -34,12 +36,12 @@ def score_units(
     """Yield the rows of every file in order, batch by batch; at most ``AHEAD`` batches are decoded in advance."""
     seen = dict.fromkeys(unpack_hashes(model.used), "training")
     seen |= dict.fromkeys(unpack_hashes(model.calibrated_on), "calibration")
-    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
-        waiting: deque[tuple[tuple[ImageSource, ...], list[Future[Decoded]]]] = deque()
+    with ThreadPoolExecutor(workers or min(8, cores())) as pool:
+        waiting: deque[tuple[tuple[ImageSource, ...], list[Future[list[Decoded]]]]] = deque()
         try:
             for unit in work:
                 for items in batches(unit, batch):
-                    waiting.append((items, [pool.submit(_decode, model, item) for item in items]))
+                    waiting.append((items, [pool.submit(_decode_piece, model, piece) for piece in parts(items, PIECE)]))
                     if len(waiting) > AHEAD:
                         yield _scored(model, seen, *waiting.popleft())
             while waiting:
@@ -48,13 +50,17 @@ def score_units(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+def _decode_piece(model: Model, items: tuple[ImageSource, ...]) -> list[Decoded]:
+    return [_decode(model, item) for item in items]
+
+
 def _scored(
-    model: Model, seen: Mapping[bytes, str], items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]
+    model: Model, seen: Mapping[bytes, str], items: tuple[ImageSource, ...], decoding: list[Future[list[Decoded]]]
 ) -> list[Row]:
     """Return the rows of a batch, which say of images that the model was trained or calibrated on that it was."""
-    rows = _predict(model, items, decoding)
-    for row, future in zip(rows, decoding, strict=True):
-        pixels = future.result()
+    decoded = [result for future in decoding for result in future.result()]
+    rows = _predict(model, items, decoded)
+    for row, pixels in zip(rows, decoded, strict=True):
         if seen and not isinstance(pixels, str) and pixels.ndim == 3:
             row["seen"] = seen.get(hash_batch(torch.tensor(pixels).unsqueeze(0))[0])
     return rows
@@ -75,25 +81,24 @@ def _takes_images(model: Model) -> bool:
     return isinstance(model.preprocessing, Preprocessing)
 
 
-def _predict(model: Model, items: tuple[ImageSource, ...], decoding: list[Future[Decoded]]) -> list[Row]:
-    decoded = [future.result() for future in decoding]
+def _predict(model: Model, items: tuple[ImageSource, ...], decoded: list[Decoded]) -> list[Row]:
     good = [pixels for pixels in decoded if not isinstance(pixels, str)]
     predictions = iter(model.predict_each(torch.from_numpy(np.stack(good))) if good else [])
-    results = [result if isinstance(result, str) else next(predictions) for result in decoded]
-    return [
-        bad_row(item.name, result) if isinstance(result, str) else row_of(item.name, result)
-        for item, result in zip(items, results, strict=True)
-    ]
+    rows: list[Row] = []
+    for item, pixels in zip(items, decoded, strict=True):
+        result = pixels if isinstance(pixels, str) else next(predictions)
+        rows.append(bad_row(item.name, result) if isinstance(result, str) else row_of(item.name, result))
+    return rows
 
 
 class Scorer:
     """The state of a Ray worker: the model, read once."""
 
-    def __init__(self, bundle: str, batch: int) -> None:
+    def __init__(self, bundle: str, batch: int, engine: Engine) -> None:
         import torch
 
         torch.set_num_threads(1)  # a worker has one core
-        self.model = load(bundle)
+        self.model = with_engine(load(bundle), engine, threads=1)
         self.batch = batch
 
     def __call__(self, record: dict[str, Any]) -> list[dict[str, str]]:
@@ -105,7 +110,7 @@ class Scorer:
 
 
 def score_with_ray(
-    bundle: Path, work: Iterable[WorkUnit], batch: int, workers: int | None = None
+    bundle: Path, work: Iterable[WorkUnit], batch: int, workers: int | None = None, engine: Engine = "torch"
 ) -> Iterator[list[Row]]:
     """Yield rows as ``score_units`` does, on the Ray cluster of ``RAY_ADDRESS`` or else on this machine.
 
@@ -121,7 +126,7 @@ def score_with_ray(
         import ray.data
     except ImportError as error:
         raise MissingPackageError(
-            "--engine ray needs Ray, which is not installed: pip install 'offaxis[scale]'."
+            "--runner ray needs Ray, which is not installed: pip install 'offaxis[scale]'."
         ) from error
     started = not ray.is_initialized()
     if started:
@@ -136,7 +141,9 @@ def score_with_ray(
         resources: dict[str, float] = ray.cluster_resources()
         size = workers or max(1, int(resources.get("CPU", 1)) - 1)
         records = ray.data.from_items(units, override_num_blocks=min(len(units), 4 * size)).flat_map(
-            Scorer, fn_constructor_args=(str(bundle.resolve()), batch), compute=ray.data.ActorPoolStrategy(size=size)
+            Scorer,
+            fn_constructor_args=(str(bundle.resolve()), batch, engine),
+            compute=ray.data.ActorPoolStrategy(size=size),
         )
         for record in records.iter_rows():
             yield [json.loads(record["row"])]

@@ -169,16 +169,16 @@ class RowWriter:
     """Writes rows to an open file, as CSV with a header or as JSON lines."""
 
     def __init__(self, file: IO[str], kind: str, fields: Sequence[str] = FIELDS) -> None:
-        self.file = file
-        self.csv = csv.DictWriter(file, fields, lineterminator="\n") if kind == "csv" else None
+        self.file, self.fields = file, fields
+        self.csv = csv.writer(file, lineterminator="\n") if kind == "csv" else None
         if self.csv is not None:
-            self.csv.writeheader()
+            self.csv.writerow(fields)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Write rows."""
         for row in rows:
             if self.csv is not None:
-                self.csv.writerow(row)
+                self.csv.writerow([row[field] for field in self.fields])
             else:
                 self.file.write(_line(row))
 

@@ -174,7 +174,9 @@ def _svg(figure: Figure) -> bytes:
         buffer = io.BytesIO()
         # what savefig does, without its extra drawing that finds out how large everything is: a second for a large figure
         canvas: Any = FigureCanvasSVG(figure)
+        dpi = figure.dpi  # which print_svg changes
         canvas.print_svg(buffer, metadata={"Date": None, "Creator": "offaxis"})
+        figure.dpi = dpi
     return buffer.getvalue()
 
 

@@ -1,7 +1,9 @@
 "use strict";
 // The page of `offaxis serve`: images in, predictions out. No frameworks, nothing from other sites.
 
-const KEPT = 200;           // images in the strip
+const KEPT = 2000;          // images in the strip and the table
+const THUMBNAIL = 144;      // pixels
+const LARGEST = 720;        // pixels of the picture that is shown
 const REQUEST_IMAGES = 8;   // images in one request, or fewer where the service takes fewer
 const UNREACHABLE = "The service cannot be reached.";
 const at = (id) => document.getElementById(id);
@@ -10,7 +12,7 @@ const svg = (name, attributes) => {
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return element;
 };
-let model = null, token = "", seen = [], current = -1, waiting = [];
+let model = null, token = "", seen = [], current = null, waiting = [], filter = "all";
 
 async function ask(path, options = {}) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
@@ -49,21 +51,21 @@ const kind = (record) => record.error ? "bad" : { "in-distribution": "in", "out-
 
 async function check(files) {
   if (!model) { waiting.push(...files); return; }
-  let done = 0, bad = 0;
+  let done = 0, bad = 0, last = null, best = null;
   const step = Math.min(REQUEST_IMAGES, model.limits.images);
   for (let first = 0; first < files.length; first += step) {
     const part = files.slice(first, first + step);
     say(`Checking ${done + 1} of ${files.length} …`);
     const records = await send(part);
-    records.forEach((record, i) => {
-      if (record.error) bad += 1;
-      keep(record, part[i]);
-    });
+    for (const [i, record] of records.entries()) {
+      last = await keep(record, part[i]);
+      if (record.error) bad += 1; else best = last;
+    }
     done += part.length;
-    show(seen.length - 1);
+    counts();
+    if (best ?? last) show(best ?? last);  // a file that cannot be read does not take the place of one that can
   }
   await drift();
-  const last = seen[seen.length - 1];
   if (bad === files.length && last.record.error === UNREACHABLE) say(UNREACHABLE, true);
   else if (bad && files.length === 1) say(last.record.error, true);
   else say(`${done - bad} of ${files.length} checked` + (bad ? `, ${bad} failed` : ""), bad > 0);
@@ -91,58 +93,89 @@ async function send(files, retries = 5) {
   }
 }
 
-function keep(record, file) {
-  const url = record.error ? null : URL.createObjectURL(file);
-  const entry = { record, url, button: document.createElement("button") };
+// a small copy, so that many photographs do not fill the memory
+async function thumbnail(file) {
+  try {
+    const bitmap = await createImageBitmap(file);
+    const scale = Math.min(1, THUMBNAIL / Math.min(bitmap.width, bitmap.height));
+    const canvas = document.createElement("canvas");
+    canvas.width = Math.max(1, Math.round(bitmap.width * scale));
+    canvas.height = Math.max(1, Math.round(bitmap.height * scale));
+    canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    bitmap.close();
+    const blob = await new Promise((resolve) => canvas.toBlob(resolve));
+    return { url: URL.createObjectURL(blob), large: canvas.width > 64 };
+  } catch { return null; }  // such as TIFF, which the service reads and browsers do not show
+}
+
+async function keep(record, file) {
+  const small = record.error ? null : await thumbnail(file);
+  const entry = { record, file, small, button: document.createElement("button"), row: document.createElement("tr") };
   seen.push(entry);
-  const { button } = entry;
+  const { button, row } = entry;
   button.type = "button";
   button.className = kind(record);
+  button.title = record.name;
   button.setAttribute("aria-label", `${record.name}: ${record.error ?? `${record.class}, ${record.verdict}`}`);
-  if (url) {
-    const image = document.createElement("img");
-    image.src = url;
-    image.alt = "";
-    button.append(image);
+  const inside = document.createElement(small ? "img" : "span");
+  if (small) {
+    inside.src = small.url;
+    inside.alt = "";
+    inside.classList.toggle("large", small.large);
   } else {
-    const cross = document.createElement("span");
-    cross.className = "cross";
-    cross.textContent = "×";
-    button.append(cross);
+    inside.className = "cross";
+    inside.textContent = record.error ? "×" : "?";
   }
-  button.addEventListener("click", () => show(seen.indexOf(entry)));
+  button.append(inside);
   const item = document.createElement("li");
   item.append(button);
   at("strip").append(item);
+  const p = record.error ? null : deciding(record);
+  const cells = record.error
+    ? [record.name, "", "", "", record.error]
+    : [record.name, record.class, percent(record.probability), p === null ? "–" : short(p), record.verdict];
+  for (const text of cells) row.insertCell().textContent = text;
+  row.lastChild.className = kind(record);
+  at("rows").append(row);
+  for (const part of [button, row]) part.addEventListener("click", () => show(entry));
+  sift(entry);
   if (seen.length > KEPT) {
     const old = seen.shift();
-    if (old.url) URL.revokeObjectURL(old.url);
+    if (old.small) URL.revokeObjectURL(old.small.url);
     old.button.parentElement.remove();
+    old.row.remove();
   }
   at("seen").hidden = false;
+  return entry;
+}
+
+const short = (p) => p.toFixed(p < 0.01 ? 4 : 3);
+const deciding = (record) => model.per_class ? record.class_p_value : record.p_value;
+const passes = (entry) => filter === "all" || kind(entry.record) === filter;
+
+function sift(entry) { entry.button.parentElement.hidden = entry.row.hidden = !passes(entry); }
+
+function counts() {
   const count = (which) => seen.filter((other) => kind(other.record) === which).length;
   at("counts").textContent = `${count("in")} in-distribution, ${count("out")} out-of-distribution` +
     (count("few") ? `, ${count("few")} without a verdict` : "") + (count("bad") ? `, ${count("bad")} unreadable` : "");
 }
 
-function show(index) {
-  if (index < 0 || index >= seen.length) return;
-  current = index;
-  seen.forEach((entry, i) => entry.button.setAttribute("aria-current", String(i === index)));
-  seen[index].button.scrollIntoView({ block: "nearest", inline: "nearest" });
-  const { record, url } = seen[index];
+function show(entry) {
+  if (!entry) return;
+  if (current) for (const part of [current.button, current.row]) part.removeAttribute("aria-current");
+  current = entry;
+  for (const part of [entry.button, entry.row]) part.setAttribute("aria-current", "true");
+  entry.button.scrollIntoView({ block: "nearest", inline: "nearest" });
+  const { record } = entry;
   at("result").hidden = false;
   at("name").textContent = record.name;
   const verdict = at("verdict");
   verdict.className = kind(record);
-  for (const id of ["where", "axes"]) at(id).hidden = Boolean(record.error);
+  for (const id of ["where", "axes", "shown"]) at(id).hidden = Boolean(record.error);
   document.querySelector("#words dl").hidden = Boolean(record.error);
-  at("picture").hidden = !url;
+  at("examples").hidden = true;
   if (record.error) { verdict.textContent = record.error; return; }
-  const picture = at("picture");
-  picture.onload = () => picture.classList.toggle("large", picture.naturalWidth > 150);
-  picture.src = url;
-  picture.alt = record.name;
   verdict.textContent = {
     in: "In-distribution: like the training images",
     out: "Out-of-distribution: unlike the training images",
@@ -150,13 +183,123 @@ function show(index) {
   }[kind(record)];
   at("class").textContent = record.class;
   at("probability").textContent = percent(record.probability);
-  const p = model.per_class ? record.class_p_value : record.p_value;
-  at("p-value").textContent = p === null ? "–" : p.toFixed(p < 0.01 ? 4 : 3);
+  const p = deciding(record);
+  at("p-value").textContent = p === null ? "–" : short(p);
   const byCosine = record.cosine !== null;
   at("closeness-label").textContent = byCosine ? "Cosine" : "Score";
   at("cosine").textContent = (byCosine ? record.cosine : record.score).toFixed(3);
   histogram(record);
   nearest(record, byCosine);
+  picture(entry);
+  why(entry);
+}
+
+// The picture, and over the part of it that the network sees the map: blue adds to the cosine, red takes from it.
+async function picture(entry) {
+  const canvas = at("picture"), context = canvas.getContext("2d");
+  canvas.setAttribute("aria-label", entry.record.name);
+  if (entry.bitmap === undefined) {
+    if (picture.last) { picture.last.bitmap?.close(); picture.last.bitmap = undefined; }
+    picture.last = entry;
+    try { entry.bitmap = await createImageBitmap(entry.file); } catch { entry.bitmap = null; }
+  }
+  if (current !== entry) return;
+  const { bitmap } = entry;
+  if (!bitmap) {
+    canvas.width = 300; canvas.height = 60;
+    context.fillStyle = getComputedStyle(canvas).color;
+    context.font = "14px system-ui, sans-serif";
+    context.fillText("The browser cannot show this format.", 10, 35);
+    return;
+  }
+  const small = Math.max(bitmap.width, bitmap.height) <= 150;
+  const scale = small ? Math.ceil(300 / Math.max(bitmap.width, bitmap.height)) : Math.min(1, LARGEST / Math.max(bitmap.width, bitmap.height));
+  canvas.width = Math.max(1, Math.round(bitmap.width * scale));
+  canvas.height = Math.max(1, Math.round(bitmap.height * scale));
+  canvas.classList.toggle("large", !small);
+  context.imageSmoothingEnabled = !small;
+  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  const map = entry.explanation?.map, strength = at("map-strength").value / 100;
+  if (!map || !strength) return;
+  const { width, height, resize } = model.preprocessing;
+  let [x, y, w, h] = [0, 0, canvas.width, canvas.height];
+  if (resize === "crop") {
+    const part = Math.min(canvas.width / width, canvas.height / height);
+    [w, h] = [width * part, height * part];
+    [x, y] = [(canvas.width - w) / 2, (canvas.height - h) / 2];
+  }
+  context.imageSmoothingEnabled = true;
+  context.imageSmoothingQuality = "high";
+  context.globalAlpha = strength;
+  context.drawImage(tinted(map), x, y, w, h);
+  context.globalAlpha = 1;
+  if (x > 1 || y > 1) { context.strokeStyle = "#fff"; context.setLineDash([6, 4]); context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1); }
+}
+
+function tinted(map) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [map[0].length, map.length];
+  const context = canvas.getContext("2d"), data = context.createImageData(canvas.width, canvas.height);
+  const largest = Math.max(1e-9, ...map.flat().map(Math.abs));
+  map.flat().forEach((value, i) => {
+    data.data.set([...(value >= 0 ? [33, 102, 214] : [201, 48, 22]), Math.round(255 * Math.abs(value) / largest)], 4 * i);
+  });
+  context.putImageData(data, 0, 0);
+  return canvas;
+}
+
+// Ask once why an image got its verdict; this is not counted by the drift monitor.
+async function why(entry) {
+  const caption = at("map-caption");
+  at("map-row").hidden = !entry.explanation?.map;
+  caption.textContent = "";
+  if (!entry.explanation) {
+    const form = new FormData();
+    form.append("files", entry.file, entry.record.name);
+    try {
+      const answer = await ask("/v1/predict?explain=1&watch=0", { method: "POST", body: form });
+      entry.explanation = (await answer.json()).predictions?.[0]?.explanation ?? null;
+    } catch { entry.explanation = null; }
+    if (current !== entry) return;
+    picture(entry);
+  }
+  const found = entry.explanation;
+  if (!found) return;
+  at("map-row").hidden = !found.map;
+  caption.textContent = found.map
+    ? `Blue adds to the cosine with “${found.class}”, red takes from it; the mean over the map is ${found.cosine.toFixed(3)}.`
+    : found.reason;
+  at("examples").hidden = !found.examples.length;
+  at("example-list").replaceChildren(...found.examples.map((example) => {
+    const item = document.createElement("li"), image = document.createElement("img"), words = document.createElement("span");
+    image.src = example.image;
+    image.alt = `calibration image of ${example.class}`;
+    image.onload = () => image.classList.toggle("large", image.naturalWidth > 150);
+    words.textContent = `${example.class}, ${example.cosine.toFixed(3)}`;
+    item.append(image, words);
+    return item;
+  }));
+}
+
+// The table as CSV. A text that a spreadsheet would run as a formula gets an apostrophe.
+function table() {
+  const columns = ["name", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "error"];
+  const cell = (value) => {
+    if (value === null || value === undefined) return "";
+    if (typeof value === "number") return String(value);
+    const safe = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+    return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const rows = seen.filter(passes).map((entry) => columns.map((column) => cell(entry.record[column])).join(","));
+  return [columns.join(","), ...rows].join("\r\n") + "\r\n";
+}
+
+function download() {
+  const link = document.createElement("a"), url = URL.createObjectURL(new Blob([table()], { type: "text/csv" }));
+  link.href = url;
+  link.download = "offaxis.csv";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
 // An empty chart as wide as its place, so that its text has the size of other text.
@@ -279,11 +422,20 @@ addEventListener("paste", (event) => {
   if (files.length) take(files);
 });
 addEventListener("keydown", (event) => {
-  if (event.target.matches?.("input") || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "ArrowLeft") show(Math.max(0, current - 1));
-  if (event.key === "ArrowRight") show(Math.min(seen.length - 1, current + 1));
+  if (event.target.matches?.("input, .scroll") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const listed = seen.filter(passes), place = listed.indexOf(current);
+  const to = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: listed.length - 1 }[event.key];
+  if (to === undefined || !listed.length) return;
+  if (event.key === "Home" || event.key === "End") event.preventDefault();
+  show(listed[Math.max(0, Math.min(listed.length - 1, to))]);
 });
-addEventListener("resize", () => { show(current); if (model) drift(); });
+addEventListener("resize", () => {
+  if (current && !current.record.error) histogram(current.record);
+  if (model) drift();
+});
+at("map-strength").addEventListener("input", () => { if (current) picture(current); });
+at("filters").addEventListener("change", (event) => { filter = event.target.value; seen.forEach(sift); });
+at("download").addEventListener("click", download);
 at("choose").addEventListener("click", () => at("files").click());
 at("choose-folder").addEventListener("click", () => at("folder").click());
 for (const id of ["files", "folder"]) {

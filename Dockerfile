@@ -1,0 +1,30 @@
+# offaxis serve in a container: no root, no compiler, nothing that is written but /tmp and /cache.
+#
+#   docker build --tag offaxis .
+#   docker run --read-only --tmpfs /tmp --tmpfs /cache --cap-drop ALL --security-opt no-new-privileges \
+#       --volume "$PWD/digits.oax:/model/model.oax:ro" --env OFFAXIS_TOKEN --publish 127.0.0.1:8000:8000 offaxis
+#
+# A volume instead of --tmpfs /cache keeps the exported graph, so that later starts are seconds faster.
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY src ./src
+RUN python -m venv /opt/offaxis \
+ && /opt/offaxis/bin/pip install --no-cache-dir --constraint constraints.txt \
+      --extra-index-url https://download.pytorch.org/whl/cpu '.[serve,onnx]'
+
+FROM python:3.11-slim
+COPY --from=build /opt/offaxis /opt/offaxis
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin offaxis \
+ && install --directory --owner=10001 --group=0 --mode=0770 /cache
+ENV PATH=/opt/offaxis/bin:$PATH \
+    XDG_CACHE_HOME=/cache \
+    MPLCONFIGDIR=/tmp/matplotlib \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 10001
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=6s --start-period=90s --retries=3 \
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/readyz', timeout=5)"]
+ENTRYPOINT ["offaxis", "serve"]
+CMD ["/model/model.oax", "--host", "0.0.0.0", "--log", "json"]

@@ -1,0 +1,144 @@
+"""The engine that runs a model's network: onnxruntime where it gives the same outputs, PyTorch elsewhere."""
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import offaxis
+from offaxis import Model
+from offaxis.deploy import engine as engines
+from offaxis.deploy.engine import with_engine
+from offaxis.deploy.onnx import graph_bytes
+from offaxis.errors import ArgumentError, ExportError, MissingPackageError
+from offaxis.networks.ensemble import AnyNetwork
+from tests.models import World
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "cache_folder", lambda: cache)
+
+
+def test_onnxruntime_gives_the_same_predictions(bundle: Path, world: World, cache: Path) -> None:
+    plain, fast = offaxis.load(bundle), offaxis.load(bundle, engine="onnx")
+    assert plain.engine is None
+    assert fast.engine is not None
+    pixels = world.test.batch(torch.arange(119))
+    ties = 0
+    for expected, found in zip(plain.predict(pixels), fast.predict(pixels), strict=True):
+        assert found.class_name == expected.class_name
+        assert np.allclose([found.score, found.probability], [expected.score, expected.probability], atol=1e-4)
+        ties += found.p_value != expected.p_value
+        low, high = plain.calibration.p_values(np.array([expected.score + 1e-4, expected.score - 1e-4]))
+        assert low <= found.p_value <= high
+    assert ties <= 2
+    assert len(list((cache / "onnx").glob("*.onnx"))) == 1
+    assert fast.predict([]) == []
+
+
+def test_the_graph_is_kept_and_a_damaged_one_is_made_again(
+    model: Model, world: World, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_engine(model, "onnx")
+    (kept,) = (cache / "onnx").glob("*.onnx")
+    content, made = kept.read_bytes(), list[int]()
+
+    def export(of: Model, p_values: bool) -> bytes:
+        made.append(1)
+        return content
+
+    monkeypatch.setattr(engines, "graph_bytes", export)
+    with_engine(model, "onnx")
+    assert not made
+    kept.write_bytes(content[: len(content) // 2])
+    assert with_engine(model, "onnx").engine is not None
+    assert made == [1]
+    assert kept.read_bytes() == content
+    other = replace(model, network=_other(model))  # the kept graph is not this network's
+    with pytest.raises(ExportError, match="differs from PyTorch"):
+        with_engine(other, "onnx")
+    assert with_engine(other, "auto").engine is None
+
+
+def _other(model: Model) -> AnyNetwork:
+    network = deepcopy(model.network)
+    with torch.no_grad():
+        next(network.parameters()).mul_(-1)
+    return network
+
+
+def test_what_cannot_be_exported_runs_in_pytorch(leave_out: Model, world: World) -> None:
+    with pytest.raises(ExportError, match="cannot"):
+        with_engine(leave_out, "onnx")
+    same = with_engine(leave_out, "auto")
+    assert same.engine is None
+    assert same.predict(world.test.batch(torch.arange(3))) == leave_out.predict(world.test.batch(torch.arange(3)))
+
+
+def test_without_onnxruntime_pytorch_runs_it(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise MissingPackageError(f"{name} is not installed")
+
+    monkeypatch.setattr(engines, "package", missing)
+    assert with_engine(model, "auto").engine is None
+    with pytest.raises(MissingPackageError):
+        with_engine(model, "onnx")
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(engines, "cache_folder", lambda: tmp_path / "file")
+    content = graph_bytes(model, p_values=False)
+    monkeypatch.setattr(engines, "graph_bytes", lambda *_, **__: content)
+    assert with_engine(model, "onnx").engine is not None
+
+
+def test_an_unknown_engine_is_refused(model: Model) -> None:
+    with pytest.raises(ArgumentError, match="auto, onnx, torch"):
+        with_engine(model, "tvm")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_an_int8_graph_is_quantised_and_calibrated_anew(model: Model, world: World, tmp_path: Path) -> None:
+    """Its convolutions have int8 weights, its scores differ from those of the float graph, its p-values are of its own."""
+    import onnx
+    import onnxruntime
+
+    images = world.test.subset(torch.arange(119))
+    unlabelled = offaxis.data.TensorSet("unlabelled", images.batch(torch.arange(119)))
+    found = engines.export_int8(model, tmp_path / "x.onnx", unlabelled)
+    graph = onnx.load(str(tmp_path / "x.onnx")).graph
+    weights = [each for each in graph.initializer if each.data_type == onnx.TensorProto.INT8 and len(each.dims) == 4]
+    assert len(weights) == sum(node.op_type == "Conv" for node in graph.node) > 0
+    session = onnxruntime.InferenceSession(str(tmp_path / "x.onnx"), providers=["CPUExecutionProvider"])
+    held_out = images.batch(torch.arange(119))[torch.arange(119) % 4 != 0]
+    score, p_value = session.run(["score", "p_value"], {"pixels": held_out.numpy()})
+    plain = np.array([prediction.score for prediction in model.predict(held_out)])
+    assert 0 < np.abs(score - plain).mean() < 0.05
+    assert found.images == len(score)
+    # each of the new calibration images is among those that it is compared with, so that none has p = 1 / (n + 1)
+    assert sorted(np.round(p_value * (found.images + 1)).astype(int)) == list(range(2, found.images + 2))
+    assert not found.labelled
+    assert found.bytes[1] < found.bytes[0]
+
+
+def test_an_int8_graph_that_loses_is_refused() -> None:
+    engines._check_quantised((0.97, 0.961), True, {"letters": (0.95, 0.946)})
+    with pytest.raises(ExportError, match="ID accuracy falls from 97.0% to 95.0%"):
+        engines._check_quantised((0.97, 0.95), True, {})
+    with pytest.raises(ExportError, match="AUROC on letters falls from 95.0% to 94.0%"):
+        engines._check_quantised((0.97, 0.97), True, {"letters": (0.95, 0.94)})

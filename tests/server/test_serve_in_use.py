@@ -1,0 +1,149 @@
+"""The service in use: another bundle without a pause, readiness, request ids, and explanations."""
+
+import base64
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch import Tensor
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+import httpx
+
+from offaxis import Model, Prediction
+from offaxis.deploy.explain import with_examples
+from offaxis.errors import BundleError
+from tests.models import World
+from tests.server.serving import altered, free_port, png, running
+from tests.waiting import eventually
+
+
+def test_another_bundle_is_served_without_a_pause(model: Model, world: World) -> None:
+    """Requests before, during and after the change are answered, and by one model each."""
+    other = replace(model, classes=tuple(f"new-{name}" for name in model.classes))
+    with running(model, reload=lambda: other) as (address, server):
+        statuses: list[int] = []
+        classes: set[str] = set()
+        stop = threading.Event()
+
+        def client() -> None:
+            with httpx.Client() as session:
+                while not stop.is_set():
+                    answer = session.post(f"{address}/v1/predict", content=png(world.test, 0), timeout=30)
+                    statuses.append(answer.status_code)
+                    classes.add(answer.json()["predictions"][0]["class"][:4])
+
+        thread = threading.Thread(target=client)
+        thread.start()
+        try:
+            assert eventually(lambda: len(statuses) > 3, 20)
+            server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+            assert eventually(lambda: "new-" in classes, 20)
+        finally:
+            stop.set()
+            thread.join()
+        assert set(statuses) == {200}
+        assert len(classes) == 2
+        assert httpx.get(f"{address}/v1/model").json()["classes"][0].startswith("new-")
+        assert httpx.get(f"{address}/v1/drift").json()["images"] < len(statuses)  # the monitor begins anew
+        assert 'offaxis_reloads_total{result="served"} 1.0' in httpx.get(f"{address}/metrics").text
+
+
+def test_a_bundle_that_cannot_be_loaded_leaves_the_old_one(model: Model, world: World) -> None:
+    def load() -> Model:
+        raise BundleError("x.oax is damaged")
+
+    def broken(pixels: Tensor) -> list[Prediction]:
+        raise RuntimeError("no such layer")
+
+    for bad in (load, lambda: altered(model, broken)):
+        with running(model, reload=bad) as (address, server):
+            loop = server.service.served.batcher._task.get_loop()  # type: ignore[attr-defined]
+            loop.call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+            refused = 'offaxis_reloads_total{result="refused"} 1.0'
+            assert eventually(lambda: refused in httpx.get(f"{address}/metrics").text)  # noqa: B023
+            assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0)).status_code == 200
+
+
+def test_sighup_and_json_log_of_a_real_process(model: Model, world: World, tmp_path: Path) -> None:
+    path, port = tmp_path / "x.oax", free_port()
+    model.save(path)
+    command = [sys.executable, "-m", "offaxis", "serve", str(path), "--engine", "torch", "--log", "json"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([*command, "--port", str(port)], stderr=log, stdout=log)
+    address = f"http://127.0.0.1:{port}"
+
+    def described() -> Any:
+        try:
+            return httpx.get(f"{address}/v1/model", headers={"X-Request-ID": "mine-1"}).json()["alpha"]
+        except httpx.TransportError:
+            return None
+
+    try:
+        assert eventually(lambda: described() == 0.05, 200)
+        path.write_bytes(path.read_bytes()[:1000])
+        os.kill(process.pid, signal.SIGHUP)
+        assert eventually(lambda: "the old one goes on" in (tmp_path / "log").read_text(), 60)
+        assert described() == 0.05
+        replace(model, calibration=model.calibration.with_alpha(0.1)).save(path)
+        os.kill(process.pid, signal.SIGHUP)
+        assert eventually(lambda: described() == 0.1, 60)
+    finally:
+        process.terminate()
+        process.wait(30)
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("{")]
+    requests = [line for line in lines if line["message"] == "request"]
+    assert requests[-1].keys() >= {"time", "level", "request_id", "method", "path", "status", "ms", "client"}
+    assert requests[-1]["request_id"] == "mine-1"
+    assert any("the new bundle is served" in line["message"] for line in lines)
+
+
+def test_every_response_has_a_request_id(model: Model) -> None:
+    with running(model) as (address, _):
+        first, second = (httpx.get(f"{address}/healthz").headers["x-request-id"] for _ in range(2))
+        assert first != second
+        for given, kept in (("order-17", True), ("a b", False), ("x" * 65, False), ("<script>", False)):
+            answer = httpx.get(f"{address}/healthz", headers={"X-Request-ID": given})
+            assert (answer.headers["x-request-id"] == given) == kept
+
+
+def test_readiness_is_that_the_network_answers(model: Model) -> None:
+    with running(model) as (address, _):
+        assert httpx.get(f"{address}/readyz").json() == {"status": "ready"}
+
+    def fail(pixels: Tensor) -> list[Prediction]:
+        raise RuntimeError("broken")
+
+    with running(altered(model, fail)) as (address, _):
+        answer = httpx.get(f"{address}/readyz")
+        assert answer.status_code == 503
+        assert answer.json() == {"status": "not ready"}
+        assert httpx.get(f"{address}/healthz").status_code == 200
+
+
+def test_predictions_are_explained_on_request(model: Model, world: World) -> None:
+    with running(with_examples(model, world.calibration, 20)) as (address, _):
+        files = [("f", ("0.png", png(world.test, 0))), ("f", ("bad.png", b"x")), ("f", ("1.png", png(world.test, 1)))]
+        records = httpx.post(f"{address}/v1/predict?explain=1", files=files).json()["predictions"]
+        assert "explanation" not in records[1]
+        for record in (records[0], records[2]):
+            explanation = record["explanation"]
+            assert explanation["class"] == record["class"]
+            assert np.mean(explanation["map"]) == pytest.approx(record["cosine"], abs=1e-4)
+            assert len(explanation["examples"]) == 3
+            image = explanation["examples"][0]["image"].removeprefix("data:image/png;base64,")
+            assert Image.open(io.BytesIO(base64.b64decode(image))).size == (8, 8)
+        plain = httpx.post(f"{address}/v1/predict", files=files).json()["predictions"]
+        assert "explanation" not in plain[0]
+        assert httpx.get(f"{address}/v1/model").json()["examples"] == 20

@@ -1,0 +1,310 @@
+"""What a small request can cost, whose requests are answered, and what every response says."""
+
+import io
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+import httpx
+from typer.testing import CliRunner
+
+from offaxis import Model
+from offaxis.cli import app
+from offaxis.data.decode import decode
+from offaxis.errors import ArgumentError
+from offaxis.server.body import Limits
+from offaxis.server.run import within_file_limit
+from offaxis.server.service import ServedModel
+from tests.models import World
+from tests.server.serving import free_port, png, running
+from tests.waiting import eventually
+
+
+def large_png(side: int) -> bytes:
+    """A small file of a large image with 16 bits a pixel."""
+    out = io.BytesIO()
+    Image.fromarray(np.full((side, side), 40_000, np.uint16)).save(out, "PNG")
+    return out.getvalue()
+
+
+def connect(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), timeout=10)
+
+
+def several(data: bytes, count: int) -> list[tuple[str, tuple[str, bytes, str]]]:
+    return [("f", (f"{number}.png", data, "image/png")) for number in range(count)]
+
+
+def test_a_request_with_too_many_pixels_is_refused_before_they_are_decoded(model: Model) -> None:
+    with running(model, Limits(pixels=4_000_000, request_pixels=10_000_000)) as (address, _):
+        data = large_png(1999)
+        began = time.monotonic()
+        refused = httpx.post(f"{address}/v1/predict", files=several(data, 32), timeout=30)
+        assert refused.status_code == 413
+        assert "10,000,000 pixels together" in refused.json()["error"]
+        assert time.monotonic() - began < 2  # 32 of them take more
+        assert httpx.post(f"{address}/v1/predict", files=several(data, 2), timeout=30).status_code == 200
+
+
+def test_too_many_pixels_of_all_requests_are_a_503(model: Model, world: World) -> None:
+    limits = Limits(pixels=4_000_000, request_pixels=8_000_000, all_pixels=8_000_000)
+    with running(model, limits) as (address, _), ThreadPoolExecutor(6) as pool:
+        body = several(large_png(1999), 2)
+        answers = list(pool.map(lambda _: httpx.post(f"{address}/v1/predict", files=body, timeout=30), range(6)))
+        statuses = {answer.status_code for answer in answers}
+        assert 200 in statuses <= {200, 503}
+        assert httpx.post(f"{address}/v1/predict", files=body, timeout=30).status_code == 200  # nothing is left counted
+
+
+def test_a_small_request_does_not_wait_for_large_ones(model: Model, world: World) -> None:
+    """Four requests of large images, then a small one: it is answered long before they are."""
+    with running(model) as (address, _), ThreadPoolExecutor(4) as pool:
+        body = several(large_png(1500), 8)
+        ends: list[float] = []
+
+        def send(_: int) -> int:
+            status = httpx.post(f"{address}/v1/predict", files=body, timeout=60).status_code
+            ends.append(time.monotonic())
+            return status
+
+        large = [pool.submit(send, number) for number in range(4)]
+        assert eventually(lambda: gauge(address, "offaxis_decoding_images") == 32, 20)
+        for number in range(3):
+            assert httpx.post(f"{address}/v1/predict", content=png(world.test, number), timeout=30).status_code == 200
+        answered = time.monotonic()
+        assert [future.result() for future in large] == [200] * 4
+        assert sum(end > answered for end in ends) >= 3
+
+
+def gauge(address: str, name: str) -> float:
+    text = httpx.get(f"{address}/metrics").text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name))
+
+
+def test_a_deadline_cancels_what_still_waits(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of a request that is too late are not decoded any more."""
+    decoded: list[int] = []
+    gate = threading.Event()
+
+    def slowly(image: Image.Image, data: bytes, called: str = "the image") -> Image.Image:
+        decoded.append(1)
+        gate.wait(10)
+        return image
+
+    monkeypatch.setattr("offaxis.server.batcher.decode_opened", slowly)
+    with running(model, Limits(seconds_to_answer=0.3)) as (address, _):
+        late = httpx.post(f"{address}/v1/predict", files=several(large_png(600), 20), timeout=30)
+        assert late.status_code == 503
+        begun = len(decoded)
+        gate.set()
+        assert eventually(lambda: gauge(address, "offaxis_decoding_images") == 0)
+        time.sleep(0.2)
+        assert len(decoded) == begun <= 4
+
+
+def test_images_with_16_bits_are_not_copied_to_64() -> None:
+    """Its pixels take 8 bytes in all for each of them: those of the file, and 8 bits that come out."""
+    data = large_png(2000)
+    decode(data)
+    code = (
+        "import resource, sys; from offaxis.data.decode import decode; data = sys.stdin.buffer.read()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; decode(data)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
+    assert int(done.stdout) * 1024 < 8 * 2000**2
+
+
+def test_only_names_of_this_machine_are_answered_without_a_token(model: Model, world: World) -> None:
+    with running(model) as (address, _):
+        port = address.rsplit(":", 1)[1]
+        for host in (
+            "rebound.example",
+            f"rebound.example:{port}",
+            "localhost.rebound.example",
+            "10.0.0.1",
+            "[::2]",
+            "x",
+        ):
+            for path in ("/", "/v1/model", "/v1/drift", "/metrics", "/openapi.json"):
+                refused = httpx.get(f"{address}{path}", headers={"Host": host})
+                assert refused.status_code == 421
+                assert "--allowed-host" in refused.json()["error"]
+            assert httpx.post(f"{address}/v1/drift/reset", headers={"Host": host}).status_code == 421
+            assert httpx.get(f"{address}/healthz", headers={"Host": host}).status_code == 200
+        for host in ("localhost", f"LOCALHOST.:{port}", "127.0.0.1", "127.0.0.2:1", "[::1]", f"[::1]:{port}"):
+            assert httpx.get(f"{address}/v1/model", headers={"Host": host}).status_code == 200
+
+
+def test_names_that_the_operator_allows_are_answered(model: Model) -> None:
+    with running(model, allowed_hosts=["Images.example"]) as (address, _):
+        for host, status in (("images.example:8000", 200), ("localhost", 200), ("other.example", 421)):
+            assert httpx.get(f"{address}/v1/model", headers={"Host": host}).status_code == status
+    with running(model, allowed_hosts=["*"]) as (address, _):
+        assert httpx.get(f"{address}/v1/model", headers={"Host": "other.example"}).status_code == 200
+    with running(model, token="secret") as (address, _):  # which no page of another site knows
+        headers = {"Host": "other.example", "Authorization": "Bearer secret"}
+        assert httpx.get(f"{address}/v1/model", headers=headers).status_code == 200
+
+
+def test_the_word_bearer_is_read_in_any_case(model: Model) -> None:
+    with running(model, token="Secret") as (address, _):
+        for header, status in (
+            ("bearer Secret", 200),
+            ("BEARER Secret", 200),
+            ("Bearer  Secret", 200),
+            ("Bearer secret", 401),
+            ("Basic Secret", 401),
+            ("Secret", 401),
+            ("bearer", 401),
+        ):
+            assert httpx.get(f"{address}/v1/model", headers={"Authorization": header}).status_code == status
+
+
+@pytest.mark.parametrize("token", ["", "  "])
+def test_an_empty_token_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("OFFAXIS_TOKEN", token)
+    monkeypatch.setattr("offaxis.server.run.serve", lambda _: None)
+    result = CliRunner().invoke(app, ["serve", str(bundle)])
+    assert isinstance(result.exception, ArgumentError)
+    assert "Expected a token in OFFAXIS_TOKEN but it is empty" in str(result.exception)
+
+
+def test_every_response_says_that_it_is_neither_guessed_nor_kept(model: Model, world: World) -> None:
+    with running(model) as (address, _):
+        answers = [httpx.get(f"{address}{path}") for path in ("/", "/v1/model", "/v1/drift", "/metrics", "/none")]
+        answers.append(httpx.post(f"{address}/v1/predict", content=png(world.test, 0)))
+        answers.append(httpx.post(f"{address}/v1/predict", content=b"nothing"))
+        answers.append(httpx.get(f"{address}/healthz", headers={"Host": "x"}))
+        for answer in answers:
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cache-control"] == "no-store"
+            assert len(answer.headers.get_list("cache-control")) == 1
+
+
+def test_a_wrong_method_gets_a_sentence(model: Model) -> None:
+    with running(model) as (address, _):
+        answer = httpx.get(f"{address}/v1/predict")
+        assert answer.status_code == 405
+        assert answer.headers["allow"] == "POST"
+        assert answer.json() == {"error": "Expected the method POST for this path."}
+
+
+def test_the_model_is_described_without_a_pause(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The description, which imports scipy, is made before the first request, not by it."""
+    with running(model) as (address, _):
+        monkeypatch.setattr(ServedModel, "describe", None)
+        assert httpx.get(f"{address}/v1/model").json()["classes"] == list(model.classes)
+
+
+def test_connections_fit_into_the_files_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 60))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    monkeypatch.setattr("offaxis.server.run._open_files", lambda: 20)
+    limits, backlog = within_file_limit(Limits())
+    assert limits.connections == 30
+    assert limits.connections + backlog <= 40
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 100_000))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: raised.append(pair))
+    limits, _ = within_file_limit(Limits())
+    assert limits.connections == 1000
+    assert raised == [(2100, 100_000)]
+
+
+def test_more_connections_than_files_leave_a_short_log(bundle: Path, tmp_path: Path) -> None:
+    """A real process that may open 40 files, and 80 idle connections."""
+    port = free_port()
+    command = [sys.executable, "-m", "offaxis", "serve", str(bundle), "--engine", "torch", "--port", str(port)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stderr=log, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        )
+    clients: list[socket.socket] = []
+    try:
+        assert eventually(lambda: is_up(port), 200)
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(80)]
+        time.sleep(1.5)  # the server would try again every second
+        for client in clients:
+            client.close()
+        assert eventually(lambda: is_up(port), 15)
+    finally:
+        process.terminate()
+        process.wait(20)
+    text = (tmp_path / "log").read_text()
+    assert "Traceback" not in text
+    assert len(text) < 2000
+
+
+def is_up(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+def test_answers_after_sigterm_close_the_connection(model: Model, world: World, http: str) -> None:
+    data = png(world.test, 0)
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(data)}\r\n\r\n"
+    with running(model, http=http) as (address, server), connect(address) as client:
+        client.sendall(head.encode() + data)
+        first = b""
+        while not first.endswith(b"}]}"):
+            first += client.recv(65536)
+        assert first.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" not in first.lower()
+        client.sendall(head.encode() + data[:10])
+        assert eventually(lambda: any(not c._idle() for c in server.server_state.connections))  # type: ignore[union-attr]
+        server.should_exit = True  # what SIGTERM sets
+        client.sendall(data[10:])
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer.lower()
+
+
+def test_a_head_without_end_is_refused(model: Model) -> None:
+    for http in ("h11", "httptools"):
+        with running(model, http=http) as (address, _):
+            for start in (
+                b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
+                b"GET /",
+                b"GET / HTTP/1.1\r\n" + 9000 * b"A: b\r\n",
+            ):
+                with connect(address) as client:
+                    assert _sent_until_closed(client, start) < 2**20
+
+
+def test_trailers_without_end_are_refused(model: Model) -> None:
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: "
+    for http in ("h11", "httptools"):
+        with running(model, http=http) as (address, _), connect(address) as client:
+            assert _sent_until_closed(client, head) < 2**20
+
+
+def _sent_until_closed(client: socket.socket, start: bytes) -> int:
+    """Send a start and then one letter for ever; how many bytes the service took before it closed the connection."""
+    sent = 0
+    client.settimeout(5)
+    try:
+        client.sendall(start)
+        while sent < 2**24:
+            client.sendall(16384 * b"a")
+            sent += 16384
+            time.sleep(0.002)
+    except (ConnectionError, TimeoutError):
+        return sent
+    return sent
