@@ -27,5 +27,5 @@ def test_commands_and_metrics_exist() -> None:
     commands = {command.name for command in app.registered_commands}
     assert set(re.findall(r"`?offaxis (\w+)", PAGE)) <= commands
     rows = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
-    assert len(rows) == 7
+    assert len(rows) == 9
     assert all(callable(getattr(metrics, name)) for name in rows)

@@ -5,6 +5,7 @@ room that needs them are imported inside the commands.
 """
 
 import sys
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -88,6 +89,8 @@ def print_note(text: str, style: str | None = None) -> None:
 
 def main() -> None:
     """Run the command line; a user's error is one sentence, with exit code 2."""
+    for told_elsewhere in ("Image size .* exceeds limit", "Corrupt EXIF data"):  # by Pillow, in lines of its own
+        warnings.filterwarnings("ignore", message=told_elsewhere)
     try:
         try:
             app()

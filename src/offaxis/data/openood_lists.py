@@ -68,48 +68,36 @@ _IMAGENET = Definition(
     far=("inaturalist", "textures", "openimage_o"),
     elsewhere={"textures": CLASSIC},
 )
+
+
+def _cifar(id: str, near: str, normalise: Normalise, counts: Sequence[int]) -> Definition:
+    """Make the definition of a CIFAR benchmark; counts are in the order of ``_list_names``."""
+    lists = [f"train_{id}", f"val_{id}", f"test_{id}", "val_tin", f"test_{near}", "test_tin"]
+    lists += [f"test_{name}" for name in _FAR]
+    return Definition(
+        folder=CLASSIC,
+        resize=32,
+        size=32,
+        normalise=normalise,
+        ood_validation="tin",
+        near=(near, "tin"),
+        far=_FAR,
+        counts=dict(zip(lists, counts, strict=True)),
+    )
+
+
 OPENOOD: dict[str, Definition] = {
-    "cifar10": Definition(
-        folder=CLASSIC,
-        resize=32,
-        size=32,
-        normalise=Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-        ood_validation="tin",
-        near=("cifar100", "tin"),
-        far=_FAR,
-        counts={
-            "train_cifar10": 50_000,
-            "val_cifar10": 1_000,
-            "test_cifar10": 9_000,
-            "val_tin": 1_000,
-            "test_cifar100": 9_000,
-            "test_tin": 7_793,
-            "test_mnist": 70_000,
-            "test_svhn": 26_032,
-            "test_texture": 5_640,
-            "test_places365": 35_195,
-        },
+    "cifar10": _cifar(
+        "cifar10",
+        "cifar100",
+        Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        (50_000, 1_000, 9_000, 1_000, 9_000, 7_793, 70_000, 26_032, 5_640, 35_195),
     ),
-    "cifar100": Definition(
-        folder=CLASSIC,
-        resize=32,
-        size=32,
-        normalise=Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
-        ood_validation="tin",
-        near=("cifar10", "tin"),
-        far=_FAR,
-        counts={
-            "train_cifar100": 50_000,
-            "val_cifar100": 1_000,
-            "test_cifar100": 9_000,
-            "val_tin": 972,
-            "test_cifar10": 10_000,
-            "test_tin": 6_526,
-            "test_mnist": 70_000,
-            "test_svhn": 26_032,
-            "test_texture": 5_640,
-            "test_places365": 33_773,
-        },
+    "cifar100": _cifar(
+        "cifar100",
+        "cifar10",
+        Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+        (50_000, 1_000, 9_000, 972, 10_000, 6_526, 70_000, 26_032, 5_640, 33_773),
     ),
     "imagenet200": _IMAGENET,
     "imagenet": _IMAGENET,

@@ -86,8 +86,8 @@ def build_named(name: str, options: BuildOptions) -> tuple[Classifier, Normalise
             raise ArgumentError(
                 f"Expected --weights FILE, the trained weights of {name}, whose output layer is to be kept."
             )
-        if num_classes is None and "head.weight" in weights:
-            num_classes = len(weights["head.weight"])
+    if num_classes is None and weights is not None and "head.weight" in weights:
+        num_classes = len(weights["head.weight"])
     if num_classes is None:
         raise ArgumentError(f"Expected the number of classes of {name}: open_network({name!r}, num_classes=10).")
     classifier = make(num_classes=num_classes, head=head or "cosine", in_channels=options.in_channels or 3)
