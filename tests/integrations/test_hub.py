@@ -31,6 +31,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     with running_hub() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.address)
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # other tests work without a network
         yield server
 
 

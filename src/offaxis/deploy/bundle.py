@@ -202,15 +202,23 @@ def _detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:
 
 _KINDS = {"scores": torch.float64, "predicted": torch.int64, "cosine": torch.float64}
 _HASHES = ("hashes", "calibrated_on")
+_EXAMPLES = {
+    "examples.pixels": (torch.uint8, 4),
+    "examples.features": (torch.float32, 2),
+    "examples.predicted": (torch.int64, 1),
+}
 
 
 def _check_kinds(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
-        kind, dimensions = (torch.uint8, 2) if name in _HASHES else (_KINDS.get(name), 1)
+        known = (torch.uint8, 2) if name in _HASHES else (_KINDS.get(name), 1)
+        kind, dimensions = _EXAMPLES.get(name, known)
         if tensor.dtype != kind or tensor.dim() != dimensions:
             raise BundleError(
                 f"its tensor {name} is of another kind than it must be ({tensor.dtype}, {tensor.dim()}-d)."
             )
+    if len({len(tensor) for name, tensor in tensors.items() if name in _EXAMPLES}) > 1:
+        raise BundleError("its examples do not belong together.")
     if any(tensors[name].shape[1] != 16 for name in _HASHES):
         raise BundleError("its hashes of images are not of 16 bytes.")
 
