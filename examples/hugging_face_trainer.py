@@ -10,7 +10,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, Trainer, Tr
 import offaxis
 from offaxis.data import Normalise
 from offaxis.deploy import Preprocessing
-from offaxis.integrations.transformers import CalibrateOOD, TrainerClassifier
+from offaxis.integrations.transformers import CalibrateOODCallback, TrainerClassifier
 
 PREPROCESSING = Preprocessing((1, 28, 28), Normalise((0.13,), (0.31,)))
 
@@ -29,7 +29,7 @@ def main(path: str = "trainer.oax", epochs: int = 3) -> None:
         num_channels=1, embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic", num_labels=10
     )
     classifier = offaxis.attach(ResNetForImageClassification(config))
-    ready = CalibrateOOD(
+    ready = CalibrateOODCallback(
         DataLoader(load("digits", "test", 500), batch_size=64),
         preprocessing=PREPROCESSING,
         ood={"letters": DataLoader(load("letters", "test", 500), batch_size=64)},

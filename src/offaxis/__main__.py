@@ -4,7 +4,7 @@ import signal
 import sys
 
 
-def main() -> None:
+def start() -> None:
     """Run the command line; Ctrl-C while it is still being imported ends it without a traceback."""
     interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from offaxis.cli import main as run
@@ -17,4 +17,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start()

@@ -24,7 +24,7 @@ import offaxis
 from offaxis import Model
 from offaxis.cli import app
 from offaxis.deploy import container
-from offaxis.deploy.scoring import ScoringOptions, score_images, write_page
+from offaxis.deploy.scoring import ScoringOptions, score_images, write_score_page
 from offaxis.deploy.scoring.rows import Journal
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, StorageError, TooFewImagesError
 from offaxis.files import json_line
@@ -390,7 +390,7 @@ def test_archives_that_are_refused_late_are_summarised_all_the_same(
     summary = json.loads((tmp_path / "out.summary.json").read_text())
     assert len(summary["top"]) == 4
     for fewer in ([summary["top"][0]], summary["top"]):
-        assert write_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>")
+        assert write_score_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>")
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
         assert page.count("<img") == len(fewer)
         assert "a &lt;title&gt;" in page

@@ -108,7 +108,7 @@ def test_evaluation(world: World, tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("words", [["data", "list"], ["train", "--id", "small-digits", "--out"]])
 def test_ctrl_c_at_any_moment_gives_no_traceback(tmp_path: Path, words: list[str]) -> None:
-    program = "import sys; print('begun', flush=True); from offaxis.__main__ import main; main()"
+    program = "import sys; print('begun', flush=True); from offaxis.__main__ import start; start()"
     chance = random.Random(SEEDS[1])
     for number in range(times(12)):
         line = [*words, str(tmp_path / str(number))] if words[-1] == "--out" else words

@@ -134,7 +134,7 @@ def bundle_command(
     )
     if model.examples is not None:
         count = len(model.examples.pixels)
-        print_note(f"{count} calibration images leave with {out}: whoever has the bundle can see them.", "yellow")
+        print_note(f"{count} calibration images leave with {out}: anyone who has the bundle can see them.", "yellow")
     model.save(out, folder=folder)
     _report(model, out)
 

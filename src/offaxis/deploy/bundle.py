@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from offaxis.calibration.calibrate import Calibration
 from offaxis.deploy import container
 from offaxis.deploy.engine import Engine, with_engine
-from offaxis.deploy.hub import PREFIX, fetch
+from offaxis.deploy.hub import PREFIX, download_bundle
 from offaxis.deploy.model import Examples, Model, Prediction
 from offaxis.deploy.open import NetworkSource, open_for_weights
 from offaxis.deploy.preprocessing import input_from_json
@@ -115,7 +115,7 @@ def _open_given(network: NetworkSource, meta: Mapping[str, Any]) -> AnyNetwork:
 
 def local_bundle(path: str | Path) -> Path:
     """Return the file or folder of a bundle; one of the Hugging Face Hub (``hf:name/repo``) is downloaded first."""
-    return fetch(str(path)) if str(path).startswith(PREFIX) else Path(path)
+    return download_bundle(str(path)) if str(path).startswith(PREFIX) else Path(path)
 
 
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:

@@ -53,7 +53,7 @@ def push(
     return str(created)
 
 
-def fetch(source: str) -> Path:
+def download_bundle(source: str) -> Path:
     """Download the bundle of ``hf:name/repo`` or ``hf:name/repo@revision`` into the cache of the hub; return its folder.
 
     Raises:

@@ -38,7 +38,7 @@ class TrainerClassifier(nn.Module):
         return ImageClassifierOutput(loss=None if labels is None else self.loss(logits, labels), logits=logits)
 
 
-class CalibrateOOD(LoopCalibration, TrainerCallback):  # type: ignore[misc]  # transformers is not seen by the type checker
+class CalibrateOODCallback(LoopCalibration, TrainerCallback):  # type: ignore[misc]  # transformers is not seen by the type checker
     """Compute AUROC on OOD loaders after each epoch; fit the detector, calibrate and save at the end of training.
 
     Arguments and attributes are those of :class:`offaxis.integrations.LoopCalibration`. AUROCs are in ``history`` and in
@@ -46,7 +46,7 @@ class CalibrateOOD(LoopCalibration, TrainerCallback):  # type: ignore[misc]  # t
 
     Example::
 
-        ready = CalibrateOOD(held_out, preprocessing=preprocessing, ood={"letters": letters}, path="digits.oax")
+        ready = CalibrateOODCallback(held_out, preprocessing=preprocessing, ood={"letters": letters}, path="digits.oax")
         Trainer(TrainerClassifier(classifier), arguments, train_dataset=training, callbacks=[ready]).train()
         ready.model.predict("photo.jpg")
     """

@@ -143,7 +143,7 @@ def short() -> Recipe:
     return Recipe(epochs=14, batch_size=64, ramp=0.2, crop=2, name="short")
 
 
-def openood() -> Recipe:
+def openood_resnet() -> Recipe:
     """Return OpenOOD's recipe for its CIFAR networks (resnet18-32): 100 epochs, a cosine schedule, no clipping."""
     return Recipe(epochs=100, batch_size=128, cosine=True, clip=None, name="openood")
 
@@ -173,7 +173,7 @@ RECIPES = {
     "frozen": frozen,
     "paper-wide-resnet": paper_wide_resnet,
     "paper-densenet": paper_densenet,
-    "openood": openood,
+    "openood": openood_resnet,
 }
 
 

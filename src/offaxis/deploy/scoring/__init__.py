@@ -106,7 +106,7 @@ SHOWN = ("path", "score", "class", "probability", "p_value", "verdict")
 """What the summary and its page show of an image."""
 
 
-def write_page(summary: dict[str, Any], path: Path, title: str) -> bool:
+def write_score_page(summary: dict[str, Any], path: Path, title: str) -> bool:
     """Write the images with the highest scores as a page with a table that can be sorted; False where there are none."""
     if not summary["top"] or summary["inputs"] != "images":  # feature vectors are nothing to look at
         return False
@@ -290,7 +290,7 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     finally:
         journal.close()
     write_json(summary_file, {"bundle": journal.identity, **summary}, ensure_ascii=False)
-    write_page(summary, page, f"offaxis score: {out.name}")
+    write_score_page(summary, page, f"offaxis score: {out.name}")
     journal.path.unlink()
     return summary
 
