@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from offaxis.reports.figures.feature_spaces import subsample
+from offaxis.reports.figures.method import subsample
 
 from offaxis.errors import ArgumentError
 from offaxis.reports import figures
