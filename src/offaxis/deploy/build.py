@@ -300,7 +300,9 @@ def _image_config(folder: Path) -> third_party.InputConfig:
     config = _read_json(folder / "preprocessor_config.json") or {}
     mean, std = config.get("image_mean"), config.get("image_std")
     normalise = None
-    if config.get("do_normalize", True) and isinstance(mean, list) and isinstance(std, list):
+    if config.get("do_normalize") is False:
+        normalise = Normalise((0.0,) * 3, (1.0,) * 3)
+    elif isinstance(mean, list) and isinstance(std, list):
         normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)))
     size: Any = (config.get("do_center_crop") and config.get("crop_size")) or config.get("size")
     if size is None:

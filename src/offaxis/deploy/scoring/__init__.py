@@ -142,6 +142,18 @@ th:not(:first-child) { cursor: pointer; white-space: nowrap; }
 th[aria-sort=ascending]::after { content: " \\2191"; } th[aria-sort=descending]::after { content: " \\2193"; }
 img { max-width: 128px; max-height: 128px; display: block; }
 .out td:last-child { color: #b00020; font-weight: 600; }
+@media (max-width: 45rem) {
+  body { margin: 1rem; }
+  thead tr { display: flex; flex-wrap: wrap; }
+  th { border: 0; padding: .4rem .8rem .4rem 0; } th:first-child { display: none; }
+  tbody tr { display: grid; grid-template-columns: 104px 1fr; column-gap: .8rem; align-content: center; padding: .6rem 0;
+    border-top: 1px solid #ddd; }
+  td { border: 0; padding: 0; } td:first-child { grid-row: 1 / span 6; }
+  td:nth-child(n+4):nth-child(-n+6)::before { color: #666; }
+  td:nth-child(4)::before { content: "score "; } td:nth-child(5)::before { content: "p-value "; }
+  td:nth-child(6)::before { content: "probability "; }
+  img { max-width: 104px; }
+}
 </style>
 <h1>{title}</h1><p>{text}</p><p>{shown}</p>
 <table><thead><tr><th>image</th><th>file</th><th>class</th><th aria-sort="descending">score</th><th>p-value</th>
