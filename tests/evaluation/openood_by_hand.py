@@ -63,18 +63,34 @@ class Postprocessors:
         lengths = np.linalg.norm((self.features - self.origin) @ self.space, axis=1)
         self.alpha = self.logits.max(1).mean() / lengths.mean()
         self.clip = np.percentile(self.features.flatten(), 90)
-        self.bank = [g / np.linalg.norm(g) for g in self.features]
+        self.bank = np.array([g / np.linalg.norm(g) for g in self.features])
 
     def outputs(self, images: Tensor) -> tuple[Array, Array]:
         with torch.no_grad():
             out = self.network.outputs(images.double())
         return out.logits.numpy(), out.features.numpy()
 
-    def confidence(self, name: str, images: Tensor) -> Array:
+    def confidences(self, images: Tensor) -> dict[str, Array]:
+        """By name: (N,)."""
         logits, features = self.outputs(images)
-        rows = zip(images.double(), logits, features, strict=True)
-        method = getattr(self, f"_{name.lower()}")
-        return np.array([method(image, z, f) for image, z, f in rows])
+        found = {}
+        for name in POSTPROCESSORS:
+            if name == "ODIN":
+                found[name] = self._odin(images.double())
+            else:
+                method = getattr(self, f"_{name.lower()}")
+                found[name] = np.array([method(z, f) for z, f in zip(logits, features, strict=True)])
+        return found
+
+    def _odin(self, images: Tensor) -> Array:
+        x = images.clone().requires_grad_()
+        logits = self.network(x) / 1000
+        loss = torch.nn.functional.cross_entropy(logits, logits.argmax(1), reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, x)
+        step = gradient.sign() / torch.tensor(STD, dtype=torch.float64).view(1, 3, 1, 1)
+        with torch.no_grad():
+            found: Array = (self.network(x - 0.0014 * step) / 1000).softmax(1).max(1).values.numpy()
+        return found
 
     def _softmax(self, z: Array) -> Array:
         e = np.exp(z - z.max())
@@ -83,50 +99,41 @@ class Postprocessors:
     def _energy(self, z: Array) -> float:
         return float(z.max() + np.log(np.exp(z - z.max()).sum()))
 
-    def _msp(self, image: Tensor, z: Array, f: Array) -> float:
+    def _msp(self, z: Array, f: Array) -> float:
         return float(self._softmax(z).max())
 
-    def _mls(self, image: Tensor, z: Array, f: Array) -> float:
+    def _mls(self, z: Array, f: Array) -> float:
         return float(z.max())
 
-    def _ebo(self, image: Tensor, z: Array, f: Array) -> float:
+    def _ebo(self, z: Array, f: Array) -> float:
         return self._energy(z)
 
-    def _gen(self, image: Tensor, z: Array, f: Array) -> float:
+    def _gen(self, z: Array, f: Array) -> float:
         return float(-sum(p**0.1 * (1 - p) ** 0.1 for p in self._softmax(z)))
 
-    def _odin(self, image: Tensor, z: Array, f: Array) -> float:
-        x = image.unsqueeze(0).requires_grad_()
-        logits = self.network(x) / 1000
-        loss = torch.nn.functional.cross_entropy(logits, logits.argmax(1))
-        (gradient,) = torch.autograd.grad(loss, x)
-        step = gradient.sign() / torch.tensor(STD, dtype=torch.float64).view(1, 3, 1, 1)
-        with torch.no_grad():
-            return float((self.network(x - 0.0014 * step) / 1000).softmax(1).max())
-
-    def _knn(self, image: Tensor, z: Array, f: Array) -> float:  # K = 5
+    def _knn(self, z: Array, f: Array) -> float:  # K = 5
         unit = f / np.linalg.norm(f)
-        return -float(sorted(np.linalg.norm(unit - g) for g in self.bank)[4])
+        return -float(np.sort(np.linalg.norm(self.bank - unit, axis=1))[4])
 
-    def _vim(self, image: Tensor, z: Array, f: Array) -> float:
+    def _vim(self, z: Array, f: Array) -> float:
         return self._energy(z) - float(self.alpha * np.linalg.norm((f - self.origin) @ self.space))
 
-    def _react(self, image: Tensor, z: Array, f: Array) -> float:
+    def _react(self, z: Array, f: Array) -> float:
         return self._energy(self.weight @ np.minimum(f, self.clip) + self.bias)
 
-    def _mds(self, image: Tensor, z: Array, f: Array) -> float:
+    def _mds(self, z: Array, f: Array) -> float:
         return -min(float((f - mean) @ self.within @ (f - mean)) for mean in self.means)
 
-    def _rmds(self, image: Tensor, z: Array, f: Array) -> float:
-        return self._mds(image, z, f) + float((f - self.mean) @ self.total @ (f - self.mean))
+    def _rmds(self, z: Array, f: Array) -> float:
+        return self._mds(z, f) + float((f - self.mean) @ self.total @ (f - self.mean))
 
-    def _fdbd(self, image: Tensor, z: Array, f: Array) -> float:
+    def _fdbd(self, z: Array, f: Array) -> float:
         best = int(z.argmax())
         others = [c for c in self.classes if c != best]
         distances = [(z[best] - z[c]) / np.linalg.norm(self.weight[best] - self.weight[c]) for c in others]
         return float(np.mean(distances) / np.linalg.norm(f - self.mean))
 
-    def _nci(self, image: Tensor, z: Array, f: Array) -> float:
+    def _nci(self, z: Array, f: Array) -> float:
         centred = f - self.mean
         return float(self.weight[int(z.argmax())] @ centred / np.linalg.norm(centred))
 
@@ -148,8 +155,9 @@ def slow_table(network: Classifier, root: Path) -> Rows:
     data = {name: by_hand(root, f"test_{name}") for name in ("cifar10", *NEAR, *FAR)}
     rows: Rows = {}
     accuracy = np.mean(slow.outputs(data["cifar10"][0])[0].argmax(1) == np.array(data["cifar10"][1]))
+    every = {name: slow.confidences(images) for name, (images, _) in data.items()}
     for method in POSTPROCESSORS:
-        confidence = {name: slow.confidence(method, images) for name, (images, _) in data.items()}
+        confidence = {name: found[method] for name, found in every.items()}
         for group, members in (("nearood", NEAR), ("farood", FAR)):
             for name in members:
                 metrics = openood_metrics(confidence["cifar10"], confidence[name])

@@ -103,25 +103,25 @@ def check_table(network: offaxis.Classifier, root: Path, tmp_path: Path) -> None
     assert {line["Postprocessor"] for line in lines} == {*DETECTORS, "MDSEns"} - {"MDS"}
     for line in lines:
         method = line["Postprocessor"].removesuffix("Ens")  # our mahalanobis is the one of several layers, unless told
-        assert line["Near-OOD_AUROC"] == f"{expected[method, 'nearood'][1]:.2f}"
+        assert float(line["Near-OOD_AUROC"]) == pytest.approx(expected[method, "nearood"][1], abs=0.00501)  # rounded
         assert line["Training"] == "CrossEntropy"
         assert "(partial)" in line["Additional_Description"]
 
 
 def check_scores(network: offaxis.Classifier, root: Path, name: str) -> None:
-    """Compare the scores of a set with the slow ones; fDBD, NCI and the like may be any multiple, these are not."""
+    """Compare the scores of a set with the slow ones."""
     bench = openood(root, "cifar10", partial=True)
     slow = Postprocessors(network, *by_hand(root, "train_cifar10"))
     images, _ = by_hand(root, f"test_{name}")
     ours = Normalise(MEAN, STD)(bench.ood(name).batch(torch.arange(len(images))))
     assert torch.equal(ours, images)
+    expected = slow.confidences(images)
     for method, detector in DETECTORS.items():
         fitted = copy.deepcopy(detector)
         if fitted.needs_fit:
             fitted.fit(network, bench.train, Normalise(MEAN, STD))
         score = fitted.score_images(network, ours).numpy() * (2 if method == "MDS" else 1)  # ours is half the distance
-        expected = -slow.confidence(method, images)
-        assert score == pytest.approx(expected, abs=1e-10, rel=1e-10), method
+        assert score == pytest.approx(-expected[method], abs=1e-10, rel=1e-10), method
 
 
 # tests -----------------------------------------------------------------------------------------------------------------
