@@ -109,9 +109,9 @@ def detectors_page() -> str:
     return "\n\n".join(
         [
             "# Table of detectors",
-            "Made from `offaxis.detectors.DETECTORS`. Larger scores mean more out-of-distribution, for every detector. *Passes* "
-            "are the forward (+ backward) passes that scoring one image takes; one forward pass is shared by all detectors that "
-            "read outputs. *Fit* says whether training images are needed. Which one to choose, and what each costs: "
+            "Made from `offaxis.detectors.DETECTORS`. Larger scores mean more out-of-distribution, for every detector. "
+            "*Passes* are the forward (+ backward) passes that scoring one image takes; one forward pass is shared by all "
+            "detectors that read outputs. *Fit* says whether training images are needed. Which one to choose, and what each costs: "
             "[Detectors](../detectors.md).",
             f"## Ours\n\n{len(rows)} detectors.",
             _table(["name", "what it computes", "paper", "reads", "passes", "fit", "hyperparameters (default)"], rows),

@@ -120,7 +120,9 @@ def run_demo(
 def _enlarged(split: Split) -> TensorSet:
     """Return scikit-learn's digits at the size of the OOD images."""
     images = small_digits(split)
-    return TensorSet("digits", match(images, (1, 28, 28)).batch(torch.arange(len(images))), images.labels, images.classes)
+    return TensorSet(
+        "digits", match(images, (1, 28, 28)).batch(torch.arange(len(images))), images.labels, images.classes
+    )
 
 
 def _detectors(trained: Trained, training: TensorSet) -> dict[str, Detector]:

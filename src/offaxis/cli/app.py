@@ -73,7 +73,10 @@ def example(*commands: str) -> str:
 
 FIRST_COMMANDS = (
     ("offaxis demo --quick", "see it work: trains on digits, scores OOD images, writes a page; a minute"),
-    ("offaxis train --id photos --network efficientnet-lite0 --freeze --out runs/photos", "train on folders of photographs"),
+    (
+        "offaxis train --id photos --network efficientnet-lite0 --freeze --out runs/photos",
+        "train on folders of photographs",
+    ),
     ("offaxis bundle runs/photos --calibrate photos --out photos.oax", "calibrate it, and keep it in one file"),
     ("offaxis score photos.oax new/", "class, p-value and verdict of every image"),
     ("offaxis doctor", "what is installed, what is missing"),
@@ -84,13 +87,15 @@ FIRST_COMMANDS = (
 @app.callback(epilog=example("offaxis demo --quick"))
 def offaxis_command(
     context: typer.Context,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback prints it
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Out-of-distribution detection for image classifiers."""
     if context.invoked_subcommand is None:
-        typer.echo(f"offaxis {__version__}: is this image one that the classifier was trained for?\n\nFirst commands:\n")
+        typer.echo(
+            f"offaxis {__version__}: is this image one that the classifier was trained for?\n\nFirst commands:\n"
+        )
         for command, purpose in FIRST_COMMANDS:
             typer.echo(f"  {command}\n      {purpose}")
         typer.echo("\nAll commands: offaxis --help. One of them: offaxis train --help.")
@@ -187,7 +192,9 @@ def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("demo"),
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="One network of each kind on scikit-learn's 8x8 digits, enlarged; needs no extra."),
+        typer.Option(
+            "--quick", help="One network of each kind on scikit-learn's 8x8 digits, enlarged; needs no extra."
+        ),
     ] = False,
     seeds: Annotated[int, typer.Option(help="Networks of each kind.", min=1)] = 3,
     epochs: Annotated[int, typer.Option(help="Epochs of each training.", min=1)] = 5,

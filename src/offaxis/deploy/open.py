@@ -354,7 +354,12 @@ def _is_built(source: object) -> bool:
     if path.is_dir() and (path / "run.json").exists():
         return False
     library = text.partition(":")[0] if ":" in text else ""
-    return text in INSTALLED or library in LIBRARIES or (_PYTHON.fullmatch(text) is not None and not path.is_dir()) or _is_name(text)
+    return (
+        text in INSTALLED
+        or library in LIBRARIES
+        or (_PYTHON.fullmatch(text) is not None and not path.is_dir())
+        or _is_name(text)
+    )
 
 
 def _is_name(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Networks of timm, torchvision, transformers and efficientnet_lite_pytorch by name: how a bundle rebuilds them without a pickle.
+"""Networks of timm, torchvision, transformers and efficientnet_lite_pytorch by name: bundles rebuild them without a pickle.
 
 A bundle holds a name and a few arguments, never code. They are derived from the network, candidates are compared by the
 shapes of their parameters, and a bundle is only written if the rebuilt network gives the same outputs as the original.
