@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from offaxis.data.binary_formats import write_records
 from offaxis.data.catalogue import Entry, Layout, Split
+from offaxis.data.formats import write_records
 
 Pixels = NDArray[np.uint8]
 Save = Callable[[Path, Pixels], None]

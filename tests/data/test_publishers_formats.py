@@ -14,17 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from offaxis.data.binary_formats import (
+from offaxis.data.folder import Files
+from offaxis.data.formats import (
     read_cifar10_binary,
     read_cifar10_pickled,
     read_cifar100_pickled,
+    read_food101,
+    read_gtsrb_test,
+    read_gtsrb_training,
     read_idx,
     read_idx_pair,
     read_stl10,
     read_svhn,
 )
-from offaxis.data.folder import Files
-from offaxis.data.image_lists import read_food101, read_gtsrb_test, read_gtsrb_training
 from offaxis.data.pickles import read_pickle
 from offaxis.errors import DataError
 from tests.data.support import Pixels, write_idx

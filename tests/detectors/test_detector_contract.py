@@ -44,7 +44,7 @@ from offaxis.detectors import (
     save_detector,
     score_all,
 )
-from offaxis.detectors.perturbation import backbone_of
+from offaxis.detectors.odin import backbone_of
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, DetectorError, NotFittedError
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.ensemble import Ensemble

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from offaxis.detectors import Mahalanobis, RelativeMahalanobis, State
-from offaxis.detectors.perturbation import fast_gradient_sign
+from offaxis.detectors.odin import fast_gradient_sign
 from offaxis.detectors.statistics import ClassMoments, TiedGaussian
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import LinearHead

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offaxis import attach
-from offaxis.detectors.perturbation import features_until
+from offaxis.detectors.odin import features_until
 from offaxis.errors import AttachError
 from offaxis.heads import CosineHead
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from offaxis.reports.figures.method import subsample
 
 from offaxis.errors import ArgumentError
 from offaxis.reports import figures
-from offaxis.reports.figures.feature_spaces import subsample
 from offaxis.reports.figures.labels import picture
 
 RNG = np.random.default_rng(0)

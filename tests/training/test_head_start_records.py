@@ -9,8 +9,7 @@ import torch
 from offaxis import train
 from offaxis.errors import ArgumentError, CheckpointError
 from offaxis.heads import complete_description, head_maker
-from offaxis.jobs import TrainingRun, train_run, training_words
-from offaxis.jobs.training import RecipeOverrides
+from offaxis.jobs import RecipeOverrides, TrainingRun, train_run, training_words
 from offaxis.networks import build, description, wide_resnet
 from offaxis.reproduce.settings import laptop_settings, paper_settings
 from offaxis.training import load_run, read_run

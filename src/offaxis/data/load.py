@@ -12,25 +12,23 @@ import torch
 
 from offaxis.data import embedded
 from offaxis.data.archive import is_archive, unpack
-from offaxis.data.binary_formats import (
-    read_cifar10_binary,
-    read_cifar10_pickled,
-    read_cifar100_binary,
-    read_cifar100_pickled,
-    read_idx_pair,
-    read_stl10,
-    read_svhn,
-)
 from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_pair, data_root, known
 from offaxis.data.decode import printable, size_of
 from offaxis.data.embedded import GaussianNoise, UniformNoise
 from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, ignored
-from offaxis.data.image_lists import (
+from offaxis.data.formats import (
+    read_cifar10_binary,
+    read_cifar10_pickled,
+    read_cifar100_binary,
+    read_cifar100_pickled,
     read_food101,
     read_gtsrb_test,
     read_gtsrb_training,
+    read_idx_pair,
     read_images,
     read_parent_folder,
+    read_stl10,
+    read_svhn,
 )
 from offaxis.data.image_set import ImageSet, TensorSet
 from offaxis.data.splits import hold_out

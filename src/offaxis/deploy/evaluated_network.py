@@ -1,17 +1,18 @@
-"""A network with the facts that evaluation, calibration and bundles need: fields, and the label made from them."""
+"""A network with the facts that evaluation, calibration and bundles need, its label, and networks combined into one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from offaxis.data import PUBLISHED, ImageSet, Normalise
 from offaxis.data.transforms import Resize
+from offaxis.errors import ArgumentError
 from offaxis.heads import describe_head
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble
+from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble, folds
 from offaxis.training.checkpoint import checksum
-from offaxis.training.leave_out import MarginEntropyLoss
+from offaxis.training.leave_out import MarginEntropyLoss, check_folds
 
 Kind = Literal["single", "ensemble", "paired", "leave-out"]
 """How networks are combined; in the shell, the values of ``--as``."""
@@ -159,3 +160,88 @@ def _architecture(classifier: Classifier) -> str | None:
     if classifier.builder is not None:
         return f"{classifier.builder['library']}:{classifier.builder['name']}"
     return None
+
+
+def _ensemble(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> Ensemble:
+    networks = [m.network for m in members if not isinstance(m.network, Ensemble)]
+    if len(networks) < len(members):
+        raise ArgumentError(
+            f"Expected single networks or pairs in an ensemble but one of {', '.join(names)} is an ensemble."
+        )
+    return Ensemble(networks)
+
+
+def _paired(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> Paired:
+    return Paired(*_classifiers(members, names))
+
+
+def _leave_out(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> LeaveOutEnsemble:
+    networks = _classifiers(members, names)
+    left_out = folds(networks[0].num_classes, len(networks))
+    check_folds([(name, m.settings.get("loss")) for name, m in zip(names, members, strict=True)], left_out)
+    return LeaveOutEnsemble(networks, left_out)
+
+
+KINDS: dict[str, tuple[Callable[[Sequence[EvaluatedNetwork], Sequence[str]], AnyNetwork], int, int | None]] = {
+    "single": (lambda members, _: members[0].network, 1, 1),
+    "ensemble": (_ensemble, 2, None),
+    "paired": (_paired, 2, 2),
+    "leave-out": (_leave_out, 2, None),
+}
+"""Kind of combination -> what makes it, and the smallest and the largest number of members."""
+
+
+def combined_label(members: Sequence[EvaluatedNetwork], kind: str) -> str:
+    """Return the label of a combined network, made from those of its members."""
+    first = members[0]
+    if kind == "paired":
+        return f"{first.label} + {members[1].label}"
+    suffix = LEAVE_OUT if kind == "leave-out" and not first.trained_without_classes else ""
+    return f"{first.label}{suffix} x{len(members)}"
+
+
+def _classifiers(members: Sequence[EvaluatedNetwork], names: Sequence[str]) -> list[Classifier]:
+    networks = [m.network for m in members if isinstance(m.network, Classifier)]
+    if len(networks) < len(members):
+        raise ArgumentError(
+            f"Expected single classifiers but one of {', '.join(names)} is a pair or an ensemble already."
+        )
+    return networks
+
+
+def check_agreement(members: Sequence[EvaluatedNetwork], names: Sequence[str], kind: str) -> None:
+    """Refuse members with other classes, another normalisation or another training set, as far as they are known."""
+    first = members[0]
+    for other, name in zip(members[1:], names[1:], strict=True):
+        where = f"{names[0]} and {name}"
+        named = first.classes and other.classes
+        if first.network.num_classes != other.network.num_classes or (named and first.classes != other.classes):
+            raise ArgumentError(
+                f"Expected networks for the same classes in the same order ({kind}) but {where} differ: "
+                f"{_shown(first)} and {_shown(other)}. Train them on one set."
+            )
+        if first.normalise and other.normalise and first.normalise != other.normalise:
+            raise ArgumentError(
+                f"Expected networks that take the same normalised images ({kind}) but {where} were trained with another mean "
+                f"and std: {first.normalise.mean}, {first.normalise.std} and {other.normalise.mean}, "
+                f"{other.normalise.std}. Train them on one set, or with the same normalise."
+            )
+        if first.size and other.size and (first.size, first.resize) != (other.size, other.resize):
+            raise ArgumentError(
+                f"Expected networks that take images of one size ({kind}) but {where} take {_size(first)} and {_size(other)}."
+            )
+        if first.id and other.id and first.id != other.id:
+            raise ArgumentError(
+                f"Expected networks that were trained on one set ({kind}) but {where} were trained on {first.id} and "
+                f"{other.id}."
+            )
+
+
+def _size(member: EvaluatedNetwork) -> str:
+    assert member.size is not None
+    return f"{member.size[1]}x{member.size[0]}" + (f" ({member.resize})" if member.resize else "")
+
+
+def _shown(member: EvaluatedNetwork) -> str:
+    names = member.classes or tuple(map(str, range(member.network.num_classes)))
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from offaxis.data import ImageSet, match
 from offaxis.deploy.model import Examples, Model
 from offaxis.deploy.preprocessing import Preprocessing
-from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
+from offaxis.detectors.cosine import MeanCosine, TwoCosines
 from offaxis.errors import ArgumentError
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.inference import eval_mode, to_network

@@ -5,16 +5,14 @@ Larger scores = more out-of-distribution. ``DETECTORS`` holds every detector by 
 
 from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
 from offaxis.detectors.base import Detector, Passes, Reads, State
-from offaxis.detectors.cosine import Cosine, CosineEnsemble
-from offaxis.detectors.fdbd import FDBD
+from offaxis.detectors.cosine import Cosine, CosineEnsemble, IsoMaxPlus, MeanCosine, TwoCosines
+from offaxis.detectors.fdbd import FDBD, NCI
 from offaxis.detectors.feature_mahalanobis import MahalanobisPlusPlus, RelativeMahalanobis, RelativeMahalanobisPlusPlus
 from offaxis.detectors.generalized_odin import GeneralizedODIN
-from offaxis.detectors.isomax import IsoMaxPlus
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.leave_out import LeaveOut
 from offaxis.detectors.logit_scores import GEN, Energy, MaxLogit, MaxSoftmax
 from offaxis.detectors.mahalanobis import Mahalanobis
-from offaxis.detectors.nci import NCI
 from offaxis.detectors.odin import ODIN
 from offaxis.detectors.passes import compatible_detectors, fit_all, make_detectors, score_all
 from offaxis.detectors.pytorch_ood import PyTorchOOD
@@ -27,7 +25,6 @@ from offaxis.detectors.registry import (
     register_detector,
     save_detector,
 )
-from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
 from offaxis.detectors.vim import ViM
 
 __all__ = [

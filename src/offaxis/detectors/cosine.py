@@ -4,13 +4,33 @@ r"""Scaled cosine similarity (Techapanurak, Suganuma, Okatani 2019, https://arxi
 
 The paper calls an image ID where its largest cosine is high; here the sign is turned, so that larger = more OOD. The
 scale s is not part of the score, and there is nothing to tune.
+
+With the class means :math:`\mu_i` of the training features:
+
+.. math::
+
+    S_{\text{mean}}(x) = -\max_i \cos(f(x), \mu_i), \qquad
+    S_{\text{two}}(x) = -\tfrac12 \left[\max_i \cos(f, w_i) + \max_i \cos(f, \mu_i)\right]
+
+The cosine with the class means is Class Typical Matching (https://arxiv.org/abs/2306.14920); the two cosines are its mean with
+the cosine of the trained axes. A class's weight says what distinguishes it from the others; its mean says where its images lie.
+A long training makes the two parallel (neural collapse: Papyan, Han, Donoho 2020, https://arxiv.org/abs/2008.08186); until then
+what all classes have in common shows in the means alone, and an OOD image may lack it. There is nothing to tune and no OOD
+image is needed; the means take one pass over training images.
+
+IsoMax+'s minimum distance (Macêdo, Ludermir 2022, https://arxiv.org/abs/2105.14399) between unit features and the unit
+prototypes of the head ``isomax`` ranks images as the cosine does: :math:`\min_j \lVert \hat f - \hat p_j \rVert =
+\sqrt{2 - 2 \max_j \cos\theta_j}`.
 """
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector, Passes
+from offaxis.detectors.statistics import ClassMoments
 from offaxis.errors import DetectorError
 from offaxis.heads import Outputs
+from offaxis.heads.base import at_least_float32
 from offaxis.networks.ensemble import Ensemble
 from offaxis.networks.inference import Network
 
@@ -67,3 +87,75 @@ class CosineEnsemble(Cosine):
         """Compute scores (N,) in [-1, 1] of images (N, c, h, w)."""
         self.check_network(network)
         return super().score_images(network, images)
+
+
+class MeanCosine(Detector):
+    """The largest cosine between an image's features and the mean features of a class, negated."""
+
+    name = "mean-cosine"
+    paper = "https://arxiv.org/abs/2306.14920"
+    uses: tuple[str, ...] = ("features",)
+    needs_fit = True
+
+    directions: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expect("directions")
+
+    def sizes(self) -> dict[str, int]:
+        """Return the width of the features."""
+        return {"features": self.directions.shape[1]}
+
+    def begin(self, network: Network) -> None:
+        """Start the sums."""
+        self._moments = ClassMoments(network.num_classes, covariance=False)
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:
+        """Add a batch to the sums."""
+        self._moments.add(outputs.features, labels)
+
+    def finish(self) -> None:
+        """Compute the directions of the class means, (C, d)."""
+        self.directions = F.normalize(self._moments.means(), dim=1)
+        del self._moments
+
+    def cosines(self, features: Tensor) -> Tensor:
+        """Compute the cosines (N, C) in [-1, 1] of features (N, d) with the class means."""
+        x = at_least_float32(features)
+        return F.linear(F.normalize(x, dim=1), self.directions.to(x.dtype)).clamp(-1, 1)
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Compute scores (N,) in [-1, 1] from the Outputs of N images."""
+        return -self.cosines(outputs.features).amax(1)
+
+
+class TwoCosines(MeanCosine):
+    """The mean of the largest cosine with a class weight and the largest with a class mean, negated."""
+
+    name = "two-cosines"
+    paper = "https://arxiv.org/abs/1905.10628"
+    uses = ("features", "cosine")
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Compute scores (N,) in [-1, 1] from the Outputs of N images."""
+        assert outputs.cosine is not None  # score() has checked it
+        return (cosine_score(outputs.cosine) + super().forward(outputs)) / 2
+
+
+def minimum_distance_score(cosine: Tensor) -> Tensor:
+    """Compute scores (N,) in [0, 2] from cosines (N, C): larger = more OOD."""
+    return (2 - 2 * cosine.amax(1)).clamp_min(0).sqrt()
+
+
+class IsoMaxPlus(Detector):
+    """The distance from unit features to the nearest prototype."""
+
+    name = "isomax"
+    paper = "https://arxiv.org/abs/2105.14399"
+    uses = ("cosine",)
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Compute scores (N,) from the Outputs of N images."""
+        assert outputs.cosine is not None  # score() has checked it
+        return minimum_distance_score(outputs.cosine)

@@ -1,13 +1,21 @@
-r"""fDBD: fast decision boundary distance (Liu, Qin 2024, https://arxiv.org/abs/2312.11536).
+r"""fDBD and NCI: features relative to the mean of the training features, and the head's weights.
+
+Fast decision boundary distance (Liu, Qin 2024, https://arxiv.org/abs/2312.11536):
 
 .. math::
 
-    S(x) = -\frac{1}{C - 1} \sum_{c \ne \hat c}
+    S_{\text{fDBD}}(x) = -\frac{1}{C - 1} \sum_{c \ne \hat c}
     \frac{z_{\hat c} - z_c}{\lVert w_{\hat c} - w_c \rVert \, \lVert f - \mu \rVert}
 
 the mean distance from the features to the decision boundaries of the predicted class, relative to their distance from the
-mean :math:`\mu` of the training features. It assumes logits that are linear in the features; for a cosine head f is the unit
-feature vector, w the unit axes and z the cosines (``HeadCopy``). Nothing to tune.
+mean :math:`\mu` of the training features. Neural collapse inspired (Liu, Qin 2025, https://arxiv.org/abs/2311.01479), with
+alpha 0:
+
+.. math:: S_{\text{NCI}}(x) = -\frac{w_{\hat c} \cdot (f - \mu)}{\lVert f - \mu \rVert}
+
+the projection of the predicted class's weight on the features' direction from that mean. Both assume logits that are linear in
+the features; for a cosine head f is the unit feature vector, w the unit axes and z the cosines (``HeadCopy``). Nothing to tune:
+NCI's alpha, which its paper tunes on OOD images, is 0.
 """
 
 import torch
@@ -80,3 +88,26 @@ class FDBD(Detector):
         x = widest(self.head.inputs(outputs.features)).to(self.mean.dtype)
         length: Tensor = torch.linalg.vector_norm(x - self.mean, dim=1)
         return fdbd_score(self.head.logits(x, None), self.distances, length)
+
+
+def nci_score(centred: Tensor, weight: Tensor) -> Tensor:
+    """Compute scores (N,) from features less their mean (N, d) and the predicted class's weight (N, d); larger = more OOD."""
+    length: Tensor = torch.linalg.vector_norm(centred, dim=1)
+    return -(centred * weight).sum(1) / length.clamp_min(EPS)
+
+
+class NCI(FDBD):
+    """Score by the alignment of the features, taken from the training mean, with the predicted class's weight, negated.
+
+    What is fitted is the same as for fDBD: a copy of the head, and the mean of the training features.
+    """
+
+    name = "nci"
+    paper = "https://arxiv.org/abs/2311.01479"
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        """Compute the scores (N,) of N images."""
+        x = widest(self.head.inputs(outputs.features)).to(self.mean.dtype)
+        weight = self.head.weight.to(x.dtype)
+        predicted = self.head.logits(x, None).argmax(1)
+        return nci_score(x - self.mean, weight[predicted])

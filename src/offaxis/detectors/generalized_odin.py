@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.checks import at_least_one, channel_std, check_outputs
-from offaxis.detectors.perturbation import perturbed_scores
+from offaxis.detectors.odin import perturbed_scores
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Batches, Network, eval_mode, prepared_batches, to_network

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.checks import channel_std, not_negative, positive
-from offaxis.detectors.perturbation import perturbed_scores
+from offaxis.detectors.odin import perturbed_scores
 from offaxis.errors import DetectorError
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import LeaveOutEnsemble

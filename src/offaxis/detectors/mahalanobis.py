@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from offaxis.detectors.base import Detector, Passes, Reads, best_setting
 from offaxis.detectors.checks import channel_std, check_outputs, not_negative
-from offaxis.detectors.perturbation import (
+from offaxis.detectors.odin import (
     backbone_of,
     counting_calls,
     fast_gradient_sign,

@@ -6,20 +6,205 @@ r"""ODIN (Liang, Li, Srikant 2018, https://arxiv.org/abs/1706.02690).
     x' = x - \epsilon \, \mathrm{sign}(\nabla_x [-\log \max_i p_i(x; T)]) / \sigma
 
 The image moves so that the network becomes more confident in its prediction, which helps ID images more. Images are normalised,
-so the step is divided by each channel's :math:`\sigma`. Two forward passes and one backward pass an image.
+so the step is divided by each channel's :math:`\sigma`. Two forward passes and one backward pass an image. Steps along the
+gradient's sign, adversarial examples and passes that end at a layer are here for the other detectors that move images, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.checks import channel_std, not_negative, positive
 from offaxis.detectors.logit_scores import max_softmax_score
-from offaxis.detectors.perturbation import detection_function, perturbed_scores
+from offaxis.errors import ArgumentError, DetectorError
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Network, eval_mode, to_network
+from offaxis.networks.classifier import Classifier, Paired, has_channels_last, pooled
+from offaxis.networks.inference import Network, check_finite, check_labels, eval_mode, to_network
+
+PerImage = Callable[[Tensor, float], Tensor]
+"""(the network's logits (N, C), temperature) -> one value per image (N,)."""
+
+
+def detection_function(network: Network) -> Callable[[Tensor], Tensor]:
+    """Return images -> the logits (N, C) that detectors read: the network itself, unless its head scores with others."""
+    return (lambda images: network.outputs(images).detection_logits) if network.head.scores_apart else network
+
+
+def perturbed_scores(
+    network: Callable[[Tensor], Tensor],
+    images: Tensor,
+    *,
+    temperatures: Sequence[float],
+    epsilons: Sequence[float],
+    std: Sequence[float] | None,
+    loss: PerImage,
+    score: PerImage,
+    begun: Tensor | None = None,
+) -> Tensor:
+    """Compute scores (N, T, E) of images (N, c, h, w) moved one step down a loss, over a whole grid.
+
+    The clean forward pass serves every temperature and every eps = 0; each temperature takes one backward pass, each
+    (temperature, eps > 0) one forward pass.
+
+    Args:
+        network: images -> the logits that ``loss`` and ``score`` take; already in eval mode.
+        images: normalised, as ``to_network`` returns them.
+        temperatures: T values.
+        epsilons: E magnitudes, in units of the pixels' range [0, 1].
+        std: what each channel was divided by.
+        loss: the step goes down its gradient.
+        score: the score, from the logits of the moved image.
+        begun: the logits of the clean forward pass, where it was made already, with its graph; ``images`` is its leaf.
+    """
+    moving = any(epsilons)
+    with torch.inference_mode(False):
+        x = images if begun is not None else images.detach().clone().requires_grad_(moving)  # a clone is a leaf
+        with torch.set_grad_enabled(moving):
+            logits = network(x) if begun is None else begun
+            check_finite("the network's logits", logits)
+            losses = [loss(logits, temperature) for temperature in temperatures] if moving else []
+            kept = begun is not None  # others may take gradients of the same pass
+            steps = [step(input_gradient(each, x, retain=kept or each is not losses[-1]), std) for each in losses]
+        clean, start = logits.detach(), x.detach()
+        with torch.no_grad():
+            rows = [
+                [score(network(start - eps * steps[i]) if eps else clean, temperature) for eps in epsilons]
+                for i, temperature in enumerate(temperatures)
+            ]
+    return torch.stack([torch.stack(row, 1) for row in rows], 1)
+
+
+def input_gradient(loss: Tensor, images: Tensor, retain: bool = False) -> Tensor:
+    """Compute the gradient of a sum over images with respect to the images; parameters collect none.
+
+    Args:
+        loss: (N,), one value per image.
+        images: (N, c, h, w), a leaf that requires a gradient.
+        retain: keep the graph for another gradient of it.
+    """
+    (gradient,) = torch.autograd.grad(loss.sum(), images, retain_graph=retain)
+    return gradient
+
+
+def step(gradient: Tensor, std: Sequence[float] | None) -> Tensor:
+    """Compute sign(gradient) / std by channel: a step of one unit of the pixels' range [0, 1]; 0 where the gradient is 0."""
+    sign = gradient.sign()
+    if std is None:
+        return sign
+    if sign.shape[1] != len(std):
+        raise ArgumentError(f"Expected images with {len(std)} channels, as `std` has, but got {sign.shape[1]}.")
+    return sign / torch.tensor(std, dtype=sign.dtype, device=sign.device).view(1, -1, 1, 1)
+
+
+def fast_gradient_sign(
+    network: Network, images: Tensor, labels: Tensor, *, magnitude: float, std: Sequence[float] | None = None
+) -> Tensor:
+    """Move images (N, c, h, w) up the loss of their own labels; pixels may leave their range by eta.
+
+    Args:
+        network: the network whose loss is raised.
+        images: normalised as in training.
+        labels: (N,).
+        magnitude: eta, in units of the pixels' range [0, 1].
+        std: what each channel was divided by in normalisation.
+    """
+    x = to_network(network, images)
+    check_labels(labels, len(x), network.num_classes)
+    with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
+        x = x.detach().clone().requires_grad_()
+        loss = F.cross_entropy(network(x), labels.to(x.device), reduction="none")
+        return x.detach() + magnitude * step(input_gradient(loss, x), std)
+
+
+class _ReachedError(Exception):
+    """Carries a layer's features out of a forward pass that stops there."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        self.features = features
+
+
+def backbone_of(network: Network) -> nn.Module:
+    """Return the backbone whose inner layers detectors read."""
+    if isinstance(network, Paired):
+        return network.detector_network.backbone
+    if isinstance(network, Classifier):
+        return network.backbone
+    raise DetectorError(
+        f"Expected a single network for a method that reads inner layers but got a {type(network).__name__}."
+    )
+
+
+@contextmanager
+def counting_calls(backbone: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Count how often each layer runs in the forward passes inside the block (a shared ReLU runs more than once)."""
+    calls = dict.fromkeys(layers, 0)
+
+    def counter(name: str) -> Any:
+        def count(*_: object) -> None:
+            calls[name] += 1
+
+        return count
+
+    handles = [backbone.get_submodule(name).register_forward_hook(counter(name)) for name in layers]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def maps_of(backbone: nn.Module, images: Tensor, layers: Sequence[str]) -> tuple[list[Tensor], Any]:
+    """Return the unpooled output of each layer in one forward pass, and the backbone's own output."""
+    maps: dict[str, Tensor] = {}
+
+    def keeper(name: str) -> Any:
+        def keep(_module: nn.Module, _inputs: Any, out: Any) -> None:
+            maps[name] = out
+
+        return keep
+
+    handles = [backbone.get_submodule(name).register_forward_hook(keeper(name)) for name in layers]
+    try:
+        end = backbone(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [maps[name] for name in layers], end
+
+
+def features_until(backbone: nn.Module, images: Tensor, layer: str, calls: int = 1) -> Tensor:
+    """Return the pooled output (N, d) of a layer's last run; the forward pass stops there.
+
+    Args:
+        backbone: in eval mode.
+        images: (N, c, h, w).
+        layer: dotted name inside the backbone.
+        calls: how often the layer runs in a whole forward pass.
+    """
+    channels_last = has_channels_last(backbone)
+    left = calls
+
+    def stop(_module: nn.Module, _inputs: Any, out: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise _ReachedError(pooled(out, channels_last))
+
+    handle = backbone.get_submodule(layer).register_forward_hook(stop)
+    try:
+        backbone(images)
+    except _ReachedError as reached:
+        return reached.features
+    finally:
+        handle.remove()
+    raise DetectorError(f"Expected layer {layer} to run {calls} times in a forward pass but it ran less often.")
+
 
 TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.0024, 0.005, 0.01, 0.05, 0.1, 0.2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from offaxis.detectors.perturbation import backbone_of, maps_of
+from offaxis.detectors.odin import backbone_of, maps_of
 from offaxis.errors import DetectorError
 from offaxis.networks.classifier import feature_tensor
 from offaxis.networks.inference import Batches, Network, eval_mode, prepared_batches

@@ -15,20 +15,17 @@ from torch import Tensor
 
 from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
 from offaxis.detectors.base import Detector
-from offaxis.detectors.cosine import Cosine, CosineEnsemble
-from offaxis.detectors.fdbd import FDBD
+from offaxis.detectors.cosine import Cosine, CosineEnsemble, IsoMaxPlus, MeanCosine, TwoCosines
+from offaxis.detectors.fdbd import FDBD, NCI
 from offaxis.detectors.feature_mahalanobis import MahalanobisPlusPlus, RelativeMahalanobis, RelativeMahalanobisPlusPlus
 from offaxis.detectors.generalized_odin import GeneralizedODIN
-from offaxis.detectors.isomax import IsoMaxPlus
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.leave_out import LeaveOut
 from offaxis.detectors.logit_scores import GEN, Energy, MaxLogit, MaxSoftmax
 from offaxis.detectors.mahalanobis import Mahalanobis
-from offaxis.detectors.nci import NCI
 from offaxis.detectors.odin import ODIN
 from offaxis.detectors.pytorch_ood import PyTorchOOD
 from offaxis.detectors.pytorch_ood_table import TABLE
-from offaxis.detectors.two_cosines import MeanCosine, TwoCosines
 from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import check_seal, running_python

@@ -15,8 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError
-from offaxis.heads.base import Head, Outputs, at_least_float32, linear_parameters
-from offaxis.heads.scale import LARGEST_FEATURE, Scale, Start, make_scale
+from offaxis.heads.base import (
+    LARGEST_FEATURE,
+    Head,
+    Outputs,
+    Scale,
+    Start,
+    at_least_float32,
+    linear_parameters,
+    make_scale,
+)
 
 EPS = 1e-12  # a vector shorter than this has no direction: its cosines are 0
 LONG = 2.0**50  # features above this are shortened before their squares are summed, which could overflow

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError
-from offaxis.heads.base import Head, Outputs, at_least_float32, bounded, finite
+from offaxis.heads.base import LARGEST_EXPONENT, Head, Outputs, at_least_float32, bounded, finite
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.heads.cosine import EPS
-from offaxis.heads.scale import LARGEST_EXPONENT
 
 Similarity = Literal["cosine", "inner", "euclid"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "inner", "euclid")

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import AttachError
-from offaxis.heads.base import Head, Outputs, at_least_float32, bounded, finite, linear_parameters
-from offaxis.heads.scale import Scale, make_scale
+from offaxis.heads.base import Head, Outputs, Scale, at_least_float32, bounded, finite, linear_parameters, make_scale
 
 
 class LinearHead(Head):

@@ -13,7 +13,8 @@ from offaxis.jobs.evaluation import (
     export_published,
     open_runs,
 )
-from offaxis.jobs.training import Note, Precision, RecipeOverrides, Start, TrainingRun, train_run, training_words
+from offaxis.jobs.training import Note, train_run
+from offaxis.jobs.training_settings import Precision, RecipeOverrides, Start, TrainingRun, training_words
 
 __all__ = [
     "BENCHMARKS",

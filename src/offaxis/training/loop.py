@@ -18,10 +18,9 @@ from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import TrainingBatches, make_training_batches, make_validation_batches
 from offaxis.training.checkpoint import Checkpoint
-from offaxis.training.guard import CollapseGuard, StopRequest
 from offaxis.training.recipe import Recipe, laptop
 from offaxis.training.run import RunFolder, Trained, open_run, run_record
-from offaxis.training.step import Loss, RunningMeans, Stepper, cross_entropy
+from offaxis.training.step import CollapseGuard, Loss, RunningMeans, Stepper, StopRequest, cross_entropy
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -1,11 +1,9 @@
 """Figures of plain arrays and dicts, without state and without pyplot."""
 
 from offaxis.reports.figures.curves import fixed_scale, reliability, risk_coverage_curves, roc
-from offaxis.reports.figures.feature_spaces import Space, feature_spaces, tsne
-from offaxis.reports.figures.head_diagram import head_diagram
-from offaxis.reports.figures.histograms import Panel, histograms, ranking
-from offaxis.reports.figures.images import frames, image_sheet
-from offaxis.reports.figures.less_biased import dependency, dependency_full, dependency_matrix, less_biased_bars
+from offaxis.reports.figures.histograms import Panel, histograms, image_sheet, ranking
+from offaxis.reports.figures.less_biased import dependency, dependency_full, dependency_matrix, frames, less_biased_bars
+from offaxis.reports.figures.method import Space, feature_spaces, head_diagram, tsne
 from offaxis.reports.figures.style import as_png_data_uri, as_svg, save_figure
 
 __all__ = [

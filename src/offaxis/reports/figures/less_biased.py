@@ -1,7 +1,7 @@
-"""Paper Figs. 3 and 4: detectors that were tuned on another set than they are tested on."""
+"""Paper Figs. 3 and 4: detectors tuned on another set than they are tested on; images with and without their frame."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
+from numpy.typing import ArrayLike
 
 from offaxis.errors import ArgumentError
 from offaxis.reports.figures.labels import (
@@ -18,6 +19,7 @@ from offaxis.reports.figures.labels import (
     name_ticks,
     not_empty,
     number,
+    picture,
     tick_height,
     wrapped,
 )
@@ -243,3 +245,47 @@ def _value(title: str, rows: Mapping[str, Row], assumed: str, tested: str) -> fl
     if tested not in rows.get(assumed, {}):
         return float("nan")
     return number(f"{title}, {assumed} over {tested}", rows[assumed][tested])
+
+
+FRAME_TILE, FRAME_LEFT = 0.95, 1.15
+"""Inches: an image, and the space for a row's name."""
+
+
+@styled
+def frames(sets: Mapping[str, tuple[Sequence[ArrayLike], Sequence[ArrayLike]]]) -> Figure:
+    """Draw for each set a row of images with their frame and, below, the same images without it, to the same scale.
+
+    Args:
+        sets: name -> (images with the frame, the same without), each as ``labels.picture`` takes them.
+    """
+    not_empty("the sets", sets)
+    for name, (framed, free) in sets.items():
+        not_empty(f"the images of {name!r}", framed)
+        if len(framed) != len(free):
+            raise ArgumentError(
+                f"Expected each image of {name!r} with and without its frame but got {len(framed)} with and "
+                f"{len(free)} without."
+            )
+    columns = max(len(framed) for framed, _ in sets.values())
+    step = FRAME_TILE + 0.1
+    width, height = FRAME_LEFT + columns * step, len(sets) * (2 * step + 0.2) + 0.1
+    figure = blank(width, height, arranged=False)
+    top = height - 0.1
+    for name, rows in sets.items():
+        largest = max(max(picture(image).shape[:2]) for images in rows for image in images)
+        for words, images in zip(("as published", "without frame"), rows, strict=True):
+            label = f"{wrapped(name, 16, 2)}\n{words}"
+            figure.text(
+                (FRAME_LEFT - 0.1) / width, (top - FRAME_TILE / 2) / height, label, ha="right", va="center", size=8
+            )
+            for column, image in enumerate(images):
+                pixels = picture(image)
+                tall, wide = (FRAME_TILE * size / largest for size in pixels.shape[:2])
+                left = FRAME_LEFT + column * step + (FRAME_TILE - wide) / 2
+                bottom = top - FRAME_TILE + (FRAME_TILE - tall) / 2
+                axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height))
+                axes.imshow(pixels, aspect="auto")
+                axes.set_axis_off()
+            top -= step
+        top -= 0.2
+    return figure
