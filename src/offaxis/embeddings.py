@@ -111,7 +111,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             ArgumentError: there is no such detector, or it reads what feature vectors do not have.
         """
         check_alpha(self.alpha)
-        rows = torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", ensure_min_samples=2))
+        rows = self._tensor(X, ensure_min_samples=2)
         labels = self._encode(y, len(rows))
         detector = self._make_detector(len(rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -308,7 +308,11 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def _rows(self, X: ArrayLike) -> Tensor:  # noqa: N803 - scikit-learn's
         check_is_fitted(self)
-        return torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", reset=False))
+        return self._tensor(X, reset=False)
+
+    def _tensor(self, X: ArrayLike, **checks: Any) -> Tensor:  # noqa: N803 - scikit-learn's
+        rows = validate_data(self, X, dtype=np.float64, order="C", **checks)
+        return torch.from_numpy(np.require(rows, requirements="W"))  # a tensor of a read-only array is undefined
 
     def _scored(self, rows: Tensor) -> ScoredBatches:
         return score_batches(self.network_, rows.split(BATCH), self.detector_)
