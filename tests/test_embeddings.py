@@ -61,11 +61,18 @@ def bundle(fitted: EmbeddingDetector, tmp_path_factory: pytest.TempPathFactory) 
 # scikit-learn ---------------------------------------------------------------------------------------------------------
 
 
-@parametrize_with_checks([EmbeddingDetector()])
+@pytest.mark.slow  # a head is trained some hundred times
+@parametrize_with_checks([EmbeddingDetector(), EmbeddingDetector(detector="knn")])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # without labels the estimator says what it does instead
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_every_check_of_scikit_learn_passes(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+def test_rows_that_cannot_be_written_to_are_taken_without_a_warning() -> None:
+    rows = draw(40, 1)[0]
+    rows.setflags(write=False)
+    assert EmbeddingDetector(detector="knn").fit(rows).predict(rows).shape == (40,)
 
 
 def test_larger_scores_mean_known_rows(fitted: EmbeddingDetector) -> None:

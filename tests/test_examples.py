@@ -114,3 +114,23 @@ def test_the_way_of_an_image_is_as_the_docs_show_it(way: str, most: int) -> None
     for file, function in hops:
         names = {getattr(node, "name", None) for node in ast.walk(ast.parse((PACKAGE / file).read_text()))}
         assert function in names, f"{file} has no {function}"
+
+
+def test_the_tree_of_the_docs_is_the_tree() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    lines = page.split("```text\n")[1].split("```")[0].splitlines()
+    shown: dict[str, set[str]] = {}
+    for line in lines:
+        if not line.startswith(" "):
+            room, *names = line.split()
+            shown[room] = set(names)
+        else:
+            shown[room] |= set(line.split())
+    source = ROOT / "src" / "offaxis"
+    rooms = {"offaxis/": source, **{f"{init.parent.name}/": init.parent for init in source.glob("*/__init__.py")}}
+    found = {
+        name: {file.stem for file in room.glob("*.py")} - {"__init__"}
+        | ({f"{init.parent.name}/" for init in room.glob("*/__init__.py")} if room != source else set())
+        for name, room in rooms.items()
+    }
+    assert shown == found

@@ -313,7 +313,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
     def _validated(self, X: ArrayLike, **options: Any) -> Tensor:  # noqa: N803 - scikit-learn's
         """Return the rows (N, d) as scikit-learn checks them, with the remedy in its messages."""
         try:
-            return torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", **options))
+            rows = validate_data(self, X, dtype=np.float64, order="C", **options)
         except ValueError as error:
             said = str(error)
             if "NaN" in said or "infinity" in said:
@@ -331,6 +331,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             if remedy is None:
                 raise
             raise ValueError(f"{said} {remedy}") from error
+        return torch.from_numpy(np.require(rows, requirements="W"))  # a tensor of a read-only array is undefined
 
     def _scored(self, rows: Tensor) -> ScoredBatches:
         return score_batches(self.network_, rows.split(BATCH), self.detector_)
