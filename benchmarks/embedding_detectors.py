@@ -142,14 +142,14 @@ def tasks(folder: Path) -> Iterator[tuple[str, Task]]:
         rows, labels = read(folder, f"resnet20-{name}-test", "pooled")
         order = random.permutation(len(rows))
         sets[name] = rows[order], labels[order] if len(labels) else labels
-    others = {name: rows[:2000] for name, (rows, _) in sets.items()}
+    queries = {name: rows[:2000] for name, (rows, _) in sets.items()}
     for name, fitted, folds in (("svhn", 10_000, 5), ("scenes", 2000, 3), ("cifar100", 7000, 5)):
         rows, labels = sets[name]
-        ood = {other: others[other] for other in ("cifar10", "cifar100", "svhn", "dtd", "scenes") if other != name}
-        known = slice(fitted, fitted + 3000)
-        whole = Task(rows[:fitted], labels[:fitted], rows[known], ood)
+        ood = {other: queries[other] for other in ("cifar10", "cifar100", "svhn", "dtd", "scenes") if other != name}
+        new = slice(fitted, fitted + 3000)
+        whole = Task(rows[:fitted], labels[:fitted], rows[new], ood)
         yield f"{name} (64)", whole
-        yield from ((f"{name} (64)", part) for part in leave_out(whole, labels[known], folds))
+        yield from ((f"{name} (64)", part) for part in leave_out(whole, labels[new], folds))
     rows, labels = load_digits(return_X_y=True)
     digits = Task(rows[:1200].astype(np.float32), labels[:1200], rows[1200:].astype(np.float32), {})
     yield from (("8x8 pixels of digits", part) for part in leave_out(digits, labels[1200:], 5))
