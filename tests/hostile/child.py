@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _peak() -> float:
-    """Return the largest memory of this process so far, in megabytes; a MemoryError that somebody caught shows here."""
+    """Return the largest memory of this process so far, in megabytes; a MemoryError that was caught shows here."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
