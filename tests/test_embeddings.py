@@ -231,7 +231,7 @@ def test_rows_that_are_not_finite_are_refused(fitted: EmbeddingDetector, bad: fl
         lambda: fitted.predict(rows),
         lambda: fitted.calibrate(rows),
     ):
-        with pytest.raises(ValueError, match="NaN|infinity"):
+        with pytest.raises(ValueError, match=r"NaN or infinity in 1 rows \(3\): leave these rows out"):
             call()
     with pytest.raises(DataError, match="leave such rows out"):
         fitted.to_model().predict(rows)
@@ -239,10 +239,15 @@ def test_rows_that_are_not_finite_are_refused(fitted: EmbeddingDetector, bad: fl
 
 def test_another_number_of_features_is_refused(fitted: EmbeddingDetector) -> None:
     rows = draw(50, 0)[0][:, :-1]
-    with pytest.raises(ValueError, match="15 features.*16 features"):
+    with pytest.raises(ValueError, match="15 features.*16 features.*whose features were fitted to"):
         fitted.p_value(rows)
     with pytest.raises(DataError, match="Expected rows of 16 numbers.*has 15"):
         fitted.to_model().predict(rows)
+
+
+def test_maps_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match=r"Flatten maps, X\.reshape"):
+        EmbeddingDetector().fit(np.zeros((20, 4, 1, 1)))
 
 
 def test_training_rows_are_refused_for_calibration(fitted: EmbeddingDetector, bundle: Path) -> None:
