@@ -208,9 +208,8 @@ def read_rows(path: str | Path) -> NDArray[Any]:
     if Path(path).exists() and not is_regular(Path(path)):
         raise DataError(f"Expected a .npy file but {path} is no plain file: to read it might never end.")
     try:
-        rows = np.load(
-            path, mmap_mode="r", allow_pickle=False
-        )  # a shape that the file is too short for is refused here
+        # a shape that the file is too short for is refused here; "c": changes stay in memory
+        rows = np.load(path, mmap_mode="c", allow_pickle=False)
     except NOT_ARRAYS as error:
         raise DataError(
             f"Expected a .npy file of feature vectors (N, d) but {path} cannot be read ({str(error)[:200]})."
