@@ -66,7 +66,7 @@ test-scale: $(VENV)/.installed-test $(VENV)/.installed-scale  ## batch scoring o
 test-browser: $(VENV)/.installed-test $(VENV)/.installed-browser  ## pages in a real browser (needs chromium)
 	$(PYTEST) -q -m browser
 
-test-hostile: $(VENV)/.installed-test  ## fuzzers and kills at random moments; OFFAXIS_FUZZ=10 tries ten times as much
+test-hostile: $(VENV)/.installed-hostile  ## fuzzers and kills at random moments; OFFAXIS_FUZZ=10 tries ten times as much
 	$(PYTEST) -q -m hostile
 
 test-all: test test-slow test-hostile test-realdata test-thirdparty test-browser test-scale  ## every tier

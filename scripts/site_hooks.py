@@ -111,8 +111,8 @@ def detectors_page() -> str:
             "# Table of detectors",
             "Made from `offaxis.detectors.DETECTORS`. Larger scores mean more out-of-distribution, for every detector. "
             "*Passes* are the forward (+ backward) passes that scoring one image takes; one forward pass is shared by all "
-            "detectors that read outputs. *Fit* says whether training images are needed. Which one to choose, and what each costs: "
-            "[Detectors](../detectors.md).",
+            "detectors that read outputs. *Fit* says whether training images are needed. Which one to choose, and what each "
+            "costs: [Detectors](../detectors.md).",
             f"## Ours\n\n{len(rows)} detectors.",
             _table(["name", "what it computes", "paper", "reads", "passes", "fit", "hyperparameters (default)"], rows),
             f"## pytorch-ood's\n\n{len(theirs)} classes of pytorch-ood under the same contract, with "

@@ -343,7 +343,7 @@ def detectors(names: Sequence[str] = tuple(DETECTOR_CASES)) -> Arrays:
 
 
 def tuning() -> Json:
-    """Compute what tuning on the strangers chooses, and the scores that come of it, for every detector with a grid."""
+    """Compute what tuning on the OOD images chooses, and the scores that come of it, for every detector with a grid."""
     found = {}
     for name in NATIVE_CASES:
         detector, judged, (_, known, strange) = make_detector(name)

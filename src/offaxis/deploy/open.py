@@ -247,9 +247,8 @@ def _open_object(source: "NetworkSource | Model", options: BuildOptions) -> Eval
         return _open_trained(source)
     if isinstance(source, Model):
         return _open_model(source)
-    raise ArgumentError(
-        f"Expected a path, a name or a network but got a {type(source).__name__}: see offaxis.open_network for what it takes."
-    )
+    remedy = "call it and give what it returns" if callable(source) else "see offaxis.open_network for what it takes"
+    raise ArgumentError(f"Expected a path, a name or a network but got a {type(source).__name__}: {remedy}.")
 
 
 def _open_file(file: Path, name: str, options: BuildOptions) -> EvaluatedNetwork:
