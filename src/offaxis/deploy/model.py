@@ -356,17 +356,18 @@ class Model:
 
     def _repr_html_(self) -> str:
         shown = ", ".join(self.classes[:8]) + (", …" if len(self.classes) > 8 else "")
-        vectors = isinstance(self.preprocessing, VectorInput)
-        shape = self.preprocessing.shape
+        taken = self.preprocessing
+        if isinstance(taken, VectorInput):
+            images = f"vectors of {taken.shape[0]} numbers"
+        else:
+            images = f"images of {taken.shape[1]}x{taken.shape[2]}, {taken.colour}"
         count = sum(p.numel() for p in self.network.parameters())
         rows = {
             "classes": escape(f"{len(self.classes)}: {shown}"),
             "network": escape(
                 f"{self.provenance.get('architecture') or type(self.network).__name__}, {count:,} parameters"
             ),
-            "input": f"vectors of {shape[0]} numbers"
-            if vectors
-            else f"images of {shape[1]}x{shape[2]}, {shape[0]} channels",
+            "input": images,
             "detector": escape(self.detector.name),
             "calibrated on": f"{len(self.calibration.scores):,} ID images",
             **self.calibration.facts(),
