@@ -1,8 +1,10 @@
 """The results store: whole files, several writers, damage that is told."""
 
+import gzip
 import io
 import json
 import multiprocessing
+import os
 import random
 import re
 import zipfile
@@ -227,6 +229,21 @@ def test_a_changed_bit_in_any_file_of_a_store_is_refused(tmp_path: Path) -> None
 def forget_what_was_read() -> None:
     store_module._results.cache_clear()
     store_module._arrays.cache_clear()
+
+
+def test_results_that_unpack_to_gigabytes_or_are_a_pipe_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_MAX_RESULTS", 2**16)
+    store = Store(tmp_path)
+    store.add([RESULT])
+    (tmp_path / "results" / "all.jsonl.gz").write_bytes(gzip.compress(bytes(2**17)))
+    with pytest.raises(StoreError, match="all.jsonl.gz holds more than 65,536 bytes"):
+        store.results()
+    (tmp_path / "results" / "all.jsonl.gz").unlink()
+    os.mkfifo(tmp_path / "results" / "pipe.jsonl")
+    with pytest.raises(StoreError, match="pipe.jsonl is no plain file"):
+        store.results()
 
 
 def test_a_result_of_a_newer_version_is_read_without_what_it_adds() -> None:
