@@ -127,7 +127,7 @@ def _summaries(results: Sequence[Result], view: View, metrics: Sequence[str]) ->
     for metric in metrics:
         sign = -1 if HIGHER_IS_BETTER[metric] else 1
         summaries = [one.summary(metric) for one in grouped]
-        found[metric] = sorted(summaries, key=lambda s: (s.id, sign * s.groups["all"].mean))  # noqa: B023 - used at once
+        found[metric] = sorted(summaries, key=lambda s: (s.id, sign * s.groups["all"].mean))
     return found
 
 
