@@ -108,7 +108,9 @@ def _strips(
     }
     strips: dict[str, list[dict[str, Any]]] = {}
     for side, parts in sides.items():
-        shown = [thumbnails.images(first.id_data, key) is not None for _, key, _ in parts]  # each one missing has its note
+        shown = [
+            thumbnails.images(first.id_data, key) is not None for _, key, _ in parts
+        ]  # each one missing has its note
         if not any(shown):
             strips |= {f"{side}, lowest scores": [], f"{side}, highest scores": []}
             continue
