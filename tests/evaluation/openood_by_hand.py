@@ -94,7 +94,8 @@ class Postprocessors:
 
     def _softmax(self, z: Array) -> Array:
         e = np.exp(z - z.max())
-        return e / e.sum()
+        shares: Array = e / e.sum()
+        return shares
 
     def _energy(self, z: Array) -> float:
         return float(z.max() + np.log(np.exp(z - z.max()).sum()))
