@@ -201,7 +201,7 @@ def _remembered(run: EvaluationRun, store: "Store", data: Path | None) -> "tuple
         known = read_json(path, StoreError, "it is made again")
     except StoreError:
         return None
-    if known["inputs"] != _inputs(run, data, known["ids"]):
+    if known.keys() != {"inputs", "ids", "results", "notes"} or known["inputs"] != _inputs(run, data, known["ids"]):
         return None
     by_key = {result.key: result for result in store.results()}
     if not all(key in by_key for key in known["results"]):
