@@ -43,7 +43,8 @@ def train_command(
         str | None,
         typer.Option(
             help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH (-half halves the maps at once), resnet18-32, resnet20-cifar, "
-            "timm:NAME, torchvision:NAME, transformers:FOLDER or file.py:function.",
+            "efficientnet-lite0 (with ImageNet weights, of the extra photos), timm:NAME, torchvision:NAME, transformers:FOLDER "
+            "or file.py:function.",
             show_default="wrn-10-4-half",
             rich_help_panel=NETWORK,
         ),

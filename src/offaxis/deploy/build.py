@@ -23,6 +23,8 @@ from offaxis.training.checkpoint import read_tensors, restore
 
 LIBRARIES = ("timm", "torchvision", "transformers")
 """Prefixes of third-party networks, as in ``timm:resnet18``."""
+INSTALLED = {third_party.LITE_NETWORK: third_party.LITE}
+"""Networks that are named without their library: their pretrained weights install with it, and are always read."""
 _MAX_JSON = 16 * 2**20
 
 

@@ -297,7 +297,9 @@ def _is_python(architecture: str) -> bool:
 
 def _is_elsewhere(architecture: str) -> bool:
     """Return whether a network is not one of offaxis.networks, by its name's form."""
-    return ":" in architecture or _is_python(architecture)
+    from offaxis.deploy.build import INSTALLED
+
+    return ":" in architecture or architecture in INSTALLED or _is_python(architecture)
 
 
 def single(opened: "EvaluatedNetwork") -> "Classifier":
