@@ -390,9 +390,13 @@ def test_archives_that_are_refused_late_are_summarised_all_the_same(
     summary = json.loads((tmp_path / "out.summary.json").read_text())
     assert len(summary["top"]) == 4
     for fewer in ([summary["top"][0]], summary["top"]):
-        assert write_score_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>")
+        assert write_score_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>", offaxis.load(bundle))
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
-        assert page.count("<img") == len(fewer)
+        assert (
+            page.count('<img src="data:image/jpeg') == page.count('<img class="map" src="data:image/png') == len(fewer)
+        )
+        assert page.count("<line") == len(fewer)
+        assert 'type="range"' in page
         assert "a &lt;title&gt;" in page
 
 
