@@ -1,6 +1,7 @@
 """EmbeddingDetector: scikit-learn's contract, calibration, classes, no labels, files, the shell and the service."""
 
 import json
+import os
 import pickle
 import warnings
 from pathlib import Path
@@ -61,11 +62,18 @@ def bundle(fitted: EmbeddingDetector, tmp_path_factory: pytest.TempPathFactory) 
 # scikit-learn ---------------------------------------------------------------------------------------------------------
 
 
-@parametrize_with_checks([EmbeddingDetector()])
+@pytest.mark.slow  # a head is trained some hundred times
+@parametrize_with_checks([EmbeddingDetector(), EmbeddingDetector(detector="knn")])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # without labels the estimator says what it does instead
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_every_check_of_scikit_learn_passes(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+def test_rows_that_cannot_be_written_to_are_taken_without_a_warning() -> None:
+    rows = draw(40, 1)[0]
+    rows.setflags(write=False)
+    assert EmbeddingDetector(detector="knn").fit(rows).predict(rows).shape == (40,)
 
 
 def test_larger_scores_mean_known_rows(fitted: EmbeddingDetector) -> None:
@@ -223,7 +231,7 @@ def test_rows_that_are_not_finite_are_refused(fitted: EmbeddingDetector, bad: fl
         lambda: fitted.predict(rows),
         lambda: fitted.calibrate(rows),
     ):
-        with pytest.raises(ValueError, match="NaN|infinity"):
+        with pytest.raises(ValueError, match=r"NaN or infinity in 1 rows \(3\): leave these rows out"):
             call()
     with pytest.raises(DataError, match="leave such rows out"):
         fitted.to_model().predict(rows)
@@ -231,10 +239,15 @@ def test_rows_that_are_not_finite_are_refused(fitted: EmbeddingDetector, bad: fl
 
 def test_another_number_of_features_is_refused(fitted: EmbeddingDetector) -> None:
     rows = draw(50, 0)[0][:, :-1]
-    with pytest.raises(ValueError, match="15 features.*16 features"):
+    with pytest.raises(ValueError, match="15 features.*16 features.*whose features were fitted to"):
         fitted.p_value(rows)
     with pytest.raises(DataError, match="Expected rows of 16 numbers.*has 15"):
         fitted.to_model().predict(rows)
+
+
+def test_maps_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match=r"Flatten maps, X\.reshape"):
+        EmbeddingDetector().fit(np.zeros((20, 4, 1, 1)))
 
 
 def test_training_rows_are_refused_for_calibration(fitted: EmbeddingDetector, bundle: Path) -> None:
@@ -328,11 +341,21 @@ def test_rows_of_a_file_are_scored_and_calibrated_in_the_shell(
     assert isinstance(done.exception, OverlapError)
 
 
+LYING = (
+    b"\x93NUMPY\x01\x00\x76\x00"
+    + b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000, 16), }".ljust(0x75)
+)
+"""The start of an array of more than a petabyte."""
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"not an array", "this is no array of numbers"),
-        (np.zeros(16), r"expected an array (N, d)"),
+        (b"not an array", "cannot be read"),
+        (np.zeros(16), "holds an array of shape (16,)"),
+        (b"PK\x05\x06" + bytes(18), "holds an archive of arrays"),
+        (LYING + b"\n", "cannot be read"),
+        (None, "is no plain file"),
         (np.zeros((3, 5)), "Expected rows of 16 numbers"),
         (np.array([["a"] * 16] * 2), "Expected rows of 16 numbers"),
     ],
@@ -343,6 +366,8 @@ def test_files_that_hold_no_rows_are_named_with_the_reason(
     file = tmp_path / "rows.npy"
     if isinstance(content, bytes):
         file.write_bytes(content)
+    elif content is None:
+        os.mkfifo(file)
     else:
         np.save(file, content)
     done = run(app, ["score", str(bundle), str(file), "--format", "jsonl"])

@@ -1,4 +1,4 @@
-"""Every example runs as it stands, and the README shows it as it stands."""
+"""Every example runs as it stands, and the tree is as the page on the architecture shows it."""
 
 import ast
 import os
@@ -72,26 +72,20 @@ def test_data_of_ones_own_is_used(kept: Path) -> None:
     assert [line.split(":")[0] for line in lines] == ["Dataset", "DataLoader", "folder"]
 
 
-@pytest.mark.parametrize("name", ["quickstart.py"])
-def test_the_readme_shows_the_file(name: str) -> None:
-    code = (ROOT / "examples" / name).read_text().split('"""', 2)[2].strip()
-    assert code in (ROOT / "README.md").read_text()
+def rooms() -> list[str]:
+    """The rooms and files of the first table of the page on the architecture, in its order."""
+    table = (ROOT / "docs" / "architecture.md").read_text().split("|---|---|---|\n", 1)[1].split("\n\n", 1)[0]
+    cells = [line.split("|")[1] for line in table.splitlines()]
+    return [name for cell in cells for name in re.findall(r"`([\w.]+)/?`", cell)]
 
 
-def tree() -> list[str]:
-    """What the README's tree names, in its order."""
-    readme = (ROOT / "README.md").read_text()
-    drawn = readme.split("```\nsrc/offaxis/", 1)[1].split("```", 1)[0]
-    return re.findall(r"^  ([\w.]+)/?\s", drawn, flags=re.MULTILINE)
-
-
-def test_the_tree_in_the_readme_is_the_tree() -> None:
+def test_the_table_of_rooms_is_the_tree() -> None:
     there = {p.name for p in PACKAGE.iterdir() if (p.is_dir() and p.name != "__pycache__") or p.suffix == ".py"}
-    assert set(tree()) == there - {"__init__.py", "__main__.py"}
+    assert set(rooms()) == there - {"__init__.py", "__main__.py"}
 
 
 def test_imports_point_up_the_tree() -> None:
-    order = [name.removesuffix(".py") for name in tree()]
+    order = [name.removesuffix(".py") for name in rooms()]
     for file in PACKAGE.rglob("*.py"):
         part = file.relative_to(PACKAGE).with_suffix("").parts[0]
         if part.startswith("__"):
@@ -114,3 +108,23 @@ def test_the_way_of_an_image_is_as_the_docs_show_it(way: str, most: int) -> None
     for file, function in hops:
         names = {getattr(node, "name", None) for node in ast.walk(ast.parse((PACKAGE / file).read_text()))}
         assert function in names, f"{file} has no {function}"
+
+
+def test_the_tree_of_the_docs_is_the_tree() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    lines = page.split("```text\n")[1].split("```")[0].splitlines()
+    shown: dict[str, set[str]] = {}
+    for line in lines:
+        if not line.startswith(" "):
+            room, *names = line.split()
+            shown[room] = set(names)
+        else:
+            shown[room] |= set(line.split())
+    source = ROOT / "src" / "offaxis"
+    rooms = {"offaxis/": source, **{f"{init.parent.name}/": init.parent for init in source.glob("*/__init__.py")}}
+    found = {
+        name: {file.stem for file in room.glob("*.py")} - {"__init__"}
+        | ({f"{init.parent.name}/" for init in room.glob("*/__init__.py")} if room != source else set())
+        for name, room in rooms.items()
+    }
+    assert shown == found

@@ -111,7 +111,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             ArgumentError: there is no such detector, or it reads what feature vectors do not have.
         """
         check_alpha(self.alpha)
-        rows = torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", ensure_min_samples=2))
+        rows = self._validated(X, ensure_min_samples=2)
         labels = self._encode(y, len(rows))
         detector = self._make_detector(len(rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -308,7 +308,30 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def _rows(self, X: ArrayLike) -> Tensor:  # noqa: N803 - scikit-learn's
         check_is_fitted(self)
-        return torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", reset=False))
+        return self._validated(X, reset=False)
+
+    def _validated(self, X: ArrayLike, **options: Any) -> Tensor:  # noqa: N803 - scikit-learn's
+        """Return the rows (N, d) as scikit-learn checks them, with the remedy in its messages."""
+        try:
+            rows = validate_data(self, X, dtype=np.float64, order="C", **options)
+        except ValueError as error:
+            said = str(error)
+            if "NaN" in said or "infinity" in said:
+                bad = [n for n, row in enumerate(np.asarray(X, np.float64)) if not np.isfinite(row).all()]
+                which = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+                raise ValueError(
+                    f"Expected finite features but X contains NaN or infinity in {len(bad)} rows ({which}): leave these rows "
+                    "out, or look at the model that gave them."
+                ) from error
+            remedies = {
+                "is expecting": "Rows must come from the model whose features were fitted to.",
+                "while dim <= 2": "Flatten maps, X.reshape(len(X), -1), or pool them, X.mean((2, 3)).",
+            }
+            remedy = next((text for sign, text in remedies.items() if sign in said), None)
+            if remedy is None:
+                raise
+            raise ValueError(f"{said} {remedy}") from error
+        return torch.from_numpy(np.require(rows, requirements="W"))  # a tensor of a read-only array is undefined
 
     def _scored(self, rows: Tensor) -> ScoredBatches:
         return score_batches(self.network_, rows.split(BATCH), self.detector_)

@@ -1,6 +1,7 @@
 """False alarms under harmless corruptions at 5 %, and what recalibrating on a mix of clean and corrupted images does.
 
     python -m study.second.corruptions cifar10 NETWORK [--weights FILE]    # a run of study.second.scratch, or resnet20-cifar
+    python -m study.second.corruptions fruit PHOTOS --features FEATURES    # heads on frozen EfficientNet-lite0, three seeds
 
 Half of the ID test images calibrate, clean or as a mix in which every sixth image is clean and the others have one corruption
 each; of the other half it is counted what is flagged, unchanged and after each corruption. AUROC on the development sets
@@ -19,15 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.photo_features import MEAN, STD, efficientnet_lite0, load_image
 from offaxis import open_network
 from offaxis.calibration.conformal import threshold
 from offaxis.data import TensorSet, load_images
 from offaxis.detectors import Detector
+from offaxis.files import replacing
 from offaxis.heads import Head
 from study.second import store
 from study.second.features import WORK, features, head_of
 from study.second.judge import Images, fitted, scores_of
-from study.second.sets import DEVELOPMENT
+from study.second.photos import chosen_recipes, load, ood_images, train_head
+from study.second.sets import CLASSES, DEVELOPMENT, SEEDS
 from study.shift import blur, brighter, darker, jpeg, moved
 
 STEP = "corruptions"
@@ -109,15 +113,71 @@ def cifar(name: str, weights: Path | None) -> None:
     store.replace(STEP, network, [{"accuracy": None}, *rates(head, detectors, corrupted, ood)])
 
 
+PHOTO_CORRUPTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    **{name: CORRUPTIONS[name] for name in ("clean", "JPEG 50", "30 % brighter", "30 % darker", "noise", "resized")},
+    "blur": lambda images: blur(blur(blur(blur(images)))),
+    "moved by eight pixels": lambda images: moved(moved(moved(moved(moved(moved(moved(moved(images)))))))),
+}
+"""The same for 224x224 pixels, where one pixel is little."""
+
+
+def photographs(id_name: str, photos: Path, folder: Path) -> None:
+    """Compute the rows of linear and cosine heads on frozen features of photographs, three seeds."""
+    recipes = chosen_recipes(folder)
+    training, plain = load(folder, f"{id_name}-train"), load(folder, f"{id_name}-test")
+    test = photo_features(photos / id_name / "test", WORK / "features" / f"{id_name}-corrupted.npz", plain.labels)
+    ood = {name: ood_images(folder, name) for name in DEVELOPMENT[id_name]}
+    for kind in ("linear", "cosine"):
+        recipe = recipes[f"{id_name} {kind}"]
+        for seed in SEEDS:
+            rate, decay = recipe["rate"], recipe["decay"]
+            head = train_head(kind, training, classes=CLASSES[id_name], seed=seed, rate=rate, decay=decay)
+            network = {
+                "id": id_name,
+                "network": "efficientnet-lite0 frozen",
+                "head": kind,
+                "seed": seed,
+                "unseen": None,
+            }
+            rows = rates(head, fitted(head, training, MAIN), test, ood)
+            store.replace(STEP, network, [{"accuracy": None}, *rows])
+            print(network, flush=True)
+
+
+def photo_features(folder: Path, kept: Path, labels: Tensor | None) -> dict[str, Images]:
+    """Compute the features of the photographs of a folder after each corruption, or read them where they are kept."""
+    if not kept.exists():
+        network, found = efficientnet_lite0(), dict[str, list[Tensor]]()
+        mean, std = (torch.tensor(values, dtype=torch.float32)[:, None, None] for values in (MEAN, STD))
+        paths = sorted(path for path in folder.glob("*/*") if path.is_file())
+        for first in range(0, len(paths), 32):
+            normalised = torch.from_numpy(np.stack([load_image(path) for path in paths[first : first + 32]]))
+            pixels = ((normalised * std + mean) * 255).round().to(torch.uint8)
+            for kind, change in PHOTO_CORRUPTIONS.items():
+                with torch.no_grad():
+                    maps = network.extract_features((change(pixels) / 255 - mean) / std)  # type: ignore[operator]
+                found.setdefault(kind, []).append(maps.mean((2, 3)))
+            print(f"{folder}: {first + len(normalised)} of {len(paths)}", flush=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as temporary, temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{kind: torch.cat(parts).numpy() for kind, parts in found.items()})
+    with np.load(kept) as file:
+        return {kind: Images(torch.from_numpy(file[kind]), labels) for kind in PHOTO_CORRUPTIONS}
+
+
 def main() -> None:
     """Compute the rows of one network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("id", choices=("cifar10",))
-    parser.add_argument("network")
+    parser.add_argument("id", choices=("cifar10", "fruit", "clothing"))
+    parser.add_argument("network", help="a network, or the folder of the photographs")
     parser.add_argument("--weights", type=Path)
+    parser.add_argument("--features", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    cifar(options.network, options.weights)
+    if options.id == "cifar10":
+        cifar(options.network, options.weights)
+    else:
+        photographs(options.id, Path(options.network), options.features)
 
 
 if __name__ == "__main__":

@@ -168,3 +168,21 @@ def test_folders_that_cannot_be_trained_on_are_named(photos: Path, what: str) ->
         _train(photos, "--holdout", "0.2")
     if what in ("no image", "huge", "empty class"):
         assert (_train(photos, "--holdout", "0.2", "--skip-bad") / "model.safetensors").exists()
+
+
+def test_folders_as_people_have_them_are_trained_on(photos: Path) -> None:
+    (photos / "day").rename(photos / "день")
+    folder = photos / "день"
+    (folder / "loop").symlink_to(photos)
+    (folder / "around").symlink_to(folder)
+    for mode in ("1", "L", "LA", "P", "CMYK", "RGBA"):
+        image = Image.new("RGB", (50, 34), (200, 190, 180)).convert(mode)
+        image.save(folder / f"фото № {mode}.{'tif' if mode == 'CMYK' else 'png'}")
+    Image.fromarray(np.full((9, 7), 50_000, np.uint16)).save(folder / "smaller than the size.png")
+    trained = _train(photos, "--holdout", "0.2")
+    data = json.loads((trained / "run.json").read_text())["settings"]["data"]
+    assert data["classes"] == ["night", "день"]
+    assert data["images"] == 38  # four fifths of 20 and of 27
+    inspected = run(app, ["data", "inspect", str(photos)])
+    assert inspected.exit_code == 0, inspected.output
+    assert "день" in inspected.output

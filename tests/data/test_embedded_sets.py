@@ -1,4 +1,4 @@
-"""Images that install with pip."""
+"""Datasets bundled with dependencies."""
 
 import importlib.util
 from collections.abc import Callable

@@ -235,6 +235,13 @@ def test_weights_of_the_original_network_leave_the_head_fresh(tmp_path: Path) ->
 # libraries -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, "\xff"])
+def test_a_damaged_configuration_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ArgumentError, match="config.json is damaged"):
+        open_network(f"transformers:{tmp_path}")
+
+
 def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 

@@ -144,7 +144,7 @@ def test_a_run_that_stopped_goes_on(
 
 def test_a_journal_of_another_bundle_is_refused(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
     journal = tmp_path / "out.csv.journal"
-    for text in (json_line({"format": "offaxis-score-2", "bundle": "another"}), "notes of somebody's", ""):
+    for text in (json_line({"format": "offaxis-score-2", "bundle": "another"}), "notes of a user", ""):
         journal.write_text(text)
         if text:
             with pytest.raises(DataError, match="another bundle"):

@@ -1,6 +1,6 @@
 """Record golden values anew: ``python -m tests.golden.record [GROUP ...]``, from the project's root.
 
-Without a name every group is recorded but ``networks``, the weights that scores are pinned on: whoever names it pins
+Without a name every group is recorded but ``networks``, the weights that scores are pinned on: naming it pins
 other scores.
 """
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import offaxis
 from offaxis.data import Normalise
 from offaxis.deploy import Preprocessing
-from offaxis.errors import ArgumentError, DataError
+from offaxis.errors import ArgumentError, DataError, OverlapError
 from offaxis.integrations import LoopCalibration, find_network
 from tests.models import write_images
 from tests.server.serving import free_port
@@ -136,6 +136,17 @@ def test_auroc_by_epoch_and_a_calibrated_model(module: nn.Module, tmp_path: Path
     assert offaxis.load(tmp_path / "x.oax", network=find_network(module)).calibration.alpha == 0.05
     with pytest.raises(ArgumentError, match=r"give fit=DataLoader"):
         ready.calibrate(module)
+
+
+def test_calibrating_on_training_images_is_refused(module: nn.Module) -> None:
+    training = loader(96)
+    same = LoopCalibration(DataLoader(training.dataset, batch_size=8), preprocessing=PREPROCESSING)
+    for call in (same.evaluate, same.calibrate):
+        with pytest.raises(OverlapError, match="divide it, torch.utils.data.random_split"):
+            call(module, training)
+    copied = LoopCalibration(loader(96), preprocessing=PREPROCESSING, detector="mahalanobis++")
+    with pytest.raises(OverlapError, match="96 of the 96 calibration images were used before"):
+        copied.calibrate(module, training)
 
 
 def test_wrong_use_names_the_remedy(module: nn.Module) -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from offaxis.reports.figures.method import subsample
 
 from offaxis.errors import ArgumentError
 from offaxis.reports import figures
 from offaxis.reports.figures.labels import picture
+from offaxis.reports.figures.method import subsample
 
 RNG = np.random.default_rng(0)
 

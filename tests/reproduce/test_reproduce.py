@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
@@ -71,8 +72,14 @@ def test_every_item_lists_commands_that_the_program_takes(name: str, scale: str,
             assert step.words[0] == "evaluate"
 
 
-def test_the_commands_stand_for_what_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ``--list`` prints, typed into the shell, is the call that ``reproduce`` makes."""
+@pytest.mark.parametrize(
+    ("scale", "every"),
+    [("tiny", True), ("laptop", True), ("paper", False), pytest.param("paper", True, marks=pytest.mark.slow)],
+)
+def test_the_commands_stand_for_what_is_called(
+    scale: str, every: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ``--list`` prints, typed into the shell, is the call that ``reproduce`` makes: each, or one of each form."""
     calls: list[tuple[object, Path]] = []
 
     def remember(run: object, *, out: Path, **_: object) -> list[object]:
@@ -83,17 +90,17 @@ def test_the_commands_stand_for_what_is_called(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(f"{module}.train_run", remember)
     for module in ("offaxis.cli.evaluate", "offaxis.reproduce.commands"):
         monkeypatch.setattr(f"{module}.evaluate_run", remember)
-    for scale in SCALES:
-        chain = Reproduction(SCALES[scale](), tmp_path, tmp_path / "runs")
-        unique = {step.words: step for name in ITEMS for step in paper_item(name).steps(chain)}
-        for step in unique.values():
-            typed = CliRunner().invoke(app, [*step.words, "--quiet"], catch_exceptions=False)
-            assert typed.exit_code == 0, typed.output
-            step.run(quiet=True)
-            (shell, shell_out), (called, out) = calls
-            assert shell_out == out
-            assert _defaults_filled(shell) == _defaults_filled(called)
-            calls.clear()
+    program = get_command(app)
+    chain = Reproduction(SCALES[scale](), tmp_path, tmp_path / "runs")
+    steps = [step for name in ITEMS for step in paper_item(name).steps(chain)]
+    unique = {step.words if every else tuple(w for w in step.words if w.startswith("--")): step for step in steps}
+    for step in unique.values():
+        program([*step.words, "--quiet"], standalone_mode=False)
+        step.run(quiet=True)
+        (shell, shell_out), (called, out) = calls
+        assert shell_out == out
+        assert _defaults_filled(shell) == _defaults_filled(called)
+        calls.clear()
 
 
 def _defaults_filled(run: object) -> object:

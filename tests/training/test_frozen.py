@@ -2,14 +2,15 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from offaxis import Classifier
-from offaxis.data import Normalise
+from offaxis import Classifier, evaluate
+from offaxis.data import Normalise, TensorSet
 from offaxis.errors import ArgumentError, DataError, RunError
 from offaxis.heads import HEADS, CosineHead, HeadLike
 from offaxis.training import Recipe, finetune, frozen, load_run, train, train_frozen
@@ -181,3 +182,26 @@ def test_the_backbone_learns_more_slowly_than_the_head() -> None:
         moved = zip(start, net.backbone.parameters(), strict=True)
         sizes[rate] = sum(float((a - b).detach().square().sum()) for a, b in moved)
     assert sizes[0.01] < 0.05 * sizes[None]
+
+
+def test_an_evaluation_of_another_head_takes_kept_features(tmp_path: Path) -> None:
+    first, images = network(), few(120)
+    normalise = Normalise((0.3,), (0.4,))
+    train_frozen(first, images, QUICK, normalise=normalise, cache=tmp_path, quiet=True)
+    others = {"other": TensorSet("other", 255 - images.images[:40])}
+    names = ["two-cosines", "cosine", "knn:k=5"]
+    same_sets: dict[str, Any] = {"train": images, "normalise": normalise, "quiet": True}
+    whole = evaluate(first, images, others, names, **same_sets)
+    kept = evaluate(first, images, others, names, features=tmp_path, **same_sets)
+    for one, two in zip(whole.results, kept.results, strict=True):
+        assert one.detector == two.detector
+        assert two.metrics["auroc"] == pytest.approx(one.metrics["auroc"], abs=1e-3)
+    assert kept.networks[0].accuracy == whole.networks[0].accuracy
+    second = network(head="linear")
+    second.backbone.load_state_dict(first.backbone.state_dict())
+    second.freeze()
+    seen = _counting(second)
+    evaluate(second, images, others, ["energy", "knn:k=5"], features=tmp_path, **same_sets)
+    assert sum(seen) <= 2  # those that are looked at to see which detectors can be used
+    evaluate(second, images, others, ["odin"], features=tmp_path, **same_sets)
+    assert sum(seen) > 100

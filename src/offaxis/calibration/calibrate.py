@@ -26,6 +26,7 @@ from offaxis.data.transforms import match
 from offaxis.detectors import Detector, Reads, default_detector
 from offaxis.errors import ArgumentError, CalibrationError, DataError, OverlapError
 from offaxis.networks.inference import ImageBatches, Network, run
+from offaxis.progress import html_card, html_histogram
 
 Labels = NDArray[np.int64]
 MOSTLY_DISTINCT = 0.9  # a smaller share of distinct calibration images is worth a warning
@@ -178,6 +179,28 @@ class Calibration:
             conformal.flag_rate(count, self.alpha, self.confidence) if enough else None
             for count, enough in zip(self.class_counts(), self.enough(), strict=True)
         ]
+
+    def _repr_html_(self) -> str:
+        threshold = self.threshold()
+        return html_card(
+            f"Calibration on {len(self.scores):,} ID images",
+            {
+                **self.facts(),
+                "scores": f"{self.scores.min():.4g} to {self.scores.max():.4g}, flagged above {threshold:.4g}",
+            },
+            html_histogram(self.scores.tolist(), threshold),
+        )
+
+    def facts(self) -> dict[str, str]:
+        """Return what a card or a page shows of the calibration: level, long-run share of flagged ID images, accuracy."""
+        rate = self.flag_rate()
+        sure = "" if self.confidence is None else f", with probability {self.confidence:.0%}"
+        return {
+            "flags of new ID images": f"at most {self.alpha:.3g}{sure}",
+            "in the long run": f"{rate.mean:.1%} (nine of ten calibration sets: {rate.low:.1%} to {rate.high:.1%})",
+            "verdicts": "for each predicted class" if self.per_class else "over all classes",
+            "accuracy": "" if self.accuracy is None else f"{self.accuracy:.1%}",
+        }
 
 
 def calibrate(

@@ -104,6 +104,7 @@ def bundle_command(
     data: Data = None,
 ) -> None:
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
+    from offaxis.data.catalogue import cache_folder
     from offaxis.deploy.assemble import make_model
     from offaxis.jobs import open_runs
 
@@ -131,6 +132,7 @@ def bundle_command(
         data=data,
         command=command_words(context),
         keep_examples=keep_examples,
+        features=cache_folder() / "features",
     )
     if model.examples is not None:
         count = len(model.examples.pixels)

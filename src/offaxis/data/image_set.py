@@ -268,7 +268,7 @@ class ImageSubset(ImageSet):
 def hash_batch(images: Tensor) -> list[bytes]:
     """Hash each image of a batch (B, c, h, w): 16 bytes of its shape, type and pixels."""
     head = f"{tuple(images.shape[1:])} {images.dtype}".encode()
-    return [hashlib.blake2b(head + row.tobytes(), digest_size=16).digest() for row in np.asarray(images)]
+    return [hashlib.blake2b(head + row.tobytes(), digest_size=16).digest() for row in np.asarray(images.cpu())]
 
 
 def image_hashes(images: ImageSet, batch: int = 1024) -> list[bytes]:

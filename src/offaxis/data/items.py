@@ -184,7 +184,7 @@ def label_tensor(labels: Any, count: int, where: str) -> Tensor:
     except (TypeError, ValueError) as error:
         raise DataError(
             f"Expected a whole number from 0 as the label of each image but {where} has something else ({error}): number "
-            "the classes from 0."
+            "the classes from 0, as integers (labels.long(), or one_hot.argmax(1))."
         ) from error
     if len(numbers) != count:
         raise DataError(f"Expected {count} labels for the {count} images of {where} but got {len(numbers)}.")

@@ -11,6 +11,7 @@ from offaxis.calibration.conformal import smallest_count
 from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
 from offaxis.data.catalogue import Split
 from offaxis.data.load import own_splits
+from offaxis.data.sources import as_batches
 from offaxis.data.splits import hold_out
 from offaxis.data.transforms import Shape
 from offaxis.deploy.explain import with_examples
@@ -23,6 +24,9 @@ from offaxis.detectors.registry import find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
 from offaxis.heads import CosineHead
 from offaxis.networks.classifier import Classifier
+from offaxis.training.features import on_features
+
+FIT_BATCH = 256
 
 if TYPE_CHECKING:
     from offaxis.deploy.open import NetworkSource
@@ -49,6 +53,7 @@ def make_model(
     data: Path | None = None,
     command: Sequence[str] | None = None,
     keep_examples: int = 0,
+    features: Path | None = None,
 ) -> Model:
     """Make a calibrated model. Nothing is trained: networks by name keep their trained output layer.
 
@@ -77,6 +82,7 @@ def make_model(
         data: where the catalogue's sets are kept.
         command: the command that makes the model, for the record.
         keep_examples: how many calibration images are kept with the model, to be shown beside images that are near to them.
+        features: the folder where training kept the features of a frozen backbone; None lets it see the images again.
 
     Raises:
         ArgumentError, BundleError, RunError, DataError, CalibrationError, DetectorError: the parts do not fit together.
@@ -107,12 +113,23 @@ def make_model(
     id_images = images_like(calibrate, shape, data, **_rules(options, network, calibrate))
     least = smallest_count(alpha, confidence) * (network.network.num_classes if per_class else 1)
     calibrating, rest = _divide(id_images, calibrate_share, least)
+    fitting = _load_named(fit, network, data) if fit is not None and fit != known else None
+    chosen = _chosen(detector or (FROZEN if images is not None and _is_frozen(network) else None), network)
+    if features is not None and images is not None and chosen.needs_fit and not chosen.needs_images:
+        batches = as_batches(
+            images if fitting is None else fitting,
+            network.normalise,
+            FIT_BATCH,
+            labels=True,
+            num_classes=network.network.num_classes,
+        )
+        chosen.fit(*on_features(network.network, batches, features))
     model = Model.calibrated(
         network,
         calibrating,
-        fit=_load_named(fit, network, data) if fit is not None and fit != known else None,
+        fit=fitting,
         used=[] if images is None else [images],
-        detector=_chosen(detector or (FROZEN if images is not None and _is_frozen(network) else None), network),
+        detector=chosen,
         alpha=alpha,
         per_class=per_class,
         confidence=confidence,

@@ -38,7 +38,7 @@ from offaxis.deploy.onnx import (
 from offaxis.deploy.prediction import Floats
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError, OffaxisError
-from offaxis.files import replacing
+from offaxis.files import read_arrays, replacing, write_arrays
 from offaxis.metrics import auroc
 
 Engine = Literal["auto", "onnx", "torch"]
@@ -112,18 +112,17 @@ def _open(model: Model, threads: int) -> OnnxEngine:
     """Return the engine from the kept graph, or from a new one where there is none that agrees with PyTorch."""
     check_exportable(model)
     runtime = package("onnxruntime")
-    kept = cache_folder() / "onnx" / f"{_key(model)}.onnx"
+    kept = cache_folder() / "onnx" / f"{_key(model)}.npz"
     try:
-        return _checked(model, kept.read_bytes(), threads, runtime)
-    except OSError:
-        pass  # there is none
+        if kept.exists():
+            graph = read_arrays(kept, ExportError, "it is exported again")["graph"]
+            return _checked(model, graph.tobytes(), threads, runtime)
     except Exception as error:  # damaged, or of another version; onnxruntime raises many kinds of errors
         log.info("the kept graph is made again: %s", error)
     content = graph_bytes(model, p_values=False)
     engine = _checked(model, content, threads, runtime)
     try:
-        with replacing(kept) as temporary:
-            temporary.write_bytes(content)
+        write_arrays(kept, {"graph": np.frombuffer(content, np.uint8)}, compress=False)
     except OffaxisError as error:  # a disk that is full or cannot be written: the next start exports again
         log.info("the graph could not be kept: %s", error)
     return engine

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,6 +35,7 @@ from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import resolve_device, run_batch, to_network
+from offaxis.progress import html_card
 
 if TYPE_CHECKING:
     from offaxis.deploy.engine import OnnxEngine  # which imports this module
@@ -346,6 +348,27 @@ class Model:
             )
             for i, index in enumerate(predicted.tolist())
         ]
+
+    def _repr_html_(self) -> str:
+        shown = ", ".join(self.classes[:8]) + (", …" if len(self.classes) > 8 else "")
+        taken = self.preprocessing
+        if isinstance(taken, VectorInput):
+            images = f"vectors of {taken.shape[0]} numbers"
+        else:
+            images = f"images of {taken.shape[1]}x{taken.shape[2]}, {taken.colour}"
+        count = sum(p.numel() for p in self.network.parameters())
+        rows = {
+            "classes": escape(f"{len(self.classes)}: {shown}"),
+            "network": escape(
+                f"{self.provenance.get('architecture') or type(self.network).__name__}, {count:,} parameters"
+            ),
+            "input": images,
+            "detector": escape(self.detector.name),
+            "calibrated on": f"{len(self.calibration.scores):,} ID images",
+            **self.calibration.facts(),
+            "device": str(self.device),
+        }
+        return html_card("A calibrated classifier", rows)
 
     def save(self, path: str | Path, *, folder: bool = False, builder: dict[str, Any] | None = None) -> None:
         """Write the model as one file or as a folder; see :func:`offaxis.deploy.bundle.save_bundle`."""

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offaxis.errors import BadOutputsError
+from offaxis.progress import html_bar, html_card
 
 Floats = NDArray[np.floating[Any]]
 
@@ -60,6 +62,23 @@ class Prediction:
             "verdict": self.verdict.value,
             "nearest": [{"class": name, "value": value} for name, value in self.nearest],
         }
+
+    def __str__(self) -> str:
+        return f"{self.class_name} ({100 * self.probability:.0f} %): {self.verdict.value}, p = {self.p_value:.2g}"
+
+    def _repr_html_(self) -> str:
+        colour = {Verdict.IN: "#2e7d32", Verdict.OUT: "#c62828"}.get(self.verdict, "#616161")
+        badge = f'<span style="background:{colour};color:#fff;border-radius:3px;padding:.1em .5em">{self.verdict.value}</span>'
+        nearest = ", ".join(f"{escape(name)} {value:.2f}" for name, value in self.nearest)
+        rows = {
+            "probability": html_bar(self.probability),
+            "p-value": f"{html_bar(self.p_value, colour)} of ID images look as unusual",
+            "p-value within the class": "" if self.class_p_value is None else f"{self.class_p_value:.3g}",
+            "score (larger = more OOD)": f"{self.score:.4g}",
+            "largest cosine": "" if self.cosine is None else f"{self.cosine:.3f}",
+            "nearest classes": nearest,
+        }
+        return html_card(f"{escape(self.class_name)} {badge}", rows)
 
 
 def verdict(p_value: float, class_p_value: float | None, level: float, per_class: bool) -> Verdict:

@@ -143,6 +143,11 @@ class Detector(Fitted, ABC):
         return self.reads
 
     @property
+    def needs_images(self) -> bool:
+        """Return whether the outputs of a network without its inner layers are too little to fit it, score or tune."""
+        return self.fits_on_images or {self.reads, self.grid_reads} != {Reads.OUTPUTS}
+
+    @property
     def layers(self) -> tuple[str, ...]:
         """Return the names of the inner layers that it reads."""
         return ()

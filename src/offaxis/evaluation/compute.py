@@ -4,6 +4,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from offaxis.evaluation.grid_scores import (
     score_requests,
 )
 from offaxis.evaluation.results import NetworkRecord, Result, Results, result_key
-from offaxis.evaluation.sets import EvaluationSet, TrainingImages
+from offaxis.evaluation.sets import EvaluationSet, LabelledBatches, TrainingImages
 from offaxis.evaluation.store import Store
 from offaxis.metrics import (
     all_metrics,
@@ -34,6 +35,8 @@ from offaxis.metrics import (
     area_under_risk_coverage,
     expected_calibration_error,
 )
+from offaxis.networks.inference import Network
+from offaxis.training.features import on_features
 
 VERSIONS = {
     "offaxis": __version__,
@@ -57,6 +60,7 @@ class Evaluation:
         batch_size: images at a time.
         command: the words of the command line, for the records.
         benchmark: the name of the benchmark whose lists these sets are; empty for none.
+        features: a folder of features, which the backbone of a frozen network computes once; None for none.
         quiet: show no progress.
         note: is called with a sentence for each detector without a result.
 
@@ -76,12 +80,13 @@ class Evaluation:
         batch_size: int,
         command: tuple[str, ...],
         benchmark: str,
+        features: Path | None,
         quiet: bool,
         note: Callable[[str], object],
     ) -> None:
         self.subject, self.id, self.sets, self.training, self.near = subject, id, sets, training, near
         self.store, self.batch_size, self.command, self.quiet, self.note = store, batch_size, command, quiet, note
-        self.benchmark = benchmark
+        self.benchmark, self.features = benchmark, features
         self.record: NetworkRecord | None = None
         self.requested: list[str] = []
         self.done = {} if store is None else {result.key: result for result in store.results()}
@@ -160,7 +165,7 @@ class Evaluation:
         detectors = [run.detector for run in runs.values() if run.detector.needs_fit]
         if detectors and self.training is not None:
             batches = self.training.batches(self.subject.normalise, self.batch_size, self.subject.network.num_classes)
-            fit_all(self.subject.network, batches, detectors)
+            fit_all(*self._run_on(batches, detectors, "training images"), detectors)
         able = {}
         for name, run in runs.items():
             try:
@@ -169,6 +174,15 @@ class Evaluation:
             except NotFittedError as error:
                 self.note(f"{run.detector.name} is left out: {error}")
         return able
+
+    def _run_on(
+        self, batches: LabelledBatches, detectors: Sequence[Detector], title: str
+    ) -> tuple[Network, LabelledBatches]:
+        """Return the network and batches of images; of a frozen one its head and batches of features, where these suffice."""
+        if self.features is None or any(detector.needs_images for detector in detectors):
+            return self.subject.network, batches
+        title = f"{self.subject.label}, {title}"
+        return on_features(self.subject.network, batches, self.features, title=title, quiet=self.quiet)
 
     def _send(self, images: EvaluationSet, requests: Sequence[ScoreRequest]) -> None:
         """Compute the scores of a set that are not there yet."""
@@ -189,9 +203,12 @@ class Evaluation:
             )
         ]
         accuracy = images is self.id and self.record is None
+        if not missing and not accuracy:
+            return
+        network, batches = self._run_on(images.batches, [request.run.detector for request in missing], images.name)
         compute_scores(
-            self.subject.network,
-            images,
+            network,
+            replace(images, batches=batches),
             missing,
             keep,
             keep_confidence=self._keep_network if accuracy else None,

@@ -50,6 +50,7 @@ def evaluate(
     store: Store | str | Path | None = None,
     validation: int = VALIDATION_IMAGES,
     batch_size: int = 256,
+    features: str | Path | None = None,
     device: str | torch.device = "auto",
     label: str | None = None,
     fitted_on: str | None = None,
@@ -81,6 +82,8 @@ def evaluate(
             is resumed. None keeps everything in memory.
         validation: how many images of each set tuning may see; never more than a fifth.
         batch_size: images at a time.
+        features: a folder where the features of a network with a frozen backbone are kept, as ``train_frozen`` keeps them: a
+            second head or seed needs no pass through the backbone, unless a detector reads images or layers. None for none.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
         label: what tables call the network; None takes its own label.
         fitted_on: a description of the training images, by which a store tells results apart; None makes one.
@@ -133,6 +136,7 @@ def evaluate(
         batch_size=batch_size,
         command=tuple(command),
         benchmark=id.name if isinstance(id, OpenOOD) else "",
+        features=None if features is None else Path(features),
         quiet=quiet,
         note=tell,
     )

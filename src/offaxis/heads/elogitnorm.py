@@ -12,9 +12,8 @@ paper's score is max-softmax of them.
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from offaxis.heads.base import Outputs, at_least_float32
+from offaxis.heads.base import Outputs
 from offaxis.heads.linear import LinearHead
 
 EPS = 1e-7  # equal weight rows have no boundary between them, and equal logits no distance to one
@@ -52,6 +51,8 @@ class ELogitNormHead(LinearHead):
         torch.Size([3, 10])
     """
 
+    normalises_logits = True
+
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__(in_features, num_classes)
         self.arguments = {}
@@ -60,11 +61,8 @@ class ELogitNormHead(LinearHead):
         """(N, d) -> Outputs(features (N, d), logits (N, C))."""
         if not self.training:
             return super().outputs(features)
-        self._check(features)
         with torch.autocast(features.device.type, enabled=False):
-            f = at_least_float32(features)
-            weight = self.weight.to(f.dtype)
-            logits = F.linear(f, weight, self.bias.to(f.dtype))
-            distance = mean_boundary_distance(logits, weight)
+            f, logits = self._float32_logits(features)
+            distance = mean_boundary_distance(logits, self.weight.to(f.dtype))
             # equal logits have no distance and stay as they are: over EPS, the gradient would be 10 million times as large
             return Outputs(f, logits / torch.where(distance > EPS, distance, torch.ones_like(distance)))

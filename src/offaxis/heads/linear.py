@@ -69,6 +69,12 @@ class LinearHead(Head):
             scale: Tensor = self.scale(at_least_float32(features))
             return Outputs(features, finite(scale.unsqueeze(1) * logits, self.training), None, scale)
 
+    def _float32_logits(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features (N, d) and logits (N, C) in float32 or wider, for losses that normalise logits; no autocast."""
+        self._check(features)
+        f = at_least_float32(features)
+        return f, F.linear(f, self.weight.to(f.dtype), None if self.bias is None else self.bias.to(f.dtype))
+
 
 class NoClassesHead(Head):
     """The head of features without labels: the features themselves, and one logit that is 0 for every row.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from offaxis.errors import ArgumentError
-from offaxis.heads.base import Outputs, at_least_float32
+from offaxis.heads.base import Outputs
 from offaxis.heads.linear import LinearHead
 
 EPS = 1e-7  # added to the length, as published: logits that are all equal to zero stay zero
@@ -33,6 +33,8 @@ class LogitNormHead(LinearHead):
         tensor([1., 1., 1.], grad_fn=<RoundBackward1>)
     """
 
+    normalises_logits = True
+
     def __init__(self, in_features: int, num_classes: int, tau: float = 0.04) -> None:
         super().__init__(in_features, num_classes)
         self.tau = check_tau(tau)
@@ -42,10 +44,8 @@ class LogitNormHead(LinearHead):
         """(N, d) -> Outputs(features (N, d), logits (N, C))."""
         if not self.training:
             return super().outputs(features)
-        self._check(features)
         with torch.autocast(features.device.type, enabled=False):
-            f = at_least_float32(features)
-            logits = torch.nn.functional.linear(f, self.weight.to(f.dtype), self.bias.to(f.dtype))
+            f, logits = self._float32_logits(features)
             length = torch.linalg.vector_norm(logits, dim=1, keepdim=True)
             # zero logits (a head that starts at zero) count as of length 1: over EPS, the gradient would be huge
             return Outputs(f, logits / (self.tau * torch.where(length > EPS, length + EPS, torch.ones_like(length))))

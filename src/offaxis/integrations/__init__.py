@@ -12,7 +12,7 @@ from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import default_detector, make_detector
-from offaxis.errors import ArgumentError, DataError
+from offaxis.errors import ArgumentError, DataError, OverlapError
 from offaxis.metrics import auroc
 from offaxis.networks.ensemble import AnyNetwork
 
@@ -78,7 +78,11 @@ class LoopCalibration:
 
         Returns:
             By ``ood_auroc/NAME``, each in [0, 1]; empty without OOD loaders.
+
+        Raises:
+            OverlapError: the calibration loader reads the training images.
         """
+        self._refuse_training_images(training)  # after the first epoch, not after the last
         if not self.ood:
             return {}
         network = find_network(module)
@@ -100,12 +104,16 @@ class LoopCalibration:
 
         Raises:
             TooFewImagesError: fewer than ceil(1 / alpha) - 1 calibration images.
+            OverlapError: calibration images are among those that the detector was fitted on, or were trained on.
         """
+        self._refuse_training_images(training)
         network = find_network(module)
+        detector = self._fitted(network, training)
         self.model = Model.calibrated(
             network,
             self.calibration,
-            detector=self._fitted(network, training),
+            detector=detector,
+            used=[training if self.fit_on is None else self.fit_on] if detector.needs_fit else [],
             alpha=self.alpha,
             per_class=self.per_class,
             preprocessing=self.preprocessing,
@@ -114,6 +122,14 @@ class LoopCalibration:
         if self.path is not None:
             self.model.save(self.path)
         return self.model
+
+    def _refuse_training_images(self, training: Any) -> None:
+        own = getattr(self.calibration, "dataset", self.calibration)
+        if any(getattr(loader, "dataset", loader) is own for loader in (training, self.fit_on)):
+            raise OverlapError(
+                "Expected calibration images that are not trained on but both DataLoaders read the same dataset: divide it, "
+                "torch.utils.data.random_split(dataset, [0.9, 0.1]), and calibrate on the smaller part."
+            )
 
     def _fitted(self, network: AnyNetwork, training: Any) -> Detector:
         std = self.preprocessing.normalise.std

@@ -125,6 +125,7 @@ def _evaluate(
 ) -> "tuple[list[Result], list[str]]":
     """Return the results of a run and the names of the ID sets."""
     from offaxis.data import limit_images, load_images
+    from offaxis.data.catalogue import cache_folder
     from offaxis.data.splits import VALIDATION_IMAGES
     from offaxis.evaluation import evaluate, sets_for
 
@@ -145,6 +146,7 @@ def _evaluate(
         "store": store,
         "tune": run.tune,
         "batch_size": run.batch_size or 256,
+        "features": cache_folder() / "features",
         "device": device,
         "command": command or (),
         "quiet": quiet,
@@ -199,7 +201,7 @@ def _remembered(run: EvaluationRun, store: "Store", data: Path | None) -> "tuple
         known = read_json(path, StoreError, "it is made again")
     except StoreError:
         return None
-    if known["inputs"] != _inputs(run, data, known["ids"]):
+    if known.keys() != {"inputs", "ids", "results", "notes"} or known["inputs"] != _inputs(run, data, known["ids"]):
         return None
     by_key = {result.key: result for result in store.results()}
     if not all(key in by_key for key in known["results"]):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from offaxis.data import ImageSet, Normalise
-from offaxis.data.transforms import Batches
+from offaxis.data.transforms import NO_LABELS, Batches
 from offaxis.errors import CheckpointError, StorageError
-from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import check_finite, eval_mode, prepared_batches
+from offaxis.networks.classifier import Classifier, FeatureInput
+from offaxis.networks.inference import Network, check_finite, eval_mode, prepared_batches
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import ImageSetBatches, Share
@@ -48,6 +48,32 @@ def extract_features(
         {"images": images.fingerprint, "normalise": [list(normalise.mean), list(normalise.std)]},
         lambda: _run(classifier, Batches(images, normalise, batch_size), title, quiet),
     )
+
+
+def on_features(
+    network: Network,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    cache: Path,
+    *,
+    title: str = "training images",
+    quiet: bool = True,
+) -> tuple[Network, Iterable[tuple[Tensor, Tensor]]]:
+    """Return the head of a frozen network as a classifier of features, and batches of its features in place of images.
+
+    Their outputs are those of the network on the images, without its layers. A network whose backbone was trained with its
+    head is returned as it is, with the images; so is any network with batches that are not of an image set.
+    """
+    frozen = isinstance(network, Classifier) and network.frozen and network.unfrozen_from is None
+    if not frozen or not isinstance(batches, Batches):
+        return network, batches
+    assert isinstance(network, Classifier)
+    parameter = next(network.parameters())
+    head = Classifier(FeatureInput(), network.head).to(parameter.device, parameter.dtype)
+    images = batches.images
+    rows = extract_features(network, images, batches.normalise, cache=cache, title=f"{title}: features", quiet=quiet)
+    parts = rows.split(batches.size)
+    labels = [NO_LABELS] * len(parts) if images.labels is None else images.labels.split(batches.size)
+    return head, list(zip(parts, labels, strict=True))
 
 
 def extract_view(
