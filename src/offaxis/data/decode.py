@@ -99,7 +99,9 @@ def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) 
         ) from error
     width, height = image.size
     if width * height > max_pixels:
-        raise DataError(f"{called} is {width}x{height}, more than the {max_pixels:,} pixels that are decoded.")
+        raise DataError(
+            f"{called} is {width}x{height}, more than the {max_pixels:,} pixels that are decoded: shrink it or leave it out."
+        )
     return image, data
 
 
