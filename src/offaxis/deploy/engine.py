@@ -35,14 +35,13 @@ from offaxis.deploy.onnx import (
     output_names,
     package,
 )
-from offaxis.deploy.prediction import Floats
+from offaxis.deploy.prediction import Floats, Scores
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError, OffaxisError
 from offaxis.files import read_arrays, replacing, write_arrays
 from offaxis.metrics import auroc
 
 Engine = Literal["auto", "onnx", "torch"]
-Scores = NDArray[np.float64]
 ENGINES = ("auto", "onnx", "torch")
 log = logging.getLogger("offaxis.engine")
 

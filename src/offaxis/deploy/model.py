@@ -28,7 +28,7 @@ from offaxis.deploy.calibrating import (
 )
 from offaxis.deploy.hub import EvaluationTable, push
 from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_trained
-from offaxis.deploy.prediction import Floats, Prediction, Verdict, class_probabilities, largest, verdict
+from offaxis.deploy.prediction import Floats, Prediction, Scores, Verdict, class_probabilities, largest, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
@@ -323,7 +323,7 @@ class Model:
             )
         return batch
 
-    def _predictions(self, scores: Floats, logits: Floats, cosine: Floats | None) -> list[Prediction]:
+    def _predictions(self, scores: Scores, logits: Floats, cosine: Floats | None) -> list[Prediction]:
         """Return the predictions from scores (N,), logits (N, C) and cosines (N, C)."""
         probabilities = class_probabilities(logits, cosine)
         closeness = probabilities if cosine is None else cosine

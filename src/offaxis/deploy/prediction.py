@@ -12,6 +12,7 @@ from offaxis.errors import BadOutputsError
 from offaxis.progress import html_bar, html_card
 
 Floats = NDArray[np.floating[Any]]
+Scores = NDArray[np.float64]
 
 
 class Verdict(StrEnum):
@@ -116,7 +117,7 @@ def _softmax(logits: Floats) -> Floats:
     most = logits.max(1, keepdims=True)
     if not np.isfinite(most).all():
         most = np.where(np.isfinite(most), most, np.nan)
-    raised = np.exp(logits - most)
+    raised: Floats = np.exp(logits - most)
     raised /= raised.sum(1, keepdims=True)
     return raised
 

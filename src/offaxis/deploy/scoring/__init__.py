@@ -92,7 +92,8 @@ class _Pictures:
     """
 
     def __init__(self, model: Model) -> None:
-        self.model, self.found, self.reason = model, dict[str, Row](), None
+        self.model, self.found = model, dict[str, Row]()
+        self.reason: str | None = None
         calibration = model.calibration
         self.of = "score" if calibration.cosine is None else "cosine"
         shown = calibration.scores if calibration.cosine is None else calibration.cosine
