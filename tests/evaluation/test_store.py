@@ -251,10 +251,9 @@ def test_a_result_of_a_newer_version_is_read_without_what_it_adds() -> None:
     assert Result.from_json(json.loads(json.dumps(values))) == RESULT
 
 
-def test_scores_are_narrowed_only_where_no_two_become_one() -> None:
-    assert narrow(np.array([0.1, 0.2])).dtype == np.float32
-    close = 0.1 + np.arange(10) * 1e-12
-    assert narrow(close).dtype == np.float64
+def test_scores_are_narrowed_only_where_none_changes() -> None:
+    assert narrow(np.array([0.5, 0.25])).dtype == np.float32
+    assert narrow(np.array([0.1, 0.2])).dtype == np.float64  # else an OOD image between them could tie with one
     assert narrow(np.array([0.1], np.float16)).dtype == np.float32
 
 

@@ -151,6 +151,14 @@ def train_command(
     hidden: Annotated[
         int | None, typer.Option(help="Size of an extra layer inside the cosine head.", rich_help_panel=NETWORK)
     ] = None,
+    tau: Annotated[
+        float | None,
+        typer.Option(
+            help="Temperature of logitnorm and t2fnorm, a hyperparameter.",
+            show_default="the published 0.04 and 0.1",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -270,6 +278,7 @@ def train_command(
         head=head,
         scale=_scale(scale),
         hidden=hidden,
+        tau=tau,
         start=start,
         decay_head=decay_head,
         dropout=dropout,

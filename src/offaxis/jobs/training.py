@@ -266,7 +266,7 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
         )
         raise ArgumentError(f"Expected no --dropout beside {what} has its own.")
     options: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels, "weights": run.weights}
-    unspecified = run.head == "cosine" and run.scale is None and run.hidden is None and run.start is None
+    unspecified = run.head == "cosine" and not any(x is not None for x in (run.scale, run.hidden, run.tau, run.start))
     if not (_is_python(run.architecture) and unspecified):  # a function may have a head of its own
         options["head"] = head
     return open_network(run.architecture, pretrained=run.pretrained, **options)

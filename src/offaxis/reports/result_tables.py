@@ -6,9 +6,9 @@ import numpy as np
 
 from offaxis.data import CATALOGUE
 from offaxis.evaluation.results import Cell, NetworkRecord, Result
-from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_detectors, reference_of
+from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_pairs, reference_of
 from offaxis.metrics import HIGHER_IS_BETTER
-from offaxis.reports.tables import Entry, Table, Value, in_percent
+from offaxis.reports.tables import Entry, Table, Value, in_percent, percent
 
 METRIC_TITLES = {
     "auroc": "AUROC",
@@ -156,9 +156,12 @@ def pairs_table(
     if every:
         ranked = list(enumerate(summaries))
         pairs += [
-            (a, b) for i, a in ranked for j, b in ranked if i < j and a.network == b.network and reference not in (a, b)
+            (a, b)
+            for i, a in ranked
+            for j, b in ranked
+            if i < j and a.network == b.network and reference is not a and reference is not b
         ]
-    found = [compare_detectors(a, b) for a, b in pairs if set(a.cells) & set(b.cells)]
+    found = compare_pairs([(a, b) for a, b in pairs if not a.cells.keys().isdisjoint(b.cells)])
     rows = [_pair(c)[0 if every else 1 :] for c in found]
     first = ("first", "second") if every else ("the other",)
     return Table(
@@ -288,7 +291,7 @@ def results_table(results: Iterable[Result]) -> Table:
 
 
 def _entry(value: Cell) -> Entry:
-    return Value(value, f"{value:g}") if isinstance(value, (int, float)) else value or ""
+    return value or "" if value is None or isinstance(value, str) else Value(value, str(value))
 
 
 def _pair(c: Comparison) -> list[Entry]:
@@ -297,8 +300,7 @@ def _pair(c: Comparison) -> list[Entry]:
         c.first,
         c.second,
         Value(100 * c.difference, text, best=c.clear, percent=True),
-        in_percent(c.low),
-        in_percent(c.high),
+        *(Value(None if v is None else 100 * v, percent(v), percent=True) for v in (c.low, c.high)),
         *(Value(n, str(n)) for n in (c.wins, c.pairs, c.seeds, c.sets)),
     ]
 
