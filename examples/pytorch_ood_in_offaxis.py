@@ -17,7 +17,7 @@ def main(epochs: int = 3) -> None:
     ood = {name: offaxis.load_images(name, like=test) for name in ("letters", "photographs")}
     # A name, or a class of pytorch-ood with its arguments; those that read logits or features share our forward pass.
     theirs = [PyTorchOOD("KNN", {"k": 10}), PyTorchOOD("DICE", {"p": 0.5})]
-    detectors = ["energy", "knn:k=10", "pytorch-ood-she", *theirs]
+    detectors: list[str | offaxis.Detector] = ["energy", "knn:k=10", "pytorch-ood-she", *theirs]
     results = offaxis.evaluate(trained, test, ood, detectors=detectors, train=train)
     print(results.table())
 
