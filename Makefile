@@ -51,7 +51,7 @@ lint: $(VENV)/.installed-dev  ## ruff
 types: $(VENV)/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
 
-test-slow: $(VENV)/.installed-test $(VENV)/.installed-notebook  ## tests that take minutes, tutorials and the notebook among them
+test-slow: $(VENV)/.installed-test $(VENV)/.installed-notebook $(VENV)/.installed-docs  ## tests that take minutes, tutorials and the notebook among them
 	$(PYTEST) -q -m slow
 
 test-realdata: $(VENV)/.installed-test  ## tests on real image sets; set OFFAXIS_DATA
@@ -63,7 +63,7 @@ test-thirdparty: $(VENV)/.installed-test $(VENV)/.installed-thirdparty  ## netwo
 test-scale: $(VENV)/.installed-test $(VENV)/.installed-scale  ## batch scoring on a local Ray
 	$(PYTEST) -q -m scale
 
-test-browser: $(VENV)/.installed-test $(VENV)/.installed-browser  ## pages in a real browser (needs chromium)
+test-browser: $(VENV)/.installed-test $(VENV)/.installed-browser $(VENV)/.installed-docs  ## pages in a real browser (needs chromium)
 	$(PYTEST) -q -m browser
 
 test-hostile: $(VENV)/.installed-hostile  ## fuzzers and kills at random moments; OFFAXIS_FUZZ=10 tries ten times as much

@@ -53,6 +53,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(lambda match: os.path.relpath(_page(_path(source, match[1])), Path(uri).parent), markdown)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Show roles of reStructuredText in docstrings, as in ``:func:`name```, as the name alone."""
+    return re.sub(r":(?:func|class|mod|meth):(?=<code)", "", html)
+
+
 def _path(source: str, target: str) -> str:
     """Return the path of a link's target from the project's root."""
     return os.path.normpath(Path(source).parent / target)

@@ -22,7 +22,11 @@ AT_THE_ROOT = [
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")
 ]
 PAGES = [*AT_THE_ROOT, *sorted((ROOT / "docs").rglob("*.md"))]
-ELSEWHERE = {ROOT / "README.md", ROOT / "docs" / "evaluation.md", ROOT / "docs" / "figures.md", *TUTORIALS}
+ELSEWHERE = {
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("evaluation", "figures", "comparison")),
+    *TUTORIALS,
+}
 """Pages whose snippets are tested together with what they print, or with their commands."""
 SNIPPETS = [p for p in PAGES if p not in ELSEWHERE and "```python" in p.read_text(encoding="utf-8")]
 
@@ -74,7 +78,7 @@ def run_shell(commands: str) -> str:
         ["bash", "-e", "-o", "pipefail", "-c", program + commands],
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=900,
         check=False,
         env=settings,
     )
@@ -83,6 +87,7 @@ def run_shell(commands: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_runs_from_its_first_line_to_its_last(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

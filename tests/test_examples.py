@@ -3,8 +3,10 @@
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,28 @@ def test_a_detector_of_ones_own_is_evaluated(kept: Path) -> None:
 def test_data_of_ones_own_is_used(kept: Path) -> None:
     lines = run("own_data.py", folder=kept).splitlines()
     assert [line.split(":")[0] for line in lines] == ["Dataset", "DataLoader", "folder"]
+
+
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("pytorch_ood_in_offaxis", "| pytorch-ood-she"), ("offaxis_in_pytorch_ood", "'AUROC': 0.")],
+)
+def test_detectors_move_between_pytorch_ood_and_offaxis(
+    name: str, shown: str, ood: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
+    example["main"](epochs=1)
+    assert shown in capsys.readouterr().out
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    parts = [
+        part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if textwrap.indent(part, "") in source
+    ]
+    parts += [
+        part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if textwrap.indent(part, "    ") in source
+    ]
+    assert parts, "the page shows a part of the file"
 
 
 def rooms() -> list[str]:

@@ -93,6 +93,13 @@ def test_what_cannot_be_exported_runs_in_pytorch(leave_out: Model, world: World)
     assert same.predict(world.test.batch(torch.arange(3))) == leave_out.predict(world.test.batch(torch.arange(3)))
 
 
+def test_a_calibration_without_the_cosines_of_its_network_runs_in_pytorch(model: Model) -> None:
+    odd = replace(model, calibration=replace(model.calibration, cosine=None))
+    assert with_engine(odd, "auto").engine is None
+    with pytest.raises(ExportError, match="calibrate the bundle again"):
+        with_engine(odd, "onnx")
+
+
 def test_without_onnxruntime_pytorch_runs_it(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise MissingPackageError(f"{name} is not installed")

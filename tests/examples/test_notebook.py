@@ -23,6 +23,7 @@ def test_it_is_kept_without_outputs_and_names_its_kernel() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 def test_it_runs_from_its_first_cell_to_its_last() -> None:
     pytest.importorskip("nbmake", reason="needs offaxis[notebook]")
     settings = {**os.environ, "PYTHONPATH": str(NOTEBOOK.parents[1] / "src"), "OMP_NUM_THREADS": "1"}
@@ -40,7 +41,7 @@ def test_it_runs_from_its_first_cell_to_its_last() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
         env=settings,
     )

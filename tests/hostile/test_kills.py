@@ -39,17 +39,28 @@ def finish(words: list[str]) -> None:
     assert process.returncode == 0, stderr
 
 
-def _begun_or_over(process: subprocess.Popen[str], begun: Callable[[], bool]) -> bool:
-    return process.poll() is not None or begun()
+def _changed_or_over(process: subprocess.Popen[str], written: Callable[[], int], before: int) -> bool:
+    return process.poll() is not None or written() != before
 
 
-def kill_until_done(words: list[str], resume: list[str], begun: Callable[[], bool], chance: random.Random) -> int:
-    """Kill the command at a random moment after ``begun``, a few times, then let it finish; return how often it was killed."""
+def kill_until_done(words: list[str], resume: list[str], written: Callable[[], int], chance: random.Random) -> int:
+    """Kill the command at a random moment after it has written something, a few times, then let it finish.
+
+    Args:
+        words: the command.
+        resume: what is added to it after the first time.
+        written: counts what is on the disk.
+        chance: where the moments come from.
+
+    Returns:
+        How often it was killed.
+    """
     kills = 0
     for attempt in range(times(4)):
+        before = written()
         process = start(words if attempt == 0 else [*words, *resume])
-        assert eventually(partial(_begun_or_over, process, begun), 600)
-        time.sleep(chance.uniform(0, 1.5))
+        assert eventually(partial(_changed_or_over, process, written, before), 600)
+        time.sleep(chance.uniform(0, 0.8))
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             kills += 1
@@ -67,7 +78,7 @@ def test_training(tmp_path: Path, seed: str) -> None:
     kills = kill_until_done(
         [*TRAIN, "--out", str(tmp_path / "broken")],
         ["--resume"],
-        lambda: log.exists() and log.stat().st_size > 0,
+        lambda: log.stat().st_size if log.exists() else 0,
         random.Random(seed_of(seed)),
     )
     assert kills
@@ -88,7 +99,7 @@ def test_scoring(bundle: Path, world: World, tmp_path: Path, seed: str) -> None:
     kills = kill_until_done(
         [*words, str(tmp_path / "broken.jsonl")],
         ["--resume"],
-        lambda: journal.exists() and journal.stat().st_size > 300,
+        lambda: journal.stat().st_size if journal.exists() else 0,
         random.Random(seed_of(seed)),
     )
     assert kills
@@ -104,7 +115,7 @@ def test_evaluation(world: World, tmp_path: Path, seed: str) -> None:
     kills = kill_until_done(
         [*words, str(tmp_path / "broken")],
         [],
-        (tmp_path / "broken" / "store.json").exists,
+        lambda: sum(1 for _ in (tmp_path / "broken").rglob("*")),
         random.Random(seed_of(seed)),
     )
     assert kills

@@ -143,7 +143,12 @@ class Calibration:
 
     def p_values(self, scores: Floats) -> Floats:
         """Compute marginal p-values (N,) in (0, 1] of scores (N,): small = out-of-distribution."""
-        return conformal.p_values(calibration_scores=self.scores, scores=conformal.check_scores(scores))
+        return conformal.ranked(self._sorted, conformal.check_scores(scores))
+
+    @cached_property
+    def _sorted(self) -> Floats:
+        """The scores, whose order was checked."""
+        return conformal.check_sorted(self.scores)
 
     def control_fdr(self, p_values: Floats | Sequence[float], fdr: float) -> conformal.BatchFlags:
         """Flag images of a batch together by their marginal p-values (m,); see :func:`conformal.control_fdr`."""
@@ -153,17 +158,16 @@ class Calibration:
         """Compute Mondrian p-values (N,) of scores (N,) and predicted classes (N,); NaN where a class has too few images."""
         values = conformal.check_scores(scores)
         p_values = np.full(len(values), np.nan)
-        for c in set(predicted.tolist()):
+        for i, c in enumerate(predicted.tolist()):
             own = self._class_scores[c]
             if own is not None:
-                chosen = predicted == c
-                p_values[chosen] = conformal.p_values(calibration_scores=own, scores=values[chosen])
+                p_values[i : i + 1] = conformal.ranked(own, values[i : i + 1])
         return p_values
 
     @cached_property
     def _class_scores(self) -> list[Floats | None]:
         """The sorted scores of each predicted class, None where they are too few."""
-        return [self.scores[self.predicted == c] if enough else None for c, enough in enumerate(self.enough())]
+        return [self._sorted[self.predicted == c] if enough else None for c, enough in enumerate(self.enough())]
 
     def flag_rate(self) -> conformal.FlagRate:
         """Compute the share of new ID images that is flagged in the long run, with its range over calibration sets."""

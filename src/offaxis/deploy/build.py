@@ -303,7 +303,9 @@ def _image_config(folder: Path) -> third_party.InputConfig:
     config = _read_json(folder / "preprocessor_config.json") or {}
     mean, std = config.get("image_mean"), config.get("image_std")
     normalise = None
-    if config.get("do_normalize", True) and isinstance(mean, list) and isinstance(std, list):
+    if config.get("do_normalize") is False:
+        normalise = Normalise((0.0,) * 3, (1.0,) * 3)
+    elif isinstance(mean, list) and isinstance(std, list):
         try:
             normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)))
         except (TypeError, ValueError, OverflowError) as error:

@@ -336,8 +336,25 @@ def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
         return [open_trained(run.networks[0], label=run.label, weights=run.weights)]
     sources = open_runs(run.networks, run.network)
     if run.kind == "single":
-        return [open_network(source, label=run.label) for source in sources]
+        return [_labelled(open_network(source, label=run.label), run) for source in sources]
     return [combine(sources, run.kind, run.label)]
+
+
+def _labelled(opened: "EvaluatedNetwork", run: EvaluationRun) -> "EvaluatedNetwork":
+    """Return a network of a Python file with a label of its own: the file's name, the head and whether it was frozen."""
+    if run.network is None or run.label is not None:
+        return opened
+    from dataclasses import replace
+
+    from offaxis.deploy.evaluated_network import make_label
+    from offaxis.networks.classifier import Classifier
+
+    file = Path(run.network.partition(".py")[0]).name
+    label = make_label(architecture=file, head=opened.head or {"name": "own head"}, recipe=opened.recipe)
+    if isinstance(opened.network, Classifier) and opened.network.frozen:
+        trained = opened.network.unfrozen_from
+        label += " frozen" if trained is None else f" trained from {trained}"
+    return replace(opened, label=label)
 
 
 def open_runs(paths: Sequence[str], network: str | None) -> "list[NetworkSource | Model]":
