@@ -285,7 +285,9 @@ def _benchmark_files(data: Path, id: str) -> dict[str, list[int]]:
     folders: set[str] = set()
     for path in sorted((root / "benchmark_imglist" / id).glob("*.txt")):
         found[path.name] = [path.stat().st_size, path.stat().st_mtime_ns]
-        folders.update(line.partition(" ")[0].rpartition("/")[0] for line in path.read_text(errors="replace").splitlines())
+        folders.update(
+            line.partition(" ")[0].rpartition("/")[0] for line in path.read_text(errors="replace").splitlines()
+        )
     for name in sorted(folders):
         for base in ("images_classic", "images_largescale"):
             with suppress(OSError):
