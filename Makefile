@@ -114,10 +114,10 @@ sbom: $(TOOLS)/.made  ## what the pinned tree consists of, as a CycloneDX docume
 	@mkdir -p dist
 	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-format JSON \
 	  --output-file dist/sbom.json constraints.txt
-	@echo "dist/sbom.json: $$($(PYTHON) -c "import json; print(len(json.load(open('dist/sbom.json'))['components']))") components"
+	$(PYTHON) scripts/complete_sbom.py dist/sbom.json
 
-audit: $(TOOLS)/.made  ## known vulnerabilities of the pinned versions; needs the network
-	$(TOOLS)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
+audit: $(TOOLS)/.made  ## known vulnerabilities of the pinned versions; needs the network, and fails where a package is not checked
+	$(TOOLS)/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
 
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) $(LOWEST) $(TOOLS) .venv-dist-* site demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
