@@ -1,4 +1,4 @@
-"""Put the version, which is dynamic, into a CycloneDX document of the dependencies: ``python scripts/complete_sbom.py FILE``."""
+"""Put the version, which is dynamic, into a CycloneDX document: ``python scripts/complete_sbom.py FILE``."""
 
 import json
 import re
