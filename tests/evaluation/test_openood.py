@@ -245,7 +245,14 @@ def test_every_detector_of_ours_takes_part(tmp_path: Path) -> None:
     assert done.exception is None, done.output
     table, leaderboard = write_openood(Store(tmp_path / "store"), tmp_path / "ood.csv")
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    others = {"cosine", "two-cosines", "cosine-ensemble", "leave-out", "isomax", "generalized-odin"}  # for other networks
+    others = {
+        "cosine",
+        "two-cosines",
+        "cosine-ensemble",
+        "leave-out",
+        "isomax",
+        "generalized-odin",
+    }  # for other networks
     assert {row["detector"].removesuffix(" (default)") for row in rows} == set(NATIVE) - others
     assert all(row["dataset"].endswith("(partial)") for row in rows)
     assert len(leaderboard.read_text().splitlines()) == 1 + len(set(NATIVE) - others)
