@@ -245,14 +245,9 @@ def test_every_detector_of_ours_takes_part(tmp_path: Path) -> None:
     assert done.exception is None, done.output
     table, leaderboard = write_openood(Store(tmp_path / "store"), tmp_path / "ood.csv")
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    others = {
-        "cosine",
-        "two-cosines",
-        "cosine-ensemble",
-        "leave-out",
-        "isomax",
-        "generalized-odin",
-    }  # for other networks
+    others = {"cosine", "two-cosines", "cosine-ensemble", "leave-out", "isomax", "generalized-odin"}  # for other heads
+    others |= {"knn"}  # there are fewer training images than its 50 neighbours, which a note says
+    assert "knn is left out" in done.stderr
     assert {row["detector"].removesuffix(" (default)") for row in rows} == set(NATIVE) - others
     assert all(row["dataset"].endswith("(partial)") for row in rows)
     assert len(leaderboard.read_text().splitlines()) == 1 + len(set(NATIVE) - others)
