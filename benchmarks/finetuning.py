@@ -1,6 +1,6 @@
 """Fine-tune small pretrained networks with a new head: does the scale collapse, and which optimiser learns more?
 
-    python -m benchmarks.finetuning --json finetuning.json   # 40 trainings by the recipe, and AdamW beside it
+    python -m benchmarks.finetuning --json finetuning.json   # 40 trainings by the recipe, and AdamW beside it; resumes
 
 A WRN-10-1 with halved maps learns drawn letters; then it is fine-tuned to digits with a new cosine head, 20 or 100 images a
 class, each training with its own seed, learning rates from a quarter to twice that of the recipe. A training counts as
@@ -92,8 +92,10 @@ def main() -> None:
     torch.manual_seed(0)
     pretrained = by_name("wrn-10-1-half")(num_classes=len(first.classes), in_channels=1)
     train(pretrained, first, short().replace(epochs=6, flip=False), normalise=normalise, quiet=True)
-    chance, rows = math.log(10), []
-    for number in range(options.trainings):
+    chance = math.log(10)
+    finished = options.json is not None and options.json.exists()
+    rows = json.loads(options.json.read_text(encoding="utf-8")) if finished else []
+    for number in range(len(rows), options.trainings):
         rate, size = RATES[number % len(RATES)], SIZES[number // len(RATES) % 2]
         images = subset(digits("train"), size, number)
         base = finetune().replace(epochs=options.epochs, crop=2, flip=False)

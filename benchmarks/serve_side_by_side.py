@@ -16,10 +16,12 @@ does falls on all of them; the ratio is the median over rounds. Prints JSON, wit
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +100,9 @@ def main(rounds: str = "9", seconds: str = "3", keep: str = "") -> None:
             rows = [row(services, pictures, clients, images, int(rounds), float(seconds)) for clients, images in CASES]
         finally:
             for process, _ in services.values():
-                process.terminate()
+                os.killpg(process.pid, signal.SIGTERM)
             for process, _ in services.values():
-                process.wait(60)
+                stop(process)
     print(
         json.dumps({"rounds": int(rounds), "seconds": float(seconds), "cores": os.cpu_count(), "table": rows}, indent=2)
     )
@@ -130,8 +132,18 @@ def start_all(folder: Path) -> dict[str, tuple["subprocess.Popen[bytes]", int]]:
     for name, words in commands.items():
         port = free_port()
         last = [name.rpartition("-")[2]] if name.startswith("litserve") else []
-        started[name] = subprocess.Popen([sys.executable, *words, str(port), *last]), port
+        command = [sys.executable, *words, str(port), *last]
+        started[name] = subprocess.Popen(command, start_new_session=True), port
     return started
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for a service, and end the processes that it has started and left."""
+    try:
+        process.wait(30)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_until_right(services: dict[str, tuple["subprocess.Popen[bytes]", int]], pictures: list[bytes]) -> None:

@@ -1,6 +1,7 @@
 """EmbeddingDetector: scikit-learn's contract, calibration, classes, no labels, files, the shell and the service."""
 
 import json
+import os
 import pickle
 import warnings
 from pathlib import Path
@@ -340,11 +341,21 @@ def test_rows_of_a_file_are_scored_and_calibrated_in_the_shell(
     assert isinstance(done.exception, OverlapError)
 
 
+LYING = (
+    b"\x93NUMPY\x01\x00\x76\x00"
+    + b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000, 16), }".ljust(0x75)
+)
+"""The start of an array of more than a petabyte."""
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"not an array", "this is no array of numbers"),
-        (np.zeros(16), r"expected an array (N, d)"),
+        (b"not an array", "cannot be read"),
+        (np.zeros(16), "holds an array of shape (16,)"),
+        (b"PK\x05\x06" + bytes(18), "holds an archive of arrays"),
+        (LYING + b"\n", "cannot be read"),
+        (None, "is no plain file"),
         (np.zeros((3, 5)), "Expected rows of 16 numbers"),
         (np.array([["a"] * 16] * 2), "Expected rows of 16 numbers"),
     ],
@@ -355,6 +366,8 @@ def test_files_that_hold_no_rows_are_named_with_the_reason(
     file = tmp_path / "rows.npy"
     if isinstance(content, bytes):
         file.write_bytes(content)
+    elif content is None:
+        os.mkfifo(file)
     else:
         np.save(file, content)
     done = run(app, ["score", str(bundle), str(file), "--format", "jsonl"])

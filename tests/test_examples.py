@@ -1,10 +1,12 @@
-"""Every example runs as it stands, and the README shows it as it stands."""
+"""Every example runs as it stands, and the tree is as the page on the architecture shows it."""
 
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -72,26 +74,42 @@ def test_data_of_ones_own_is_used(kept: Path) -> None:
     assert [line.split(":")[0] for line in lines] == ["Dataset", "DataLoader", "folder"]
 
 
-@pytest.mark.parametrize("name", ["quickstart.py"])
-def test_the_readme_shows_the_file(name: str) -> None:
-    code = (ROOT / "examples" / name).read_text().split('"""', 2)[2].strip()
-    assert code in (ROOT / "README.md").read_text()
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("pytorch_ood_in_offaxis", "| pytorch-ood-she"), ("offaxis_in_pytorch_ood", "'AUROC': 0.")],
+)
+def test_detectors_move_between_pytorch_ood_and_offaxis(
+    name: str, shown: str, ood: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
+    example["main"](epochs=1)
+    assert shown in capsys.readouterr().out
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    parts = [
+        part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if textwrap.indent(part, "") in source
+    ]
+    parts += [
+        part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if textwrap.indent(part, "    ") in source
+    ]
+    assert parts, "the page shows a part of the file"
 
 
-def tree() -> list[str]:
-    """What the README's tree names, in its order."""
-    readme = (ROOT / "README.md").read_text()
-    drawn = readme.split("```\nsrc/offaxis/", 1)[1].split("```", 1)[0]
-    return re.findall(r"^  ([\w.]+)/?\s", drawn, flags=re.MULTILINE)
+def rooms() -> list[str]:
+    """The rooms and files of the first table of the page on the architecture, in its order."""
+    table = (ROOT / "docs" / "architecture.md").read_text().split("|---|---|---|\n", 1)[1].split("\n\n", 1)[0]
+    cells = [line.split("|")[1] for line in table.splitlines()]
+    return [name for cell in cells for name in re.findall(r"`([\w.]+)/?`", cell)]
 
 
-def test_the_tree_in_the_readme_is_the_tree() -> None:
+def test_the_table_of_rooms_is_the_tree() -> None:
     there = {p.name for p in PACKAGE.iterdir() if (p.is_dir() and p.name != "__pycache__") or p.suffix == ".py"}
-    assert set(tree()) == there - {"__init__.py", "__main__.py"}
+    assert set(rooms()) == there - {"__init__.py", "__main__.py"}
 
 
 def test_imports_point_up_the_tree() -> None:
-    order = [name.removesuffix(".py") for name in tree()]
+    order = [name.removesuffix(".py") for name in rooms()]
     for file in PACKAGE.rglob("*.py"):
         part = file.relative_to(PACKAGE).with_suffix("").parts[0]
         if part.startswith("__"):

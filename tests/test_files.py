@@ -7,6 +7,7 @@ import random
 import resource
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,25 @@ def test_json_and_arrays_come_back_or_are_refused(tmp_path: Path) -> None:
         (tmp_path / "v.json").write_text(text)
         with pytest.raises(DataError, match="v.json"):
             read_json(tmp_path / "v.json", DataError, "r", required=lambda _: True)
+
+
+def test_a_pipe_is_refused_and_arrays_that_unpack_to_gigabytes_are(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe.*no plain file"):
+        read_json(tmp_path / "pipe", DataError, "r")
+    with pytest.raises(DataError, match="pipe.*no plain file"):
+        read_arrays(tmp_path / "pipe", DataError, "r")
+    with sealed(tmp_path / "a.npz") as temporary:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as pack, pack.open("x.npy", "w") as member:
+            np.lib.format.write_array_header_1_0(  # type: ignore[no-untyped-call]
+                member, {"descr": "|u1", "fortran_order": False, "shape": (2**29,)}
+            )
+            for _ in range(2**9):
+                member.write(bytes(2**20))
+            pack.comment = UNSEALED.encode()
+        assert temporary.stat().st_size < 2**20
+    with pytest.raises(DataError, match="a.npz.*times as large"):
+        read_arrays(tmp_path / "a.npz", DataError, "r")
 
 
 def test_lines_come_back_or_are_refused(tmp_path: Path) -> None:

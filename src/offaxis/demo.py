@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -10,8 +11,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.data import GaussianNoise, ImageSet, TensorSet, UniformNoise
-from offaxis.data.embedded import digits, letters, photographs, scans, terrain
+from offaxis.data import GaussianNoise, ImageSet, TensorSet, UniformNoise, match
+from offaxis.data.catalogue import Split
+from offaxis.data.embedded import digits, letters, photographs, scans, small_digits, terrain
 from offaxis.data.sources import as_batches
 from offaxis.detectors import Cosine, Detector, MaxLogit, MaxSoftmax, TwoCosines, score_all
 from offaxis.files import write_text
@@ -70,7 +72,9 @@ def ood_image_sets(count: int = 1000) -> dict[str, ImageSet]:
     }
 
 
-def run_demo(seeds: int = 3, epochs: int = RECIPE.epochs, count: int = 1000, quiet: bool = False) -> Demo:
+def run_demo(
+    seeds: int = 3, epochs: int = RECIPE.epochs, count: int = 1000, quiet: bool = False, *, small: bool = False
+) -> Demo:
     """Train a standard and a cosine network for each seed and score every set with each.
 
     Args:
@@ -78,8 +82,10 @@ def run_demo(seeds: int = 3, epochs: int = RECIPE.epochs, count: int = 1000, qui
         epochs: of each training.
         count: images in each OOD set.
         quiet: show no progress.
+        small: train on scikit-learn's 8x8 digits, enlarged, in place of those that need the extra ``demo``.
     """
-    training, id_images, ood_sets = digits("train"), digits("test"), ood_image_sets(count)
+    training, id_images = (_enlarged(split) if small else digits(split) for split in get_args(Split))
+    ood_sets = ood_image_sets(count)
     sets: dict[str, ImageSet] = {"digits": id_images, **ood_sets}
     accuracy: dict[str, list[float]] = {kind: [] for kind in HEADS.values()}
     areas: dict[str, dict[str, list[float]]] = {method: {name: [] for name in ood_sets} for method in METHODS}
@@ -108,6 +114,14 @@ def run_demo(seeds: int = 3, epochs: int = RECIPE.epochs, count: int = 1000, qui
         auroc=areas,
         scores=scores,
         largest=largest,
+    )
+
+
+def _enlarged(split: Split) -> TensorSet:
+    """Return scikit-learn's digits at the size of the OOD images."""
+    images = small_digits(split)
+    return TensorSet(
+        "digits", match(images, (1, 28, 28)).batch(torch.arange(len(images))), images.labels, images.classes
     )
 
 

@@ -36,7 +36,9 @@ UNSEALED = "offaxis-sha256:" + 64 * "0"
 _SEAL = re.compile(rb"offaxis-sha256:([0-9a-f]{64})")
 _LINE = re.compile(rb'(.*), "checksum": "([0-9a-f]{16})"\}', re.DOTALL)
 _CHUNK = 2**20
-_NOT_ARRAYS = (
+_MAX_JSON = 2**28  # bytes
+_FREE_BYTES, _MAX_RATIO = 2**28, 100  # what arrays may unpack to: so many bytes, or so many times the file
+NOT_ARRAYS = (
     ValueError,
     EOFError,
     LookupError,
@@ -134,6 +136,7 @@ def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: 
         required: refuse a file without a checksum too; files of older versions and of other programs have none.
     """
     try:
+        _check_plain(path)
         with path.open("rb") as file:
             found = _find_seal(file)
             intact = not required if found is None else found[1] == _digest_without(file, found[0])
@@ -163,6 +166,7 @@ def read_json(
         required: whether a file without a checksum is refused too, or a function that tells so from the values.
     """
     try:
+        _check_plain(path, _MAX_JSON)
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
         raise error(f"{path} is damaged ({problem}): {remedy}.") from problem
@@ -195,9 +199,14 @@ def read_arrays(
 
     check_seal(path, error, remedy, required=required)
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+        content = io.BytesIO(path.read_bytes())
+        with zipfile.ZipFile(content) as pack:
+            if sum(info.file_size for info in pack.infolist()) > max(_FREE_BYTES, _MAX_RATIO * path.stat().st_size):
+                raise ValueError(f"unpacked it would be more than {_MAX_RATIO} times as large")
+        content.seek(0)
+        with np.load(content, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except _NOT_ARRAYS as problem:
+    except NOT_ARRAYS as problem:
         raise error(f"{path} is damaged ({str(problem)[:200] or type(problem).__name__}): {remedy}.") from problem
 
 
@@ -229,6 +238,14 @@ def read_lines(
 def digest(values: Any) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of a JSON-serialisable value."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_plain(path: Path, most: int | None = None) -> None:
+    """Raise OSError where a path is there and no plain file, or is one of more than ``most`` bytes."""
+    if path.exists() and not is_regular(path):
+        raise OSError(errno.EINVAL, "it is no plain file")
+    if most is not None and path.stat().st_size > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes")
 
 
 def _parse_line(line: bytes, required: bool) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Progress of long work: a bar with the time left on a terminal, plain lines elsewhere."""
+"""What a person sees of long work and of its results: a bar on a terminal, plain lines elsewhere, cards in notebooks."""
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from html import escape
 from types import TracebackType
 from typing import Self
 
@@ -112,3 +113,65 @@ class CountProgress:
             self.printed = time.monotonic()
             sys.stderr.write(f"{done:,} {self.what}\n")
             sys.stderr.flush()
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[int] = ()) -> str:
+    """Return a table for a notebook, with its numbers to the right.
+
+    Args:
+        head: titles of the columns, as plain text.
+        rows: cells, as HTML.
+        best: numbers of the rows that are shown bold.
+    """
+    titles = "".join(f'<th style="text-align:{"right" if n else "left"}">{escape(t)}</th>' for n, t in enumerate(head))
+    lines = []
+    for number, row in enumerate(rows):
+        bold = ";font-weight:bold" if number in best else ""
+        cells = (f'<td style="text-align:{"right" if n else "left"}{bold}">{cell}</td>' for n, cell in enumerate(row))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def html_card(title: str, rows: Mapping[str, str], below: str = "") -> str:
+    """Return a card for a notebook: a title, and a line for each name with its value.
+
+    Args:
+        title: HTML.
+        rows: name, as plain text -> value, as HTML; rows without a value are left out.
+        below: HTML.
+    """
+    lines = "".join(
+        f'<div style="opacity:.7">{escape(name)}</div><div>{value}</div>' for name, value in rows.items() if value
+    )
+    return (
+        '<div style="display:inline-block;border:1px solid rgba(128,128,128,.5);border-radius:6px;padding:.6em 1em;'
+        f'font-family:sans-serif;font-size:13px"><div style="margin-bottom:.4em"><b>{title}</b></div>'
+        f'<div style="display:grid;grid-template-columns:auto auto;gap:.15em 1.2em">{lines}</div>{below}</div>'
+    )
+
+
+def html_bar(share: float, colour: str = "#4051b5") -> str:
+    """Return a bar that is filled to a share in [0, 1], with the share in percent beside it."""
+    return (
+        '<span style="display:inline-block;width:8em;height:.7em;background:rgba(128,128,128,.25);border-radius:3px">'
+        f'<span style="display:block;width:{100 * share:.0f}%;height:100%;background:{colour};border-radius:3px"></span>'
+        f"</span> {share:.1%}"
+    )
+
+
+def html_histogram(values: Sequence[float], mark: float) -> str:
+    """Return a small drawing of how values are spread, those above a mark in red."""
+    low, high = min(*values, mark), max(*values, mark)
+    bins, width = 40, (high - low) / 40 or 1.0
+    counts = [0] * bins
+    for value in values:
+        counts[min(int((value - low) / width), bins - 1)] += 1
+    tallest = max(counts)
+    bars = "".join(
+        f'<rect x="{6 * n}" y="{40 - 40 * count / tallest:.1f}" width="5" height="{40 * count / tallest:.1f}" '
+        f'fill="{"#c62828" if low + (n + 0.5) * width > mark else "#4051b5"}"/>'
+        for n, count in enumerate(counts)
+    )
+    place = 6 * (mark - low) / width
+    line = f'<line x1="{place:.1f}" x2="{place:.1f}" y1="0" y2="40" stroke="#c62828" stroke-dasharray="2 2"/>'
+    return f'<svg width="240" height="42" viewBox="0 0 240 42" style="margin-top:.5em">{bars}{line}</svg>'

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
@@ -13,6 +13,7 @@ from offaxis.calibration.drift import AT_ONCE, BETS, Bets, DriftMonitor, ScoreCo
 from offaxis.errors import ArgumentError
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=80))
 def test_score_counts_count_as_a_sorted_list_does(scores: list[float]) -> None:
     counts, known = ScoreCounts(), list[int]()
@@ -93,7 +94,23 @@ def test_the_martingale_is_what_it_says() -> None:
     )
     assert math.exp(martingale.log_wealth) == pytest.approx(reserve[60] + started)
     sums = sum(np.prod(gain[n:]) / len(BETS) for gain in gains.values() for n in range(60))
-    assert math.exp(martingale.log_sum) == pytest.approx(sums)
+    assert martingale.sum == pytest.approx(sums)
+
+
+def test_wealth_beyond_the_largest_number_is_counted_and_lost_again() -> None:
+    """Against logarithms written out, over a stream that takes the martingale to 1e1000 and back."""
+    martingale, ps = Bets(), [0.001] * 1000 + [1.0] * 6000
+    in_play, largest = np.full(len(BETS), math.log(AT_ONCE / len(BETS))), 0.0
+    reserve = [(1 - AT_ONCE) / math.sqrt(1 + n / 100) for n in range(len(ps) + 1)]
+    for n, p in enumerate(ps):
+        martingale.bet(p)
+        gains = np.log([1 - w + w * a * p ** (a - 1) for w, a in BETS])
+        in_play = np.logaddexp(in_play, math.log((reserve[n] - reserve[n + 1]) / len(BETS))) + gains
+        wealth = np.logaddexp.reduce([math.log(reserve[n + 1]), *in_play])
+        assert martingale.log_wealth == pytest.approx(wealth, abs=1e-6)
+        largest = max(largest, wealth)
+    assert martingale.state().log10_largest == pytest.approx(largest / math.log(10))
+    assert largest > 2500 > 1000 > martingale.log_wealth
 
 
 def test_ood_images_among_the_largest_id_scores_are_detected() -> None:
@@ -142,3 +159,20 @@ def test_false_warnings_are_as_rare_as_the_run_length_says() -> None:
 def test_level_and_run_length_must_make_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ArgumentError):
         DriftMonitor(np.zeros(3), **wrong)  # type: ignore[arg-type]
+
+
+def test_the_benchmark_bets_as_the_monitor_does() -> None:
+    streams = pytest.importorskip("benchmarks.drift_streams", reason="run from the project's folder")
+    random = np.random.default_rng(3)
+    calibration, stream = random.normal(size=60).round(1), np.append(random.normal(size=250), random.normal(2, 1, 150))
+    monitor = DriftMonitor(calibration, seed=5)
+    ps, states = [], []
+    for score in stream.tolist():
+        ps.append(monitor.add(score))
+        states.append(monitor.state())
+    found = streams.online_p_values(calibration, stream, 5)
+    assert found.tolist() == ps
+    [alarmed_at], [warned] = streams.notices(found[None])
+    assert alarmed_at == states[-1].alarmed_at
+    assert np.cumsum(warned).tolist() == [state.warnings for state in states]
+    assert states[-1].warnings > 1

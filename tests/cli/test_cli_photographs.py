@@ -167,7 +167,22 @@ def test_folders_that_cannot_be_trained_on_are_named(photos: Path, what: str) ->
     with pytest.raises(OffaxisError, match=expected):
         _train(photos, "--holdout", "0.2")
     if what in ("no image", "huge", "empty class"):
-        assert (_train(photos, "--holdout", "0.2", "--skip-bad") / "model.safetensors").exists()
+        words = [
+            "train",
+            "--id",
+            str(photos),
+            "--out",
+            str(photos.parent / "run"),
+            "--epochs",
+            "1",
+            "--batch-size",
+            "8",
+        ]
+        words += ["--network", str(photos.parent / "nets.py:sized"), "--holdout", "0.2", "--skip-bad"]
+        done = run(app, words)
+        assert done.exit_code == 0, done.output
+        assert "cannot be read (--skip-bad): 1." in done.stderr
+        assert {"no image": "notes.jpg", "huge": "huge.png", "empty class": "dusk"}[what] in done.stderr
 
 
 def test_folders_as_people_have_them_are_trained_on(photos: Path) -> None:

@@ -58,6 +58,8 @@ def test_every_command_shows_an_example(command: list[str]) -> None:
         (["--epochs", "0"], "at least 1 but got 0"),
         (["--head", "euclid"], "'cosine'"),
         (["--head", "linear", "--hidden", "5"], "takes no --hidden"),
+        (["--head", "elogitnorm", "--tau", "0.1"], "takes no --tau"),
+        (["--head", "logitnorm", "--tau", "0"], "positive number"),
         (["--scale", "wide"], "predicted, learned or a number"),
         (["--scale", "-2"], "positive number"),
         (["--recipe", "best"], "laptop"),

@@ -39,21 +39,21 @@ def write_root(
     return root
 
 
-def noise_root(root: Path, count: int = 12, seed: int = 0) -> Path:
+def noise_root(root: Path, count: int = 12, seed: int = 0, id: str = "cifar10") -> Path:
     """A root of random images, of several sizes and modes: quick to write."""
     draw = np.random.default_rng(seed)
 
     def some(number: int, *size: int) -> list[Pixels]:
         return list(draw.integers(0, 256, (number, *size), dtype=np.uint8))
 
-    sizes = {"train_cifar10": 40, "val_cifar10": 10, "test_cifar10": 20}
+    sizes = {f"train_{id}": 40, f"val_{id}": 10, f"test_{id}": 20}
     images = {name: some(number, 32, 32, 3) for name, number in sizes.items()}
     labels = {name: [i % 10 for i in range(number)] for name, number in sizes.items()}
     images |= {
         "val_tin": some(count, 64, 64, 3),
         "test_tin": some(count, 64, 64, 3),
-        "test_cifar100": some(count, 32, 32, 3),
+        f"test_{'cifar100' if id == 'cifar10' else 'cifar10'}": some(count, 32, 32, 3),
     }
     images |= {"test_mnist": some(count, 28, 28), "test_svhn": some(count, 32, 32, 3)}
     images |= {"test_texture": some(count, 50, 37, 3), "test_places365": some(count, 33, 32, 3)}
-    return write_root(root, images, labels)
+    return write_root(root, images, labels, id)

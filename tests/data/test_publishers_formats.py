@@ -52,6 +52,14 @@ def test_idx_that_was_cut_anywhere_is_refused(cut: int, gzipped: bool, tmp_path:
         read_idx(tmp_path / "x")
 
 
+def test_an_idx_file_that_inflates_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "x", "wb") as file:
+        file.write(b"\x00\x00\x08\x01" + (2**29).to_bytes(4, "big"))
+        file.write(bytes(2**22))
+    with pytest.raises(DataError, match="claims 536,870,912 bytes"):
+        read_idx(tmp_path / "x")
+
+
 def test_idx_lies_are_found(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(write_idx(np.zeros((2, 3), np.uint8)) + b"more")

@@ -1,5 +1,6 @@
 """The engine that runs a model's network: onnxruntime where it gives the same outputs, PyTorch elsewhere."""
 
+import random
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,9 @@ from offaxis.deploy import engine as engines
 from offaxis.deploy.engine import with_engine
 from offaxis.deploy.onnx import graph_bytes
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError
+from offaxis.files import read_arrays
 from offaxis.networks.ensemble import AnyNetwork
+from tests.hostile.damage import flipped
 from tests.models import World
 
 pytest.importorskip("onnxruntime")
@@ -44,7 +47,7 @@ def test_onnxruntime_gives_the_same_predictions(bundle: Path, world: World, cach
         low, high = plain.calibration.p_values(np.array([expected.score + 1e-4, expected.score - 1e-4]))
         assert low <= found.p_value <= high
     assert ties <= 2
-    assert len(list((cache / "onnx").glob("*.onnx"))) == 1
+    assert len(list((cache / "onnx").glob("*.npz"))) == 1
     assert fast.predict([]) == []
 
 
@@ -52,20 +55,23 @@ def test_the_graph_is_kept_and_a_damaged_one_is_made_again(
     model: Model, world: World, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_engine(model, "onnx")
-    (kept,) = (cache / "onnx").glob("*.onnx")
+    (kept,) = (cache / "onnx").glob("*.npz")
     content, made = kept.read_bytes(), list[int]()
+    graph = read_arrays(kept, ExportError, "")["graph"].tobytes()
 
     def export(of: Model, p_values: bool) -> bytes:
         made.append(1)
-        return content
+        return graph
 
     monkeypatch.setattr(engines, "graph_bytes", export)
     with_engine(model, "onnx")
     assert not made
-    kept.write_bytes(content[: len(content) // 2])
-    assert with_engine(model, "onnx").engine is not None
-    assert made == [1]
-    assert kept.read_bytes() == content
+    for damage in (content[: len(content) // 2], flipped(content, random.Random(0), 1000, len(content) - 1000)):
+        made.clear()
+        kept.write_bytes(damage)
+        assert with_engine(model, "onnx").engine is not None
+        assert made == [1]
+        assert read_arrays(kept, ExportError, "")["graph"].tobytes() == graph
     other = replace(model, network=_other(model))  # the kept graph is not this network's
     with pytest.raises(ExportError, match="differs from PyTorch"):
         with_engine(other, "onnx")
@@ -85,6 +91,13 @@ def test_what_cannot_be_exported_runs_in_pytorch(leave_out: Model, world: World)
     same = with_engine(leave_out, "auto")
     assert same.engine is None
     assert same.predict(world.test.batch(torch.arange(3))) == leave_out.predict(world.test.batch(torch.arange(3)))
+
+
+def test_a_calibration_without_the_cosines_of_its_network_runs_in_pytorch(model: Model) -> None:
+    odd = replace(model, calibration=replace(model.calibration, cosine=None))
+    assert with_engine(odd, "auto").engine is None
+    with pytest.raises(ExportError, match="calibrate the bundle again"):
+        with_engine(odd, "onnx")
 
 
 def test_without_onnxruntime_pytorch_runs_it(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

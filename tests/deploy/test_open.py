@@ -235,6 +235,13 @@ def test_weights_of_the_original_network_leave_the_head_fresh(tmp_path: Path) ->
 # libraries -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, "\xff"])
+def test_a_damaged_configuration_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ArgumentError, match="config.json is damaged"):
+        open_network(f"transformers:{tmp_path}")
+
+
 def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
@@ -278,6 +285,7 @@ def test_networks_of_timm_and_torchvision(tmp_path: Path) -> None:
 
 
 @pytest.mark.thirdparty
+@pytest.mark.usefixtures("torchvision_operators")
 @pytest.mark.filterwarnings("default")
 def test_a_folder_of_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
@@ -307,6 +315,38 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     (tmp_path / "vit" / "config.json").write_text('{"architectures": ["ViTForImageClassification"], "backbone": "x/y"}')
     with pytest.raises(ArgumentError, match="has backbone"):
         open_network(f"transformers:{tmp_path / 'vit'}")
+
+
+@pytest.mark.thirdparty
+@pytest.mark.usefixtures("torchvision_operators")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("processor", "options", "size", "mean"),
+    [
+        ("ViTImageProcessor", {}, (224, 224), (0.5, 0.5, 0.5)),
+        (
+            "ViTImageProcessor",
+            {"size": {"height": 96, "width": 128}, "image_mean": [0.1, 0.2, 0.3]},
+            (96, 128),
+            (0.1, 0.2, 0.3),
+        ),
+        ("ViTImageProcessor", {"do_normalize": False}, (224, 224), (0.0, 0.0, 0.0)),
+        ("CLIPImageProcessor", {}, (224, 224), (0.48145466, 0.4578275, 0.40821073)),
+        ("ConvNextImageProcessor", {}, (384, 384), (0.5, 0.5, 0.5)),
+        ("MobileNetV2ImageProcessor", {}, (224, 224), (0.5, 0.5, 0.5)),
+    ],
+)
+def test_size_mean_and_std_of_image_processors_as_transformers_saves_them(
+    tmp_path: Path, processor: str, options: dict[str, object], size: tuple[int, int], mean: tuple[float, ...]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic")
+    transformers.ResNetForImageClassification(config).save_pretrained(tmp_path / "net")
+    getattr(transformers, processor)(**options).save_pretrained(tmp_path / "net")
+    opened = open_network(f"transformers:{tmp_path / 'net'}", num_classes=3)
+    assert opened.size == size
+    assert opened.normalise is not None
+    assert opened.normalise.mean == mean
 
 
 # combining -----------------------------------------------------------------------------------------------------------

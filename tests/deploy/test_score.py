@@ -89,7 +89,7 @@ def test_folders_archives_and_bad_files_give_rows_in_order(bundle: Path, mixed: 
     assert len(summary["top"]) == 14
     assert summary["top"][0]["score"] >= summary["top"][-1]["score"]
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
-    assert page.count("<tr><td><img") + page.count('<tr class="out"><td><img') == 14
+    assert page.count('<span class="picture"><img src="data:image/jpeg') == 14
     assert not (tmp_path / "out.jsonl.journal").exists()
 
 
@@ -279,7 +279,7 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
     rows = rows_of(tmp_path / "out.jsonl")
     assert [row["path"] for row in rows] == names
     assert rows[0]["score"] == rows[1]["score"]
-    assert (tmp_path / "out.html").read_text(encoding="utf-8").count("<img") == 2  # both images are on it
+    assert (tmp_path / "out.html").read_text(encoding="utf-8").count("<img src=") == 2  # both images are on it
     assert "is a link" in rows[2]["error"]
     # a journal that holds the row already: the file is known again by the same text
     journal = tmp_path / "again.jsonl.journal"
@@ -390,9 +390,13 @@ def test_archives_that_are_refused_late_are_summarised_all_the_same(
     summary = json.loads((tmp_path / "out.summary.json").read_text())
     assert len(summary["top"]) == 4
     for fewer in ([summary["top"][0]], summary["top"]):
-        assert write_score_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>")
+        assert write_score_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>", offaxis.load(bundle))
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
-        assert page.count("<img") == len(fewer)
+        assert (
+            page.count('<img src="data:image/jpeg') == page.count('<img class="map" src="data:image/png') == len(fewer)
+        )
+        assert page.count("<line") == len(fewer)
+        assert 'type="range"' in page
         assert "a &lt;title&gt;" in page
 
 

@@ -1,8 +1,10 @@
 """The results store: whole files, several writers, damage that is told."""
 
+import gzip
 import io
 import json
 import multiprocessing
+import os
 import random
 import re
 import zipfile
@@ -229,15 +231,29 @@ def forget_what_was_read() -> None:
     store_module._arrays.cache_clear()
 
 
+def test_results_that_unpack_to_gigabytes_or_are_a_pipe_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_MAX_RESULTS", 2**16)
+    store = Store(tmp_path)
+    store.add([RESULT])
+    (tmp_path / "results" / "all.jsonl.gz").write_bytes(gzip.compress(bytes(2**17)))
+    with pytest.raises(StoreError, match="all.jsonl.gz holds more than 65,536 bytes"):
+        store.results()
+    (tmp_path / "results" / "all.jsonl.gz").unlink()
+    os.mkfifo(tmp_path / "results" / "pipe.jsonl")
+    with pytest.raises(StoreError, match="pipe.jsonl is no plain file"):
+        store.results()
+
+
 def test_a_result_of_a_newer_version_is_read_without_what_it_adds() -> None:
     values: dict[str, Any] = {**RESULT.to_json(), "colour": "red"}
     assert Result.from_json(json.loads(json.dumps(values))) == RESULT
 
 
-def test_scores_are_narrowed_only_where_no_two_become_one() -> None:
-    assert narrow(np.array([0.1, 0.2])).dtype == np.float32
-    close = 0.1 + np.arange(10) * 1e-12
-    assert narrow(close).dtype == np.float64
+def test_scores_are_narrowed_only_where_none_changes() -> None:
+    assert narrow(np.array([0.5, 0.25])).dtype == np.float32
+    assert narrow(np.array([0.1, 0.2])).dtype == np.float64  # else an OOD image between them could tie with one
     assert narrow(np.array([0.1], np.float16)).dtype == np.float32
 
 

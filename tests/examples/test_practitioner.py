@@ -26,9 +26,3 @@ def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (tmp_path / "digits.oax").exists()
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 51
     assert (tmp_path / "scores.html").exists()
-
-
-def test_the_readme_shows_lines_of_the_file() -> None:
-    readme = (EXAMPLE.parents[1] / "README.md").read_text(encoding="utf-8")
-    (heart,) = [part for part in readme.split("```python\n") if "Model.calibrated" in part]
-    assert heart.split("```")[0] in EXAMPLE.read_text(encoding="utf-8")

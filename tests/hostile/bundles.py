@@ -132,7 +132,7 @@ def fuzz_manifests(count: int, seed: int) -> Counts:
 
 
 def hostile_bundles() -> dict[str, float]:
-    """Each is refused within seconds, without gigabytes; return the seconds that each took."""
+    """Each is refused within seconds, without gigabytes; return the seconds of processor time of each."""
     import time
 
     seconds: dict[str, float] = {}
@@ -174,12 +174,12 @@ def hostile_bundles() -> dict[str, float]:
         for dtype in ("int8", "complex64", "float8_e4m3fn", "mixed"):
             paths[dtype] = retyped(folder / "one.oax", folder / f"{dtype}.oax", dtype)
         for label, path in paths.items():
-            started = time.monotonic()
+            started = time.process_time()
             try:
                 offaxis.load(path)
             except BundleError as error:
                 assert str(path) in str(error), error  # noqa: PT017
-                seconds[label] = time.monotonic() - started
+                seconds[label] = time.process_time() - started
             else:
                 raise AssertionError(f"{label} was loaded")
     return seconds

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.hostile import bundles
-from tests.hostile.child import SEEDS, in_child, times
+from tests.hostile.child import LONG, PATIENCE, SEEDS, in_child, seed_of, times
 
 
 def test_hostile_bundles_are_refused_at_once_and_in_little_memory() -> None:
@@ -13,6 +13,7 @@ def test_hostile_bundles_are_refused_at_once_and_in_little_memory() -> None:
 
 
 @pytest.mark.hostile
+@pytest.mark.timeout(LONG * PATIENCE)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("fuzz", "count"),
@@ -23,6 +24,7 @@ def test_hostile_bundles_are_refused_at_once_and_in_little_memory() -> None:
         (bundles.fuzz_images, 2000),
     ],
 )
-def test_fuzz(fuzz: object, count: int, seed: int) -> None:
-    counts = in_child(fuzz, times(count), seed, megabytes=700, seconds=280)  # type: ignore[arg-type]
-    assert counts["refused"] > 0.2 * count
+def test_fuzz(fuzz: object, count: int, seed: str) -> None:
+    counts = in_child(fuzz, times(count), seed_of(seed), megabytes=700, seconds=LONG)  # type: ignore[arg-type]
+    print(counts)
+    assert counts["refused"] > 0.2 * times(count)

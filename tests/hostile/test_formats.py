@@ -3,7 +3,7 @@
 import pytest
 
 from tests.hostile import formats
-from tests.hostile.child import SEEDS, in_child, times
+from tests.hostile.child import LONG, PATIENCE, SEEDS, in_child, seed_of, times
 
 
 def test_no_type_of_an_element_kills_the_process() -> None:
@@ -22,6 +22,7 @@ def test_hostile_pickles_take_neither_memory_nor_time() -> None:
 
 
 @pytest.mark.hostile
+@pytest.mark.timeout(LONG * PATIENCE)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("fuzz", "count"),
@@ -32,6 +33,7 @@ def test_hostile_pickles_take_neither_memory_nor_time() -> None:
         (formats.fuzz_archives, 1500),
     ],
 )
-def test_fuzz(fuzz: object, count: int, seed: int) -> None:
-    counts = in_child(fuzz, times(count), seed, megabytes=400, seconds=280)  # type: ignore[arg-type]
-    assert counts["refused"] > 0.2 * count
+def test_fuzz(fuzz: object, count: int, seed: str) -> None:
+    counts = in_child(fuzz, times(count), seed_of(seed), megabytes=400, seconds=LONG)  # type: ignore[arg-type]
+    print(counts)
+    assert counts["refused"] > 0.2 * times(count)

@@ -1,6 +1,5 @@
 """Random HTTP against the service, in a child process with a memory limit; and every route as its schema describes it."""
 
-import importlib.util
 import random
 import socket
 import subprocess
@@ -17,12 +16,12 @@ import httpx
 import offaxis
 from offaxis import Model
 from offaxis.server.body import Limits
-from tests.hostile.child import SEEDS, in_child, times
+from tests.hostile.child import LONG, PATIENCE, SEEDS, in_child, seed_of, times
 from tests.hostile.damage import damaged, picture
 from tests.server.serving import running
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.hostile
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(LONG * PATIENCE)]
 FIRST = (
     b"POST /v1/predict HTTP/1.1",
     b"POST /v1/predict?explain=1 HTTP/1.1",
@@ -110,20 +109,20 @@ def exchange(client: socket.socket, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("http", ["h11", "httptools"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_requests(bundle: Path, seed: int, http: str) -> None:
-    found = in_child(fuzz, times(400), seed, str(bundle), http, megabytes=4096, seconds=280)
+def test_random_requests(bundle: Path, seed: str, http: str) -> None:
+    found = in_child(fuzz, times(400), seed_of(seed), str(bundle), http, megabytes=4096, seconds=LONG)
+    print(found)
     assert sum(found.values()) == times(400)
     assert found.get("200", 0) > 0
 
 
 def test_every_route_as_its_schema_describes_it(model: Model) -> None:
     """schemathesis makes requests, valid and invalid ones, from /openapi.json: none is answered with a 5xx."""
-    if importlib.util.find_spec("schemathesis") is None:
-        pytest.skip("schemathesis is not installed")
+    pytest.importorskip("schemathesis")
     with running(model) as (address, _):
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json", "--no-color"]
         command += ["--checks", "not_a_server_error,status_code_conformance,content_type_conformance"]
         command += ["--max-examples", str(times(40)), "--workers", "1", "--seed", "1"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONG * PATIENCE, check=False)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
         assert httpx.get(f"{address}/healthz").status_code == 200

@@ -1,16 +1,22 @@
-"""The service's page in a real browser, with a real model: drop, paste, several files, errors, keyboard, phone."""
+"""The service's page in a real browser, with a real model: files, errors, maps, filters, keyboard, phone, dark mode."""
 
 import base64
+import csv
+import io
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from offaxis import Model
 from offaxis.data import load_images, match
+from offaxis.deploy.explain import with_examples
 from offaxis.server.body import Limits
 from tests.models import World, write_images
 from tests.server.serving import png, running
@@ -150,7 +156,7 @@ def test_a_folder_and_the_drift_line(page: "WebDriver", world: World, tmp_path: 
     ood_images = match(load_images("letters", count=120), world.test.shape)
     write_images(tmp_path / "folder", ood_images, 120)
     page.find_element("id", "folder").send_keys(str(tmp_path / "folder"))
-    wait(page, lambda: "120 of 120 checked" in text(page, "progress"), 40)
+    wait(page, lambda: "120 of 120 checked" in text(page, "progress"), 90)
     wait(page, lambda: "has left the training distribution" in text(page, "drift"))
     assert page.find_element("css selector", "#drift-line .alarm").is_displayed()
 
@@ -169,6 +175,172 @@ def test_nothing_is_cut_off_on_a_phone(page: "WebDriver", world: World, width: i
             assert button.size["height"] >= 44
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def pixels(page: "WebDriver") -> list[int]:
+    """The picture that is shown, as RGBA bytes."""
+    found: list[int] = page.execute_script(
+        "const c = document.getElementById('picture');"
+        "return [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"
+    )
+    return found
+
+
+def test_the_map_lies_over_the_picture_and_a_slider_fades_it(page: "WebDriver", model: Model, world: World) -> None:
+    drop(page, [("x.png", png(world.test, 0))])
+    wait(page, lambda: "the mean over the map is" in text(page, "map-caption"))
+    cosine = model.predict(png(world.test, 0))[0].cosine
+    assert f"{cosine:.3f}" in text(page, "map-caption")
+    slider = page.find_element("id", "map-strength")
+    assert slider.is_displayed()
+    tinted = pixels(page)
+    set_value = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', { bubbles: true }))"
+    page.execute_script(set_value, slider, 0)
+    plain = pixels(page)
+    assert all(plain[i] == plain[i + 1] == plain[i + 2] for i in range(0, len(plain), 4))  # a grey digit
+    assert tinted != plain
+    page.execute_script(set_value, slider, 55)
+    assert pixels(page) == tinted
+    assert "over 1 images" in text(page, "drift")  # the second request, for the map, is not counted
+
+
+def test_the_nearest_calibration_images_are_shown_where_they_are_kept(
+    browser: "WebDriver", model: Model, world: World
+) -> None:
+    with running(with_examples(model, world.calibration, 20)) as (address, _):
+        browser.get(address)
+        wait(browser, lambda: "classes" in text(browser, "about"))
+        drop(browser, [("x.png", png(world.test, 0))])
+        wait(browser, lambda: len(browser.find_elements("css selector", "#example-list img")) == 3)
+        assert browser.find_element("css selector", "#example-list img").get_attribute("naturalWidth") == "8"
+
+
+def test_filters_by_verdict_and_the_table(page: "WebDriver", model: Model, world: World, tmp_path: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    letters = match(load_images("letters", count=12), world.test.shape)
+    files = [(f"digit-{i}.png", png(world.test, i)) for i in range(12)]
+    files += [(f"letter-{i}.png", png(letters, i)) for i in range(12)] + [("=bad,.png", b"nothing")]
+    page.execute_cdp_cmd("Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    drop(page, files)
+    wait(page, lambda: "24 of 25 checked, 1 failed" in text(page, "progress"))
+    verdicts = {name: model.predict(data)[0].verdict.value for name, data in files[:-1]}
+    out = [name for name, verdict in verdicts.items() if verdict == "out-of-distribution"]
+    assert 0 < len(out) < 24
+    assert f"{24 - len(out)} in-distribution, {len(out)} out-of-distribution, 1 unreadable" in text(page, "counts")
+
+    def shown() -> list[str]:
+        names = "return [...document.querySelectorAll('#strip li:not([hidden]) button')].map((button) => button.title)"
+        found: list[str] = page.execute_script(names)
+        return found
+
+    assert len(shown()) == 25
+    page.find_element("css selector", "#filters input[value=out]").click()
+    assert shown() == out
+    page.find_element("css selector", "#all-files summary").click()
+    rows = page.find_elements("css selector", "#rows tr:not([hidden])")
+    assert [row.find_element("tag name", "td").text for row in rows] == out
+    rows[0].click()
+    assert text(page, "name") == out[0]
+    body = page.find_element("tag name", "body")
+    for key, name in ((Keys.ARROW_RIGHT, out[1]), (Keys.END, out[-1]), (Keys.HOME, out[0]), (Keys.ARROW_LEFT, out[0])):
+        body.send_keys(key)
+        assert text(page, "name") == name  # keys stay within the filter
+    assert read_table(page, tmp_path)[1:] == [[name, "out-of-distribution", ""] for name in out]
+    page.find_element("css selector", "#filters input[value=all]").click()
+    rows_of_all = read_table(page, tmp_path)
+    assert [row[:2] for row in rows_of_all[1:-1]] == [[name, verdict] for name, verdict in verdicts.items()]
+    assert rows_of_all[-1][0] == "'=bad,.png"  # no formula for a spreadsheet
+    assert "Expected an image" in rows_of_all[-1][2]
+
+
+def read_table(page: "WebDriver", folder: Path) -> list[list[str]]:
+    """Download the table and return name, verdict and error of each row."""
+    file = folder / "offaxis.csv"
+    file.unlink(missing_ok=True)
+    page.find_element("id", "download").click()
+    wait(page, lambda: file.exists() and file.stat().st_size > 0)
+    rows = list(csv.reader(io.StringIO(file.read_text(encoding="utf-8"), newline="")))
+    places = [rows[0].index(column) for column in ("name", "verdict", "error")]
+    return [[row[place] for place in places] for row in rows]
+
+
+def contrast(first: str, second: str) -> float:
+    """The contrast of two colours, rgb(r, g, b), by the rule of WCAG."""
+
+    def luminance(colour: str) -> float:
+        shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark(page: "WebDriver", world: World, scheme: str) -> None:
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    try:
+        drop(page, [("x.png", png(world.test, 0)), ("bad.png", b"nothing")])
+        wait(page, lambda: "1 of 2 checked" in text(page, "progress"))
+        style = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
+        ground = page.execute_script(style, "#result", "backgroundColor")
+        assert (contrast(ground, "rgb(0, 0, 0)") < 3) == (scheme == "dark")
+        for part in ("#verdict", "#name", "#counts", "#map-caption", "#progress", "#drift", "dt"):
+            assert contrast(page.execute_script(style, part, "color"), ground) >= 4.5, part
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def photograph(seed: int) -> bytes:
+    """A JPEG file of the size that cameras make, turned by its EXIF orientation."""
+    random = np.random.default_rng(seed)
+    small = Image.fromarray(random.integers(0, 256, (30, 40, 3), np.uint8))
+    out, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    small.resize((1600, 1200)).save(out, "JPEG", exif=exif, quality=70)
+    return out.getvalue()
+
+
+def test_many_photographs_at_once(page: "WebDriver", tmp_path: Path) -> None:
+    """Their thumbnails are small, the picture has their proportions, upright, and no more of them is kept whole."""
+    for number in range(40):
+        (tmp_path / f"{number:02}.jpg").write_bytes(photograph(number % 5))
+    page.find_element("id", "folder").send_keys(str(tmp_path))
+    wait(page, lambda: "40 of 40 checked" in text(page, "progress"), 60)
+    sizes = (
+        "return [...document.querySelectorAll('#strip img')].map((image) => [image.naturalWidth, image.naturalHeight])"
+    )
+    wait(page, lambda: all(size == [144, 192] for size in page.execute_script(sizes)))
+    assert len(page.execute_script(sizes)) == 40
+    picture = page.find_element("id", "picture")
+    wait(page, lambda: [picture.get_attribute("width"), picture.get_attribute("height")] == ["540", "720"])
+    assert page.execute_script("return seen.filter((entry) => entry.bitmap).length") == 1
+
+
+def test_the_page_of_scores_lays_maps_over_images(
+    browser: "WebDriver", model: Model, world: World, tmp_path: Path
+) -> None:
+    from offaxis.deploy.scoring import ScoringOptions, score_images
+
+    write_images(tmp_path / "images", world.test, 6)
+    model.save(tmp_path / "x.oax")
+    options = ScoringOptions(out=str(tmp_path / "scores.csv"), quiet=True)
+    score_images(tmp_path / "x.oax", model, [str(tmp_path / "images")], options)
+    browser.get((tmp_path / "scores.html").as_uri())
+    opacity = "return getComputedStyle(document.querySelector('.map')).opacity"
+    assert browser.execute_script(opacity) == "0.6"
+    slider = browser.find_element("id", "strength")
+    browser.execute_script("arguments[0].value = 0; arguments[0].dispatchEvent(new Event('input'))", slider)
+    assert browser.execute_script(opacity) == "0"
+    widths = "(picture) => [...picture.children].map((image) => image.getBoundingClientRect().width)"
+    boxes = browser.execute_script(f"return [...document.querySelectorAll('.picture')].map({widths})")
+    assert len(boxes) == 6
+    assert all(image == over > 0 for image, over in boxes)
+    browser.find_elements("css selector", "th button")[0].click()
+    first = browser.find_element("css selector", "tbody tr td:nth-child(2)").text
+    assert first.endswith("000.png")
 
 
 def test_the_page_asks_for_the_token(browser: "WebDriver", model: Model, world: World) -> None:

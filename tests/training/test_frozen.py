@@ -133,6 +133,16 @@ def test_cached_features_are_those_of_the_backbone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_pass_that_was_stopped_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offaxis.training.features.PART", 32)
+    net, images, normalise = network(), few(70), Normalise((0.3,), (0.4,))
+    whole = extract_features(net, images, normalise)
+    extract_features(net, images.subset(torch.arange(32)), normalise, cache=tmp_path)
+    seen = _counting(net)
+    assert torch.allclose(extract_features(net, images, normalise, cache=tmp_path), whole, atol=1e-5)
+    assert sum(seen) == 38
+
+
 def test_views_are_cached_too_and_depend_on_the_seed(tmp_path: Path) -> None:
     for seed, files in ((0, 3), (0, 3), (1, 5)):
         trained = train_frozen(network(), few(70), QUICK, views=3, seed=seed, cache=tmp_path, quiet=True)

@@ -57,3 +57,4 @@ def test_a_training_that_taught_nothing_is_warned_about() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         guard.check_end(0.5 * CHANCE, 0.5)
+        guard.check_end(1.5 * CHANCE, 0.5, normalised=True)

@@ -26,6 +26,7 @@ from offaxis.data.transforms import match
 from offaxis.detectors import Detector, Reads, default_detector
 from offaxis.errors import ArgumentError, CalibrationError, DataError, OverlapError
 from offaxis.networks.inference import ImageBatches, Network, run
+from offaxis.progress import html_card, html_histogram
 
 Labels = NDArray[np.int64]
 MOSTLY_DISTINCT = 0.9  # a smaller share of distinct calibration images is worth a warning
@@ -142,7 +143,12 @@ class Calibration:
 
     def p_values(self, scores: Floats) -> Floats:
         """Compute marginal p-values (N,) in (0, 1] of scores (N,): small = out-of-distribution."""
-        return conformal.p_values(calibration_scores=self.scores, scores=conformal.check_scores(scores))
+        return conformal.ranked(self._sorted, conformal.check_scores(scores))
+
+    @cached_property
+    def _sorted(self) -> Floats:
+        """The scores, whose order was checked."""
+        return conformal.check_sorted(self.scores)
 
     def control_fdr(self, p_values: Floats | Sequence[float], fdr: float) -> conformal.BatchFlags:
         """Flag images of a batch together by their marginal p-values (m,); see :func:`conformal.control_fdr`."""
@@ -152,17 +158,16 @@ class Calibration:
         """Compute Mondrian p-values (N,) of scores (N,) and predicted classes (N,); NaN where a class has too few images."""
         values = conformal.check_scores(scores)
         p_values = np.full(len(values), np.nan)
-        for c in set(predicted.tolist()):
+        for i, c in enumerate(predicted.tolist()):
             own = self._class_scores[c]
             if own is not None:
-                chosen = predicted == c
-                p_values[chosen] = conformal.p_values(calibration_scores=own, scores=values[chosen])
+                p_values[i : i + 1] = conformal.ranked(own, values[i : i + 1])
         return p_values
 
     @cached_property
     def _class_scores(self) -> list[Floats | None]:
         """The sorted scores of each predicted class, None where they are too few."""
-        return [self.scores[self.predicted == c] if enough else None for c, enough in enumerate(self.enough())]
+        return [self._sorted[self.predicted == c] if enough else None for c, enough in enumerate(self.enough())]
 
     def flag_rate(self) -> conformal.FlagRate:
         """Compute the share of new ID images that is flagged in the long run, with its range over calibration sets."""
@@ -174,6 +179,28 @@ class Calibration:
             conformal.flag_rate(count, self.alpha, self.confidence) if enough else None
             for count, enough in zip(self.class_counts(), self.enough(), strict=True)
         ]
+
+    def _repr_html_(self) -> str:
+        threshold = self.threshold()
+        return html_card(
+            f"Calibration on {len(self.scores):,} ID images",
+            {
+                **self.facts(),
+                "scores": f"{self.scores.min():.4g} to {self.scores.max():.4g}, flagged above {threshold:.4g}",
+            },
+            html_histogram(self.scores.tolist(), threshold),
+        )
+
+    def facts(self) -> dict[str, str]:
+        """Return what a card or a page shows of the calibration: level, long-run share of flagged ID images, accuracy."""
+        rate = self.flag_rate()
+        sure = "" if self.confidence is None else f", with probability {self.confidence:.0%}"
+        return {
+            "flags of new ID images": f"at most {self.alpha:.3g}{sure}",
+            "in the long run": f"{rate.mean:.1%} (nine of ten calibration sets: {rate.low:.1%} to {rate.high:.1%})",
+            "verdicts": "for each predicted class" if self.per_class else "over all classes",
+            "accuracy": "" if self.accuracy is None else f"{self.accuracy:.1%}",
+        }
 
 
 def calibrate(

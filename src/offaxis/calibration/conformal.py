@@ -91,9 +91,13 @@ def p_values(*, calibration_scores: Floats, scores: Floats) -> Floats:
     Raises:
         ArgumentError: the calibration scores are not sorted.
     """
-    calibration = _check_sorted(calibration_scores)
-    at_least = len(calibration) - np.searchsorted(calibration, scores, side="left")
-    return np.asarray((1 + at_least) / (len(calibration) + 1), np.float64)
+    return ranked(check_sorted(calibration_scores), np.asarray(scores))
+
+
+def ranked(calibration: Floats, scores: Floats) -> Floats:
+    """Compute what ``p_values`` does, without a look at the order of the calibration scores."""
+    p: Floats = (1 + len(calibration) - calibration.searchsorted(scores)) / (len(calibration) + 1)
+    return p
 
 
 def threshold(calibration: Floats, alpha: float, confidence: float | None = None) -> float:
@@ -109,7 +113,7 @@ def threshold(calibration: Floats, alpha: float, confidence: float | None = None
         ArgumentError: the scores are not sorted.
     """
     check_count(len(calibration), alpha, confidence=confidence)
-    _check_sorted(calibration)
+    check_sorted(calibration)
     return float(calibration[len(calibration) - allowed(len(calibration), alpha, confidence)])
 
 
@@ -246,7 +250,8 @@ def check_scores(scores: Floats) -> Floats:
     return values
 
 
-def _check_sorted(calibration: Floats) -> Floats:
+def check_sorted(calibration: Floats) -> Floats:
+    """Return calibration scores, or raise ArgumentError where they are not in rising order."""
     if np.any(calibration[1:] < calibration[:-1]):
         raise ArgumentError("Expected calibration scores in rising order but these are not: sort them.")
     return calibration

@@ -127,28 +127,30 @@ class Bets:
         self.alarmed_at: int | None = None
         self.warned_at: int | None = None
         self.log_wealth = self.log_largest = 0.0
-        self.log_sum = -math.inf
-        self._in_play = [math.log(AT_ONCE / len(BETS))] * len(BETS)  # logarithms, bet by bet
-        self._since = [-math.inf] * len(BETS)  # the same for the sum over starting times
+        self.sum = 0.0  # over starting times
+        self._in_play = [math.log(AT_ONCE / len(BETS))] * len(BETS)  # logarithms, bet by bet: it has no bound
+        self._since = [0.0] * len(BETS)  # the same for the sum over starting times, which ends at the run length
 
     def bet(self, p: float) -> None:
         """Bet on one p-value in (0, 1]."""
-        before, after = _reserve(self.images), _reserve(self.images + 1)
-        fresh, start, log_p = math.log((before - after) / len(BETS)), -math.log(len(BETS)), math.log(p)
-        self.log_wealth, self.log_sum = math.log(after), -math.inf
+        before, after = reserve(self.images), reserve(self.images + 1)
+        fresh, start = math.log((before - after) / len(BETS)), 1 / len(BETS)
+        in_play, since = self._in_play, self._since
         for k, (w, a) in enumerate(BETS):
-            gain = math.log(1 - w + w * a * math.exp((a - 1) * log_p))
-            self._in_play[k] = _log_sum(self._in_play[k], fresh) + gain
-            self._since[k] = _log_sum(self._since[k], start) + gain
-            self.log_wealth = _log_sum(self.log_wealth, self._in_play[k])
-            self.log_sum = _log_sum(self.log_sum, self._since[k])
+            gain = 1 - w + w * a * p ** (a - 1)
+            since[k] = (since[k] + start) * gain
+            high, low = (in_play[k], fresh) if in_play[k] > fresh else (fresh, in_play[k])
+            in_play[k] = high + math.log1p(math.exp(low - high)) + math.log(gain)
+        parts = (math.log(after), *in_play)
+        most = max(parts)
+        self.log_wealth, self.sum = most + math.log(sum([math.exp(part - most) for part in parts])), sum(since)
         self.images += 1
         self.log_largest = max(self.log_largest, self.log_wealth)
         if self.alarmed_at is None and self.log_wealth >= -math.log(self.level):
             self.alarmed_at = self.images
-        if self.log_sum >= math.log(self.run_length):
+        if self.sum >= self.run_length:
             self.warnings, self.warned_at = self.warnings + 1, self.images
-            self._since = [-math.inf] * len(BETS)
+            self._since = [0.0] * len(BETS)
 
     def state(self) -> DriftState:
         """Return the state after the images so far."""
@@ -209,12 +211,6 @@ class DriftMonitor:
         return self._bets.state()
 
 
-def _reserve(step: int) -> float:
+def reserve(step: int) -> float:
     """Return the reserve after so many steps: it falls slowly, so that no drift comes too late to be bet on."""
     return (1 - AT_ONCE) / math.sqrt(1 + step / 100)
-
-
-def _log_sum(first: float, second: float) -> float:
-    """Compute log(exp(first) + exp(second))."""
-    high, low = max(first, second), min(first, second)
-    return high if low == -math.inf else high + math.log1p(math.exp(low - high))

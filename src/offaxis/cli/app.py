@@ -48,10 +48,9 @@ app = typer.Typer(
     name="offaxis",
     cls=Program,
     help="Out-of-distribution detection for image classifiers.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -67,18 +66,39 @@ def _version(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+def example(*commands: str) -> str:
+    """Return the end of a command's help: examples that can be pasted."""
+    return "\n\n".join(f"[bold]Example[/bold]   [cyan]{command}[/cyan]" for command in commands)
+
+
+FIRST_COMMANDS = (
+    ("offaxis demo --quick", "see it work: trains on digits, scores OOD images, writes a page; a minute"),
+    (
+        "offaxis train --id photos --network efficientnet-lite0 --freeze --out runs/photos",
+        "train on folders of photographs",
+    ),
+    ("offaxis bundle runs/photos --calibrate photos --out photos.oax", "calibrate it, and keep it in one file"),
+    ("offaxis score photos.oax new/", "class, p-value and verdict of every image"),
+    ("offaxis doctor", "what is installed, what is missing"),
+)
+"""What ``offaxis`` by itself shows: a command and what it does."""
+
+
+@app.callback(epilog=example("offaxis demo --quick"))
 def offaxis_command(
-    version: Annotated[
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback prints it
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Out-of-distribution detection for image classifiers."""
-
-
-def example(*commands: str) -> str:
-    """Return the end of a command's help: examples that can be pasted."""
-    return "\n\n".join(f"[bold]Example[/bold]   [cyan]{command}[/cyan]" for command in commands)
+    if context.invoked_subcommand is None:
+        typer.echo(
+            f"offaxis {__version__}: is this image one that the classifier was trained for?\n\nFirst commands:\n"
+        )
+        for command, purpose in FIRST_COMMANDS:
+            typer.echo(f"  {command}\n      {purpose}")
+        typer.echo("\nAll commands: offaxis --help. One of them: offaxis train --help.")
 
 
 def print_note(text: str, style: str | None = None) -> None:
@@ -167,9 +187,15 @@ def choice(option: str, value: str, names: tuple[str, ...]) -> Any:
     return value
 
 
-@app.command("demo", epilog=example("offaxis demo --out demo"))
+@app.command("demo", epilog=example("offaxis demo --out demo", "offaxis demo --quick"))
 def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("demo"),
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="One network of each kind on scikit-learn's 8x8 digits, enlarged; needs no extra."
+        ),
+    ] = False,
     seeds: Annotated[int, typer.Option(help="Networks of each kind.", min=1)] = 3,
     epochs: Annotated[int, typer.Option(help="Epochs of each training.", min=1)] = 5,
     quiet: Quiet = False,
@@ -181,7 +207,7 @@ def demo_command(
     from offaxis.demo import METHODS, mean_std_text, run_demo, table_rows, write_demo_page
 
     start = time.monotonic()
-    demo = run_demo(seeds, epochs, quiet=quiet)
+    demo = run_demo(1, epochs, 300, quiet, small=True) if quick else run_demo(seeds, epochs, quiet=quiet)
     page = out / "index.html"
     write_demo_page(demo, page)
     table = Table(title="How well OOD images are detected (AUROC in percent)", title_justify="left")

@@ -259,4 +259,5 @@ def _load(root: Path | None, about: "Mapping[str, Any]", like: "ImageSet | None"
         raise DataError(f"{name} is not on this machine.")  # said without torch, which takes seconds to import
     from offaxis.data import load_images
 
-    return load_images(name, "test", root=root, like=like, force=True, **options)
+    # decoded when they are read: a page shows a few images of a part of a set
+    return load_images(name, "test", root=root, like=like, force=True, in_memory=False, **options)

@@ -69,7 +69,8 @@ def score_command(
     """
     from offaxis.deploy.bundle import load, local_bundle
     from offaxis.deploy.engine import with_engine
-    from offaxis.deploy.scoring import ScoringOptions, score_images, sentences
+    from offaxis.deploy.scoring import ScoringOptions, score_images
+    from offaxis.deploy.scoring.rows import sentences
 
     if runner == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --runner ray: --network is for threads.")

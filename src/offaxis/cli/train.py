@@ -43,7 +43,8 @@ def train_command(
         str | None,
         typer.Option(
             help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH (-half halves the maps at once), resnet18-32, resnet20-cifar, "
-            "timm:NAME, torchvision:NAME, transformers:FOLDER or file.py:function.",
+            "efficientnet-lite0 (with ImageNet weights, of the extra photos), timm:NAME, torchvision:NAME, transformers:FOLDER "
+            "or file.py:function.",
             show_default="wrn-10-4-half",
             rich_help_panel=NETWORK,
         ),
@@ -149,6 +150,14 @@ def train_command(
     ] = None,
     hidden: Annotated[
         int | None, typer.Option(help="Size of an extra layer inside the cosine head.", rich_help_panel=NETWORK)
+    ] = None,
+    tau: Annotated[
+        float | None,
+        typer.Option(
+            help="Temperature of logitnorm and t2fnorm, a hyperparameter.",
+            show_default="the published 0.04 and 0.1",
+            rich_help_panel=NETWORK,
+        ),
     ] = None,
     recipe: Annotated[
         str | None,
@@ -269,6 +278,7 @@ def train_command(
         head=head,
         scale=_scale(scale),
         hidden=hidden,
+        tau=tau,
         start=start,
         decay_head=decay_head,
         dropout=dropout,

@@ -99,7 +99,9 @@ def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) 
         ) from error
     width, height = image.size
     if width * height > max_pixels:
-        raise DataError(f"{called} is {width}x{height}, more than the {max_pixels:,} pixels that are decoded.")
+        raise DataError(
+            f"{called} is {width}x{height}, more than the {max_pixels:,} pixels that are decoded: shrink it or leave it out."
+        )
     return image, data
 
 
@@ -134,10 +136,17 @@ def eight_bits(image: Image.Image, called: str = "the image") -> Image.Image:
 def _orientation(image: Image.Image) -> int:
     """Return the EXIF orientation, 1 to 8; 1 where there is none, or none that can be read, as browsers do."""
     try:
+        if image.format == "PNG":
+            image.load()  # it may follow the pixels
+        if _EXIF.isdisjoint(image.info) and not hasattr(image, "tag_v2"):
+            return 1  # as most images; the rest takes a while
         found = image.getexif().get(0x0112, 1)
     except Exception:  # Pillow raises many kinds of errors for damaged EXIF data
         return 1
     return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+
+_EXIF = frozenset({"exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"})
 
 
 def _on_white(image: Image.Image, mode: str) -> Image.Image:
@@ -182,14 +191,21 @@ def _from_cmyk(image: Image.Image) -> Image.Image:
 def _rows_missing(image: Image.Image, data: bytes) -> bool:
     """Tell whether the pixels of a PNG file end early, in a file that is otherwise whole: Pillow leaves zeros there.
 
-    Only where one of the last two rows is all zeros (of an interlaced image the last but one comes last) are the
-    compressed data counted.
+    The compressed data are counted only where one of the last two rows is all zeros (of an interlaced image the last but one
+    comes last), and in small files, whose rows take longer to look at.
     """
-    width, height = image.size
-    last = [image.crop((0, row, width, row + 1)) for row in range(max(0, height - 2), height)]
-    if all(row.getbbox(alpha_only=False) for row in last):
+    wanted, small = _png_size(data[16:29]), len(data) <= _SMALL_FILE
+    if small and _inflated_size(memoryview(data)) >= wanted:
         return False
-    return _inflated_size(memoryview(data)) < _png_size(data[16:29])
+    width, height = image.size
+    rows = min(2, height)
+    found = image.crop((0, height - rows, width, height)).getbbox(alpha_only=False)
+    if found is not None and found[1] == 0 and found[3] == rows:
+        return False
+    return small or _inflated_size(memoryview(data)) < wanted
+
+
+_SMALL_FILE = 4096
 
 
 def _inflated_size(data: memoryview) -> int:

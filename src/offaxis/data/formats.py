@@ -177,6 +177,7 @@ def read_svhn(paths: Sequence[Path]) -> TensorSet:
 
 
 MAX_BYTES = 4 * 2**30
+_FREE_BYTES, _MAX_RATIO = 2**28, 100  # a gzipped file that claims more than both, so many times itself, is refused
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -197,8 +198,11 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
                 raise DataError(f"{path} is truncated in its header: get it again.")
             shape = tuple(int(length) for length in np.frombuffer(header, ">u4"))
             expected = int(np.prod(shape, dtype=np.float64))
-            if expected > MAX_BYTES:
-                raise DataError(f"{path} claims {expected:,} bytes, more than the {MAX_BYTES:,} that are read.")
+            most = min(MAX_BYTES, max(_FREE_BYTES, _MAX_RATIO * path.stat().st_size))
+            if expected > most:
+                raise DataError(
+                    f"{path} claims {expected:,} bytes, more than the {most:,} that are read of such a file."
+                )
             array = np.empty(expected, np.uint8)
             here = fill(array, file)
             more = file.read(1)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, BundleError, CheckpointError
-from offaxis.files import running_python
+from offaxis.files import is_regular, running_python
 from offaxis.heads import HeadLike
 from offaxis.networks import by_name, third_party
 from offaxis.networks.attach import attach, find_output_layer
@@ -23,6 +23,9 @@ from offaxis.training.checkpoint import read_tensors, restore
 
 LIBRARIES = ("timm", "torchvision", "transformers")
 """Prefixes of third-party networks, as in ``timm:resnet18``."""
+INSTALLED = {third_party.LITE_NETWORK: third_party.LITE}
+"""Networks that are named without their library: their pretrained weights install with it, and are always read."""
+_MAX_JSON = 16 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,8 +303,13 @@ def _image_config(folder: Path) -> third_party.InputConfig:
     config = _read_json(folder / "preprocessor_config.json") or {}
     mean, std = config.get("image_mean"), config.get("image_std")
     normalise = None
-    if config.get("do_normalize", True) and isinstance(mean, list) and isinstance(std, list):
-        normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)))
+    if config.get("do_normalize") is False:
+        normalise = Normalise((0.0,) * 3, (1.0,) * 3)
+    elif isinstance(mean, list) and isinstance(std, list):
+        try:
+            normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(f"Expected numbers in {folder / 'preprocessor_config.json'} ({error}).") from error
     size: Any = (config.get("do_center_crop") and config.get("crop_size")) or config.get("size")
     if size is None:
         size = (_read_json(folder / "config.json") or {}).get("image_size")
@@ -315,12 +323,22 @@ def _image_config(folder: Path) -> third_party.InputConfig:
 
 def _class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
     names = config.get("id2label") or {}
-    return tuple(str(names[key]) for key in sorted(names, key=int))
+    try:
+        return tuple(str(names[key]) for key in sorted(names, key=int))
+    except (TypeError, ValueError, KeyError) as error:
+        raise ArgumentError(f"Expected names by number in `id2label` of config.json but got {names!r:.60}.") from error
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    """Return the object in a JSON file of a model's folder; None where there is no such file."""
+    if not is_regular(path):
         return None
-    return found if isinstance(found, dict) else None
+    try:
+        if path.stat().st_size > _MAX_JSON:
+            raise ValueError(f"it has more than {_MAX_JSON:,} bytes")
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it holds no object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"{path} is damaged ({error}): fetch the model again.") from error
+    return found

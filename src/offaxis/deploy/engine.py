@@ -35,10 +35,10 @@ from offaxis.deploy.onnx import (
     output_names,
     package,
 )
+from offaxis.deploy.prediction import Floats, Scores
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError, OffaxisError
-from offaxis.files import replacing
-from offaxis.heads import Outputs
+from offaxis.files import read_arrays, replacing, write_arrays
 from offaxis.metrics import auroc
 
 Engine = Literal["auto", "onnx", "torch"]
@@ -58,12 +58,10 @@ class OnnxEngine:
     session: Any
     names: tuple[str, ...]
 
-    def __call__(self, pixels: Tensor) -> tuple[NDArray[np.float64], Outputs]:
-        """Compute scores (N,) and Outputs of pixels uint8 (N, c, h, w); features are not among them."""
-        found = dict(zip(self.names, self.session.run(self.names, {INPUT: pixels.numpy()}), strict=True))
-        logits = torch.from_numpy(found["logits"])
-        cosine = torch.from_numpy(found["cosine"]) if "cosine" in found else None
-        return found["score"].astype(np.float64), Outputs(logits.new_empty(len(logits), 0), logits, cosine, None)
+    def __call__(self, pixels: Tensor) -> tuple[Scores, Floats, Floats | None]:
+        """Compute scores (N,), logits (N, C) and cosines (N, C), if any, of pixels uint8 (N, c, h, w)."""
+        logits, *cosine, score = self.session.run(self.names, {INPUT: pixels.numpy()})
+        return score.astype(np.float64), logits, cosine[0] if cosine else None
 
 
 def with_engine(model: Model, engine: Engine = "auto", *, threads: int | None = None) -> Model:
@@ -113,18 +111,17 @@ def _open(model: Model, threads: int) -> OnnxEngine:
     """Return the engine from the kept graph, or from a new one where there is none that agrees with PyTorch."""
     check_exportable(model)
     runtime = package("onnxruntime")
-    kept = cache_folder() / "onnx" / f"{_key(model)}.onnx"
+    kept = cache_folder() / "onnx" / f"{_key(model)}.npz"
     try:
-        return _checked(model, kept.read_bytes(), threads, runtime)
-    except OSError:
-        pass  # there is none
+        if kept.exists():
+            graph = read_arrays(kept, ExportError, "it is exported again")["graph"]
+            return _checked(model, graph.tobytes(), threads, runtime)
     except Exception as error:  # damaged, or of another version; onnxruntime raises many kinds of errors
         log.info("the kept graph is made again: %s", error)
     content = graph_bytes(model, p_values=False)
     engine = _checked(model, content, threads, runtime)
     try:
-        with replacing(kept) as temporary:
-            temporary.write_bytes(content)
+        write_arrays(kept, {"graph": np.frombuffer(content, np.uint8)}, compress=False)
     except OffaxisError as error:  # a disk that is full or cannot be written: the next start exports again
         log.info("the graph could not be kept: %s", error)
     return engine
@@ -284,9 +281,9 @@ def _quantise(content: bytes, ranges: ImageSet) -> bytes:
 def _outputs(engine: OnnxEngine, images: ImageSet) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     """Return scores (N,), predicted classes (N,) and largest cosines (N,), if any, of a set."""
     parts = [engine(pixels) for pixels in images.batches(64)]
-    cosines = [outputs.cosine.amax(1).double().numpy() for _, outputs in parts if outputs.cosine is not None]
-    predicted = np.concatenate([outputs.logits.argmax(1).numpy() for _, outputs in parts])
-    return np.concatenate([scores for scores, _ in parts]), predicted, np.concatenate(cosines) if cosines else None
+    cosines = [cosine.max(1).astype(np.float64) for _, _, cosine in parts if cosine is not None]
+    predicted = np.concatenate([logits.argmax(1) for _, logits, _ in parts])
+    return np.concatenate([scores for scores, _, _ in parts]), predicted, np.concatenate(cosines) if cosines else None
 
 
 def _accuracies(

@@ -63,7 +63,7 @@ class Explanation:
             "map": None if self.map is None else [[round(float(v), 5) for v in row] for row in self.map],
             "reason": self.reason,
             "examples": [
-                {"class": name, "cosine": value, "image": "data:image/png;base64," + base64.b64encode(png).decode()}
+                {"class": name, "cosine": value, "image": data_uri("image/png", png)}
                 for name, value, png in self.examples
             ],
         }
@@ -113,10 +113,29 @@ def overlay(image: Image.Image, values: Map, strength: float = 0.6) -> Image.Ima
     largest = float(np.abs(values).max()) or 1.0
     small = Image.fromarray(np.asarray(values / largest, np.float32))
     scaled = np.asarray(small.resize(image.size, Image.Resampling.BICUBIC)).clip(-1, 1)
-    colour = np.where(scaled[..., None] >= 0, [33, 102, 214], [201, 48, 22])
     weight = strength * np.abs(scaled)[..., None]
-    mixed = np.asarray(image.convert("RGB")) * (1 - weight) + colour * weight
+    mixed = np.asarray(image.convert("RGB")) * (1 - weight) + _colours(scaled) * weight
     return Image.fromarray(mixed.round().astype(np.uint8))
+
+
+def map_png(values: Map) -> bytes:
+    """Return a map as a PNG file of its own size, to be laid over an image: coloured as ``overlay`` does, clear at 0."""
+    scaled = values / (float(np.abs(values).max()) or 1.0)
+    pixels = np.empty((*values.shape, 4), np.uint8)
+    pixels[..., :3] = _colours(scaled)
+    pixels[..., 3] = (255 * np.abs(scaled)).round()
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def data_uri(kind: str, data: bytes) -> str:
+    """Return a file as a data: URI."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _colours(values: Map) -> NDArray[Any]:
+    return np.where(values[..., None] >= 0, [33, 102, 214], [201, 48, 22])
 
 
 def with_examples(model: Model, images: ImageSet, count: int) -> Model:

@@ -1,13 +1,12 @@
 """A calibrated classifier in one object: network, preprocessing, detector and calibration -> predictions with verdicts."""
 
-import math
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -29,14 +28,14 @@ from offaxis.deploy.calibrating import (
 )
 from offaxis.deploy.hub import EvaluationTable, push
 from offaxis.deploy.open import EvaluatedNetwork, NetworkSource, combine, open_trained
-from offaxis.deploy.prediction import Prediction, Verdict, class_probabilities, verdict
+from offaxis.deploy.prediction import Floats, Prediction, Scores, Verdict, class_probabilities, largest, verdict
 from offaxis.deploy.preprocessing import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError
-from offaxis.heads import Outputs
 from offaxis.networks.ensemble import AnyNetwork
 from offaxis.networks.inference import resolve_device, run_batch, to_network
+from offaxis.progress import html_card
 
 if TYPE_CHECKING:
     from offaxis.deploy.engine import OnnxEngine  # which imports this module
@@ -312,7 +311,8 @@ class Model:
             scores = self.detector.score_images(self.network, batch)
         else:
             scores = self.detector.score(outputs)
-        return self._predictions(scores.double().cpu().numpy(), outputs)
+        cosine = None if outputs.cosine is None else outputs.cosine.float().cpu().numpy()
+        return self._predictions(scores.double().cpu().numpy(), outputs.logits.float().cpu().numpy(), cosine)
 
     def _checked(self, batch: Tensor) -> Tensor:
         shape = self.preprocessing.shape
@@ -323,34 +323,52 @@ class Model:
             )
         return batch
 
-    def _predictions(self, scores: np.ndarray[Any, np.dtype[np.float64]], outputs: Outputs) -> list[Prediction]:
-        probabilities = class_probabilities(outputs)
-        probability, predicted = probabilities.max(1)
-        chances = probability.tolist()
-        closeness = probabilities if outputs.cosine is None else outputs.cosine
-        nearest = closeness.topk(min(NEAREST, closeness.shape[1]), dim=1)
-        indices, values = nearest.indices.tolist(), nearest.values.tolist()
-        cosines = [None if outputs.cosine is None else row[0] for row in values]
-        classes = predicted.cpu().numpy()
+    def _predictions(self, scores: Scores, logits: Floats, cosine: Floats | None) -> list[Prediction]:
+        """Return the predictions from scores (N,), logits (N, C) and cosines (N, C)."""
+        probabilities = class_probabilities(logits, cosine)
+        closeness = probabilities if cosine is None else cosine
+        indices, values = largest(closeness, min(NEAREST, closeness.shape[1]))
+        predicted = probabilities.argmax(1)
         p_values = self.calibration.p_values(scores).tolist()
-        class_p_values = [
-            None if math.isnan(p) else p for p in self.calibration.class_p_values(scores, classes).tolist()
-        ]
-        levels, per_class = self.calibration.levels, self.calibration.per_class
+        of_classes = self.calibration.class_p_values(scores, predicted).tolist()
+        class_p_values = [None if p != p else p for p in of_classes]  # NaN: too few calibration images
+        chances, numbers = probabilities.max(1).tolist(), scores.tolist()
+        levels, per_class, names = self.calibration.levels, self.calibration.per_class, self.classes
         return [
             Prediction(
-                class_name=self.classes[index],
+                class_name=names[index],
                 class_index=index,
                 probability=chances[i],
-                cosine=cosines[i],
-                score=float(scores[i]),
+                cosine=None if cosine is None else values[i][0],
+                score=numbers[i],
                 p_value=p_values[i],
                 class_p_value=class_p_values[i],
                 verdict=verdict(p_values[i], class_p_values[i], levels[index], per_class),
-                nearest=tuple((self.classes[c], value) for c, value in zip(indices[i], values[i], strict=True)),
+                nearest=tuple([(names[c], value) for c, value in zip(indices[i], values[i], strict=True)]),
             )
-            for i, index in enumerate(classes.tolist())
+            for i, index in enumerate(predicted.tolist())
         ]
+
+    def _repr_html_(self) -> str:
+        shown = ", ".join(self.classes[:8]) + (", …" if len(self.classes) > 8 else "")
+        taken = self.preprocessing
+        if isinstance(taken, VectorInput):
+            images = f"vectors of {taken.shape[0]} numbers"
+        else:
+            images = f"images of {taken.shape[1]}x{taken.shape[2]}, {taken.colour}"
+        count = sum(p.numel() for p in self.network.parameters())
+        rows = {
+            "classes": escape(f"{len(self.classes)}: {shown}"),
+            "network": escape(
+                f"{self.provenance.get('architecture') or type(self.network).__name__}, {count:,} parameters"
+            ),
+            "input": images,
+            "detector": escape(self.detector.name),
+            "calibrated on": f"{len(self.calibration.scores):,} ID images",
+            **self.calibration.facts(),
+            "device": str(self.device),
+        }
+        return html_card("A calibrated classifier", rows)
 
     def save(self, path: str | Path, *, folder: bool = False, builder: dict[str, Any] | None = None) -> None:
         """Write the model as one file or as a folder; see :func:`offaxis.deploy.bundle.save_bundle`."""

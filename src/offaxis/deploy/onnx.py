@@ -334,7 +334,10 @@ def largest_difference(model: Model, graph: Graph, session: Any, names: Sequence
     for count in (1, 5):
         pixels = _example(model, count)
         with eval_mode(model.network), torch.no_grad():
-            expected = dict(zip(names, graph(pixels), strict=True))
+            values = graph(pixels)
+        if len(values) != len(names):
+            raise ExportError("The network gives cosines but its calibration has none: calibrate the bundle again.")
+        expected = dict(zip(names, values, strict=True))
         found = dict(zip(names, session.run(names, {INPUT: pixels.numpy()}), strict=True))
         for name in ("logits", "cosine", "score"):
             if name in found:

@@ -17,6 +17,7 @@ from torch import nn
 
 from offaxis.data import Normalise
 from offaxis.deploy.build import (
+    INSTALLED,
     LIBRARIES,
     BuildOptions,
     attach_head,
@@ -200,7 +201,9 @@ def _open_path(text: str, options: BuildOptions) -> EvaluatedNetwork:
     if python is not None and not path.is_dir():
         return _open_file(Path(python[1]), python[2] or "", options)
     library, colon, name = text.partition(":")
-    if colon and library in LIBRARIES:
+    if text in INSTALLED:
+        library, name, options = INSTALLED[text], text, replace(options, pretrained=options.weights is None)
+    if text in INSTALLED or (colon and library in LIBRARIES):
         classifier, config, classes = build_third_party(library, name, options)
         return EvaluatedNetwork(
             network=classifier, normalise=config.normalise, size=config.size, classes=classes, origin=text
@@ -217,7 +220,7 @@ def _open_path(text: str, options: BuildOptions) -> EvaluatedNetwork:
         classifier, normalise = build_named(text, options)
         return EvaluatedNetwork(network=classifier, normalise=normalise, origin=text)
     raise ArgumentError(
-        "Expected a network by name (wrn-28-10, densenet-100-12, resnet18-32, timm:NAME, torchvision:NAME, "
+        "Expected a network by name (wrn-28-10, densenet-100-12, resnet18-32, efficientnet-lite0, timm:NAME, torchvision:NAME, "
         "transformers:FOLDER), the folder of a training run, a bundle (x.oax) or a Python file (file.py or file.py:function) "
         f"but got {text}, which is "
         f"{'none of these' if path.exists() else 'not there'}."
@@ -350,7 +353,12 @@ def _is_built(source: object) -> bool:
     if path.is_dir() and (path / "run.json").exists():
         return False
     library = text.partition(":")[0] if ":" in text else ""
-    return library in LIBRARIES or (_PYTHON.fullmatch(text) is not None and not path.is_dir()) or _is_name(text)
+    return (
+        text in INSTALLED
+        or library in LIBRARIES
+        or (_PYTHON.fullmatch(text) is not None and not path.is_dir())
+        or _is_name(text)
+    )
 
 
 def _is_name(text: str) -> bool:

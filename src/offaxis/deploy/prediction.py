@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from html import escape
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from offaxis.heads import Outputs
-from offaxis.networks.inference import check_finite
+from offaxis.errors import BadOutputsError
+from offaxis.progress import html_bar, html_card
+
+Floats = NDArray[np.floating[Any]]
+Scores = NDArray[np.float64]
 
 
 class Verdict(StrEnum):
@@ -60,6 +64,23 @@ class Prediction:
             "nearest": [{"class": name, "value": value} for name, value in self.nearest],
         }
 
+    def __str__(self) -> str:
+        return f"{self.class_name} ({100 * self.probability:.0f} %): {self.verdict.value}, p = {self.p_value:.2g}"
+
+    def _repr_html_(self) -> str:
+        colour = {Verdict.IN: "#2e7d32", Verdict.OUT: "#c62828"}.get(self.verdict, "#616161")
+        badge = f'<span style="background:{colour};color:#fff;border-radius:3px;padding:.1em .5em">{self.verdict.value}</span>'
+        nearest = ", ".join(f"{escape(name)} {value:.2f}" for name, value in self.nearest)
+        rows = {
+            "probability": html_bar(self.probability),
+            "p-value": f"{html_bar(self.p_value, colour)} of ID images look as unusual",
+            "p-value within the class": "" if self.class_p_value is None else f"{self.class_p_value:.3g}",
+            "score (larger = more OOD)": f"{self.score:.4g}",
+            "largest cosine": "" if self.cosine is None else f"{self.cosine:.3f}",
+            "nearest classes": nearest,
+        }
+        return html_card(f"{escape(self.class_name)} {badge}", rows)
+
 
 def verdict(p_value: float, class_p_value: float | None, level: float, per_class: bool) -> Verdict:
     """Return the verdict: out-of-distribution up to this p-value, over all images or within the predicted class."""
@@ -69,8 +90,8 @@ def verdict(p_value: float, class_p_value: float | None, level: float, per_class
     return Verdict.OUT if deciding <= level else Verdict.IN
 
 
-def class_probabilities(outputs: Outputs) -> Tensor:
-    """Compute class probabilities (N, C) from the outputs of N images, all of them finite.
+def class_probabilities(logits: Floats, cosine: Floats | None) -> Floats:
+    """Compute class probabilities (N, C) from logits (N, C) and cosines (N, C), if any; all of them are finite.
 
     A predicted scale can be too large for its type, which makes logits infinite and their softmax NaN. The class with the
     largest cosine then has all of the probability, as it has in the limit of a growing scale.
@@ -78,11 +99,35 @@ def class_probabilities(outputs: Outputs) -> Tensor:
     Raises:
         BadOutputsError: there is no cosine either, or it is not finite.
     """
-    probabilities = outputs.logits.float().softmax(1)
-    if torch.isfinite(probabilities).all():
+    probabilities = _softmax(logits)
+    lost = np.isnan(probabilities[:, 0])  # then all of the row are
+    if not lost.any():
         return probabilities
-    lost = probabilities.isnan().any(1)
-    if outputs.cosine is not None and lost.any():
-        probabilities[lost] = (outputs.cosine[lost].float() * torch.finfo(torch.float32).max).softmax(1)
-    check_finite("the class probabilities", probabilities)
+    if cosine is not None:
+        probabilities[lost] = _softmax(cosine[lost] * np.finfo(np.float32).max)
+    if np.isnan(probabilities[:, 0]).any():
+        raise BadOutputsError(
+            "Expected finite numbers but there is NaN or infinity in the class probabilities. Check images and training."
+        )
     return probabilities
+
+
+def _softmax(logits: Floats) -> Floats:
+    """Compute the softmax of rows (N, C), NaN in rows whose largest value is not finite."""
+    most = logits.max(1, keepdims=True)
+    if not np.isfinite(most).all():
+        most = np.where(np.isfinite(most), most, np.nan)
+    raised: Floats = np.exp(logits - most)
+    raised /= raised.sum(1, keepdims=True)
+    return raised
+
+
+def largest(values: Floats, count: int) -> tuple[list[list[int]], list[list[float]]]:
+    """Return the places and the values of the ``count`` largest in each row (N, C), largest first."""
+    rows = np.arange(len(values))[:, None]
+    if values.shape[1] <= 64:
+        places = (-values).argsort(1, kind="stable")[:, :count]
+    else:  # sorting all of them would take longer
+        places = np.argpartition(-values, count - 1, axis=1)[:, :count]
+        places = places[rows, (-values[rows, places]).argsort(1, kind="stable")]
+    return places.tolist(), values[rows, places].tolist()

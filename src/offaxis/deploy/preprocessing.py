@@ -16,6 +16,7 @@ from offaxis.data import ImageSet, Normalise
 from offaxis.data.decode import MAX_PIXELS, decode, eight_bits
 from offaxis.data.transforms import Resize, Shape, check_shape, fit, fit_batch, resize_rule
 from offaxis.errors import ArgumentError, DataError
+from offaxis.files import NOT_ARRAYS, is_regular
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
 """A file, its bytes, a Pillow image, uint8 pixels (h, w), (h, w, 3) as an array or (c, h, w) as a tensor."""
@@ -199,17 +200,23 @@ class VectorInput:
 
 
 def read_rows(path: str | Path) -> NDArray[Any]:
-    """Read the feature vectors (N, d) of a .npy file.
+    """Open the array of a .npy file, feature vectors (N, d) or pixels, without reading it as a whole.
 
     Raises:
-        DataError: there is no such file, or it is no array of numbers.
+        DataError: there is no such file, or it is no array of numbers with two dimensions or more.
     """
+    if Path(path).exists() and not is_regular(Path(path)):
+        raise DataError(f"Expected a .npy file but {path} is no plain file: to read it might never end.")
     try:
-        rows: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        # a shape that the file is too short for is refused here; "c": changes stay in memory
+        rows = np.load(path, mmap_mode="c", allow_pickle=False)
+    except NOT_ARRAYS as error:
         raise DataError(
-            f"Expected a .npy file of feature vectors (N, d) but {path} cannot be read ({error})."
+            f"Expected a .npy file of feature vectors (N, d) but {path} cannot be read ({str(error)[:200]})."
         ) from error
+    if not isinstance(rows, np.ndarray) or rows.ndim < 2:
+        came = f"an array of shape {rows.shape}" if isinstance(rows, np.ndarray) else "an archive of arrays"
+        raise DataError(f"Expected a .npy file of feature vectors (N, d) but {path} holds {came}.")
     return rows
 
 

@@ -401,5 +401,5 @@ def load_detector(path: Path) -> Detector:
         return rebuild_detector(json.loads(header["description"]), tensors)
     except DetectorError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, OffaxisError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError, OffaxisError) as error:
         raise DetectorFileError(f"{path} does not hold a whole detector ({error}).") from None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -13,6 +14,7 @@ from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError, EvaluationError, MissingPackageError
 from offaxis.files import digest
 from offaxis.metrics import HIGHER_IS_BETTER
+from offaxis.progress import html_card, html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -315,6 +317,16 @@ class Results:
             lines.append([method, *([s.network] if several else []), *values])
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
+
+    def _repr_html_(self) -> str:
+        if not self.results:
+            return html_card("No results", {})
+        head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.table().splitlines()]
+        networks = [f"{n.label} {n.accuracy:.1%}" for n in self.networks]
+        below = html_table(head, [[escape(cell) for cell in row] for row in rows], best=(0,))
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
+        facts = {"accuracy on ID images": escape(", ".join(networks)), "left out": notes}
+        return html_card("AUROC in percent, best first; 50 is guessing", facts, below)
 
     def save(self, path: str | Path) -> "Store":
         """Write the results with their scores into a store, a folder that ``offaxis report`` reads.

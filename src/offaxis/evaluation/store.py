@@ -32,6 +32,7 @@ from offaxis.errors import StoreError
 from offaxis.evaluation.results import NetworkRecord, Result, SetRecord
 from offaxis.files import (
     digest,
+    is_regular,
     json_line,
     read_arrays,
     read_json,
@@ -49,6 +50,7 @@ UNCHECKED = 2
 Array = NDArray[Any]
 Record = TypeVar("Record")
 _AGAIN = "remove it and evaluate again"
+_MAX_RESULTS = 2**29  # bytes of a file of results, unpacked; a result takes about one thousand
 
 
 class Store:
@@ -213,26 +215,32 @@ class Store:
 
 
 def narrow(scores: Array) -> Array:
-    """Return the scores in float32 where that keeps all distinct values apart, else unchanged."""
+    """Return the scores in float32 where that changes none of them, else in float64.
+
+    Rounding could make an ID and an OOD image tie that do not, which metrics would count as half an error.
+    """
     narrowed = scores.astype(np.float32)
-    if scores.dtype != np.float64 or len(np.unique(narrowed)) == len(np.unique(scores)):
-        return narrowed
-    return scores
+    return scores if scores.dtype == np.float64 and not np.array_equal(narrowed, scores) else narrowed
 
 
 def _parsed(make: Callable[[dict[str, Any]], Record], values: Any, file: Path) -> Record:
     try:
         return make(values)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise StoreError(f"{file} does not hold whole records ({error}): remove it and evaluate again.") from error
 
 
 @lru_cache(maxsize=64)  # a file of results never changes, and tables read a store again and again
 def _results(file: Path, _: int, checked: bool) -> tuple[Result, ...]:
+    if not is_regular(file):
+        raise StoreError(f"{file} is no plain file: {_AGAIN}.")
     try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as source:
+            content = source.read(_MAX_RESULTS + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise StoreError(f"{file} is damaged ({error}): {_AGAIN}.") from None
+    if len(content) > _MAX_RESULTS:
+        raise StoreError(f"{file} holds more than {_MAX_RESULTS:,} bytes of results: {_AGAIN}.")
     lines = read_lines(content.splitlines(), file, StoreError, _AGAIN, required=checked)
     return tuple(_parsed(Result.from_json, values, file) for values in lines)
 

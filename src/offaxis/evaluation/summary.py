@@ -1,7 +1,7 @@
 """Results -> means and standard deviations over seeds and over sets, and the differences between two detectors."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Literal
@@ -103,14 +103,32 @@ def summarise(results: Iterable[Result], view: View = "one-vs-one", metric: str 
         view: the protocol, and for less-biased which set names a row.
         metric: a name that ``all_metrics`` gives.
     """
-    results = [result for result in results if metric in result.metrics]
+    return summarise_metrics(results, view, (metric,))[metric]
+
+
+def summarise_metrics(results: Iterable[Result], view: View, metrics: Sequence[str]) -> dict[str, list[Summary]]:
+    """Summarise as ``summarise`` does by each of several metrics, which share the grouping of the results."""
+    results = list(results)
+    every = [metric for metric in metrics if all(metric in result.metrics for result in results)]
+    found = _summaries(results, view, every)
+    for metric in metrics:  # results of earlier versions lack some
+        if metric not in found:
+            found |= _summaries([result for result in results if metric in result.metrics], view, (metric,))
+    return {metric: found[metric] for metric in metrics}
+
+
+def _summaries(results: Sequence[Result], view: View, metrics: Sequence[str]) -> dict[str, list[Summary]]:
     names = method_names(results)
     rows: dict[RowKey, list[tuple[str, Result]]] = {}
     for row, result in view_rows(results, view):
         rows.setdefault(row_key(result), []).append((row, result))
-    summaries = [_summary(members, names[key], metric) for key, members in rows.items()]
-    sign = -1 if HIGHER_IS_BETTER[metric] else 1
-    return sorted(summaries, key=lambda s: (s.id, sign * s.groups["all"].mean))
+    grouped = [_Grouped(members, names[key]) for key, members in rows.items()]
+    found = {}
+    for metric in metrics:
+        sign = -1 if HIGHER_IS_BETTER[metric] else 1
+        summaries = [one.summary(metric) for one in grouped]
+        found[metric] = sorted(summaries, key=lambda s: (s.id, sign * s.groups["all"].mean))
+    return found
 
 
 def row_key(result: Result) -> RowKey:
@@ -175,30 +193,65 @@ def spread_of(values: NDArray[np.float64]) -> Spread:
     )
 
 
-def _summary(members: list[tuple[str, Result]], method: str, metric: str) -> Summary:
-    first = members[0][1]
-    values: dict[str, dict[int, list[float]]] = {}
-    groups: dict[str, Group] = {}
-    for row, result in members:
-        values.setdefault(row, {}).setdefault(result.seed, []).append(result.metrics[metric])
-        if row == result.ood:
-            groups[row] = result.group
-    order = sorted(values, key=lambda row: _place(groups.get(row) or relation(first.id, row).group, row))
-    values = {row: values[row] for row in order}
-    cells = {(seed, row): _mean(v) for row, by_seed in values.items() for seed, v in by_seed.items()}
-    return Summary(
-        id=first.id,
-        network=first.network,
-        fields=first,
-        detector=first.detector,
-        state=first.state,
-        method=method,
-        passes=(max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members)),
-        groups=_spreads(cells, groups),
-        rows={row: _mean_std([v for one in by_seed.values() for v in one]) for row, by_seed in values.items()},
-        cells=cells,
-        metric=metric,
-    )
+class _Grouped:
+    """The results of one row of the ranking, by OOD set and seed: what its summaries by all metrics share.
+
+    Args:
+        members: (row of the table by set, result).
+        method: what tables call the detector.
+    """
+
+    def __init__(self, members: Sequence[tuple[str, Result]], method: str) -> None:
+        self.first, self.method = members[0][1], method
+        results: dict[str, dict[int, list[Result]]] = {}
+        groups: dict[str, Group] = {}
+        for row, result in members:
+            results.setdefault(row, {}).setdefault(result.seed, []).append(result)
+            if row == result.ood:
+                groups[row] = result.group
+        order = sorted(results, key=lambda row: _place(groups.get(row) or relation(self.first.id, row).group, row))
+        self.results = {row: results[row] for row in order}
+        self.passes = (max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members))
+        self.cells = {(seed, row): own for row, by_seed in self.results.items() for seed, own in by_seed.items()}
+        self.groups = {
+            group: rows
+            for group in GROUPS
+            if (rows := [row for row in self.results if group in ("all", groups.get(row))])
+        }
+        self.places = {group: complete_places(self.cells, rows) for group, rows in self.groups.items()}
+
+    def summary(self, metric: str) -> Summary:
+        """Return the summary by one metric."""
+        first = self.first
+        cells = {cell: _mean([r.metrics[metric] for r in own]) for cell, own in self.cells.items()}
+        return Summary(
+            id=first.id,
+            network=first.network,
+            fields=first,
+            detector=first.detector,
+            state=first.state,
+            method=self.method,
+            passes=self.passes,
+            groups=self._spreads(cells),
+            rows={
+                row: _mean_std([r.metrics[metric] for own in by_seed.values() for r in own])
+                for row, by_seed in self.results.items()
+            },
+            cells=cells,
+            metric=metric,
+        )
+
+    def _spreads(self, cells: Mapping[tuple[int, str], float]) -> dict[str, Spread]:
+        """Compute spreads over the sets that every seed has; where no set is shared by all seeds, over all sets."""
+        values = np.array(list(cells.values()), np.float64)
+        spreads = {}
+        for group, rows in self.groups.items():
+            if self.places[group].size:
+                spreads[group] = spread_of(values[self.places[group]])
+            else:
+                each = [np.mean([v for (_, r), v in cells.items() if r == row]) for row in rows]
+                spreads[group] = spread_of(np.array([each], np.float64))
+        return spreads
 
 
 def _place(group: Group, row: str) -> tuple[int, int, str]:
@@ -227,25 +280,13 @@ def _mean_std(values: list[float]) -> MeanStd:
     return MeanStd(mean, math.sqrt(sum((v - mean) * (v - mean) for v in values) / (count - 1)), count)
 
 
-def _spreads(cells: Mapping[tuple[int, str], float], groups: Mapping[str, Group]) -> dict[str, Spread]:
-    """Compute spreads over the sets that every seed has; where no set is shared by all seeds, over all sets."""
-    spreads = {}
-    for group in GROUPS:
-        rows = list(dict.fromkeys(row for _, row in cells if group in ("all", groups.get(row))))
-        matrix = complete(cells, rows)
-        if matrix.size:
-            spreads[group] = spread_of(matrix)
-        elif rows:
-            each = [np.mean([v for (_, r), v in cells.items() if r == row]) for row in rows]
-            spreads[group] = spread_of(np.array([each], np.float64))
-    return spreads
-
-
-def complete(cells: Mapping[tuple[int, str], float], rows: Iterable[str]) -> NDArray[np.float64]:
-    """Return values (seeds, sets) of the sets that every seed has a value for."""
-    seeds = sorted({seed for seed, _ in cells})
-    kept = [row for row in rows if all((seed, row) in cells for seed in seeds)]
-    return np.array([[cells[seed, row] for row in kept] for seed in seeds], np.float64).reshape(len(seeds), len(kept))
+def complete_places(cells: Iterable[tuple[int, str]], rows: Iterable[str]) -> NDArray[np.int64]:
+    """Return (seeds, sets): where among the cells the value of each seed and set is, for the sets that every seed has."""
+    place = {cell: at for at, cell in enumerate(cells)}
+    seeds = sorted({seed for seed, _ in place})
+    kept = [row for row in rows if all((seed, row) in place for seed in seeds)]
+    found = np.array([[place[seed, row] for row in kept] for seed in seeds], np.int64)
+    return found.reshape(len(seeds), len(kept))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,30 +339,54 @@ def compare_detectors(
     Raises:
         ArgumentError: they have no seed and set in common.
     """
-    shared = {key: first.cells[key] - second.cells[key] for key in first.cells if key in second.cells}
-    matrix = complete(shared, dict.fromkeys(row for _, row in shared))
-    if not matrix.size:
+    return compare_pairs([(first, second)], level, resamples, seed)[0]
+
+
+def compare_pairs(
+    pairs: Sequence[tuple[Summary, Summary]], level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> list[Comparison]:
+    """Compare many pairs as ``compare_detectors`` does; the intervals of all are computed together."""
+    matrices = [_differences(first, second) for first, second in pairs]
+    bounds: list[tuple[float | None, float | None]] = [(None, None)] * len(pairs)
+    drawn = [place for place, matrix in enumerate(matrices) if matrix.size > 1]
+    for start in range(0, len(drawn), _TOGETHER):
+        some = drawn[start : start + _TOGETHER]
+        means = np.empty((len(some), resamples))
+        for row, place in zip(means, some, strict=True):
+            of_seeds, of_sets = _draws(*matrices[place].shape, resamples, seed)
+            row[:] = ((of_seeds @ matrices[place]) * of_sets).sum(1)
+        ends = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=1, overwrite_input=True)
+        for place, low, high in zip(some, *ends.tolist(), strict=True):
+            bounds[place] = (low, high)
+    return [
+        Comparison(
+            first=first.title,
+            second=second.title,
+            difference=float(matrix.mean()),
+            low=low,
+            high=high,
+            wins=int(((matrix if HIGHER_IS_BETTER[first.metric] else -matrix) > 0).sum()),
+            pairs=matrix.size,
+            seeds=len(matrix),
+            sets=matrix.shape[1],
+        )
+        for (first, second), matrix, (low, high) in zip(pairs, matrices, bounds, strict=True)
+    ]
+
+
+_TOGETHER = 256
+"""Pairs whose resamples are in memory at once."""
+
+
+def _differences(first: Summary, second: Summary) -> NDArray[np.float64]:
+    """Return the differences (seeds, sets) on the seeds and sets that two detectors share."""
+    shared = {cell: value - second.cells[cell] for cell, value in first.cells.items() if cell in second.cells}
+    places = complete_places(shared, dict.fromkeys(row for _, row in shared))
+    if not places.size:
         raise ArgumentError(
             f"{first.title} and {second.title} have no seed and set in common, so they cannot be compared."
         )
-    seeds, sets = matrix.shape
-    low = high = None
-    if matrix.size > 1:
-        of_seeds, of_sets = _draws(seeds, sets, resamples, seed)
-        means = ((of_seeds @ matrix) * of_sets).sum(1)
-        low, high = (float(v) for v in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
-    wins = int(((matrix if HIGHER_IS_BETTER[first.metric] else -matrix) > 0).sum())
-    return Comparison(
-        first=first.title,
-        second=second.title,
-        difference=float(matrix.mean()),
-        low=low,
-        high=high,
-        wins=wins,
-        pairs=matrix.size,
-        seeds=seeds,
-        sets=sets,
-    )
+    return np.array(list(shared.values()), np.float64)[places]
 
 
 @lru_cache(maxsize=16)  # all pairs of a table share the resamples

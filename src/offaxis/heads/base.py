@@ -62,10 +62,13 @@ class Head(nn.Module, ABC):
         undecayed: names of its parameters without weight decay, unless the recipe sets ``decay_head``.
         arguments: its arguments besides the sizes, as JSON can hold them.
         scores_apart: whether ``score_logits`` are other logits than those that classify.
+        normalises_logits: whether logits have a fixed size in train mode, so that a loss above ln C, that of guessing, says
+            nothing.
     """
 
     undecayed: tuple[str, ...] = ()
     scores_apart: bool = False
+    normalises_logits: bool = False
 
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__()

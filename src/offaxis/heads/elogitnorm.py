@@ -51,6 +51,8 @@ class ELogitNormHead(LinearHead):
         torch.Size([3, 10])
     """
 
+    normalises_logits = True
+
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__(in_features, num_classes)
         self.arguments = {}

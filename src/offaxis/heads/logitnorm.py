@@ -33,6 +33,8 @@ class LogitNormHead(LinearHead):
         tensor([1., 1., 1.], grad_fn=<RoundBackward1>)
     """
 
+    normalises_logits = True
+
     def __init__(self, in_features: int, num_classes: int, tau: float = 0.04) -> None:
         super().__init__(in_features, num_classes)
         self.tau = check_tau(tau)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from offaxis.data import ImageSet, Normalise
+    from offaxis.data.image_set import Skipped
     from offaxis.deploy.evaluated_network import EvaluatedNetwork
     from offaxis.heads import HeadLike
     from offaxis.networks.classifier import Classifier
@@ -133,7 +134,8 @@ def train_run(
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()  # else its threads abort the process at exit
     if fabric.is_global_zero:
-        note(_outcome(run, trained, held_out, out))
+        left_out = {bad.path: bad for part in (images, held_out) if part is not None for bad in part.skipped}
+        note("\n".join([_outcome(run, trained, held_out, out), *_left_out(list(left_out.values()))]))
     return trained
 
 
@@ -176,6 +178,21 @@ def _held_out(run: TrainingRun, read: "Callable[[], ImageSet]") -> "ImageSet | N
 
 POOR = 0.6
 """The held-out accuracy below which ``train`` says what usually helps."""
+
+
+MOST_LISTED = 20
+
+
+def _left_out(files: "Sequence[Skipped]") -> list[str]:
+    """Return a line for each file that could not be read, for the first twenty of them."""
+    if not files:
+        return []
+    more = [f"  and {len(files) - MOST_LISTED:,} more"] if len(files) > MOST_LISTED else []
+    return [
+        f"Left out, as they cannot be read (--skip-bad): {len(files):,}.",
+        *(f"  {bad.path}: {bad.reason}" for bad in files[:MOST_LISTED]),
+        *more,
+    ]
 
 
 def _outcome(run: TrainingRun, trained: "Trained", held_out: "ImageSet | None", out: str | Path) -> str:
@@ -266,7 +283,7 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
         )
         raise ArgumentError(f"Expected no --dropout beside {what} has its own.")
     options: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels, "weights": run.weights}
-    unspecified = run.head == "cosine" and run.scale is None and run.hidden is None and run.start is None
+    unspecified = run.head == "cosine" and not any(x is not None for x in (run.scale, run.hidden, run.tau, run.start))
     if not (_is_python(run.architecture) and unspecified):  # a function may have a head of its own
         options["head"] = head
     return open_network(run.architecture, pretrained=run.pretrained, **options)
@@ -297,7 +314,9 @@ def _is_python(architecture: str) -> bool:
 
 def _is_elsewhere(architecture: str) -> bool:
     """Return whether a network is not one of offaxis.networks, by its name's form."""
-    return ":" in architecture or _is_python(architecture)
+    from offaxis.deploy.build import INSTALLED
+
+    return ":" in architecture or architecture in INSTALLED or _is_python(architecture)
 
 
 def single(opened: "EvaluatedNetwork") -> "Classifier":

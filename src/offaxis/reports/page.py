@@ -3,8 +3,9 @@
 import json
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -23,6 +24,9 @@ from offaxis.reports.figures import as_svg, dependency_matrix, less_biased_bars,
 from offaxis.reports.report import IDSection
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, slug
 from offaxis.reports.thumbnails import Loader, Thumbnails, extreme_images
+
+if TYPE_CHECKING:
+    from offaxis.data import ImageSet
 
 MOST_RANKED = 24
 FREE_BARS, TUNED_BARS = 2, 3
@@ -55,7 +59,11 @@ def write_page(
     """
     page = _environment().get_template("report.html.j2")
     records = store.networks()
-    contents = [_section(store, section, records, thumbnails if load else 0, load) for section in sections]
+    read: dict[str, ImageSet | str] = {}  # ID sets of one size share their OOD sets
+    contents = []
+    for section in sections:
+        kept = Thumbnails(store, load, read) if load is not None and thumbnails else None
+        contents.append(_section(store, section, records, thumbnails, kept))
     write_text(path, page.render(title=title, version=__version__, sections=contents, states=DETECTOR_NOTES))
 
 
@@ -80,15 +88,10 @@ def _data(value: Any) -> Markup:
 
 
 def _section(
-    store: Store, section: IDSection, records: Sequence[NetworkRecord], count: int, load: Loader | None
+    store: Store, section: IDSection, records: Sequence[NetworkRecord], count: int, thumbnails: Thumbnails | None
 ) -> dict[str, Any]:
-    pictures: dict[str, str] = {}
-    strips: dict[str, Any] = {}
-    notes: dict[str, str] = {}
-    if count and load is not None:
-        kept = Thumbnails(store, load)
-        strips = extreme_images(store, section.results, kept, count)
-        pictures, notes = kept.pictures, kept.notes
+    strips = {} if thumbnails is None else extreme_images(store, section.results, thumbnails, count)
+    pictures, notes = ({}, {}) if thumbnails is None else (thumbnails.pictures, thumbnails.notes)
     own = [record for record in records if record.id == section.id]
     return {
         "title": set_title(section.id),
@@ -244,13 +247,13 @@ def histogram(id_scores: NDArray[Any], ood_scores: NDArray[Any], bins: int = BIN
     Returns:
         ``from`` and ``to``, the range of the scores, and ``id`` and ``ood``, a whole number for each bin.
     """
-    both = np.concatenate([id_scores, ood_scores]).astype(np.float64)
-    low, high = (float(v) for v in np.quantile(both, [0.005, 0.995]))
+    sets = [np.sort(scores.astype(np.float64), kind="stable") for scores in (id_scores, ood_scores)]
+    both = np.sort(np.concatenate(sets), kind="stable")  # two runs are merged
+    low, high = (_quantile(both, share) for share in (0.005, 0.995))
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    counts = [
-        np.histogram(np.clip(s.astype(np.float64), low, high), bins, (low, high))[0] for s in (id_scores, ood_scores)
-    ]
+    edges = np.linspace(low, high, bins + 1)[1:-1]
+    counts = [np.diff(np.searchsorted(scores, edges), prepend=0, append=len(scores)) for scores in sets]
     return {
         "from": float(f"{low:.4g}"),
         "to": float(f"{high:.4g}"),
@@ -259,6 +262,14 @@ def histogram(id_scores: NDArray[Any], ood_scores: NDArray[Any], bins: int = BIN
             for name, c in zip(("id", "ood"), counts, strict=True)
         },
     }
+
+
+def _quantile(ordered: NDArray[np.float64], share: float) -> float:
+    """Return a quantile of ordered values, interpolated."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
 
 
 def curve(id_scores: NDArray[Any], ood_scores: NDArray[Any], points: int = POINTS) -> list[list[int]]:
@@ -277,12 +288,17 @@ def score_plots(store: Store, results: Iterable[Result]) -> list[dict[str, Any]]
     chosen = one_vs_one_results(results)
     first = {label: min(r.seed for r in chosen if r.network == label) for label in {r.network for r in chosen}}
     plots: dict[RowKey, dict[str, Any]] = {}
+
+    @cache  # ID scores belong to every OOD set, and what is ordered already is ordered again in no time
+    def ordered(reference: str) -> NDArray[Any]:
+        return np.sort(store.scores(reference))
+
     for r in chosen:
         if r.seed != first[r.network]:
             continue
         key = row_key(r)
         entry = plots.setdefault(key, {"network": r.network, "method": names[key], "sets": []})
-        id_scores, ood_scores = (store.scores(reference) for reference in r.scores)
+        id_scores, ood_scores = (ordered(reference) for reference in r.scores)
         entry["sets"].append(
             {
                 "name": set_title(r.ood),

@@ -7,7 +7,7 @@ from pathlib import Path
 from offaxis.errors import EvaluationError
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import Summary, View, is_oracle, largest_tests, summarise, views_in
+from offaxis.evaluation.summary import Summary, View, is_oracle, largest_tests, summarise_metrics, views_in
 from offaxis.files import write_text
 from offaxis.reports.result_tables import (
     METRIC_TITLES,
@@ -112,11 +112,11 @@ def build_sections(
 def _protocol_section(
     results: Sequence[Result], view: View, metrics: Sequence[str], published: PublishedTable | None, oracle: bool
 ) -> ProtocolSection:
-    every = {metric: summarise(results, view, metric) for metric in metrics}
+    every = summarise_metrics(results, view, metrics)
     every = {metric: found for metric, found in every.items() if found or metric == metrics[0]}
     by_metric = {m: [s for s in found if oracle or not is_oracle(s, view)] for m, found in every.items()}
     first = metrics[0]
-    apart = [s for s in every[first] if s not in by_metric[first]]
+    apart = [s for s in every[first] if not oracle and is_oracle(s, view)]
     if not by_metric[first]:  # nothing else was evaluated
         by_metric, apart = every, []
     summaries = by_metric[first]

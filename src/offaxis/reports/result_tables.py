@@ -6,9 +6,9 @@ import numpy as np
 
 from offaxis.data import CATALOGUE
 from offaxis.evaluation.results import Cell, NetworkRecord, Result
-from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_detectors, reference_of
+from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_pairs, reference_of
 from offaxis.metrics import HIGHER_IS_BETTER
-from offaxis.reports.tables import Entry, Table, Value, in_percent
+from offaxis.reports.tables import Entry, Table, Value, in_percent, percent
 
 METRIC_TITLES = {
     "auroc": "AUROC",
@@ -105,6 +105,8 @@ def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc
         "seed sd: standard deviation over seeds of the mean over sets; set sd: over sets of the mean over seeds. fwd, bwd: "
         "forward and backward passes through the network that one image takes."
     )
+    if any(s.detector == "mean-cosine" for s in summaries):
+        note += " mean-cosine is Class Typical Matching (arXiv 2306.14920); two-cosines is its mean with the cosine."
     name = slug("oracle" if oracle else "ranking", summaries[0].id, view, metric)
     return Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=3)
 
@@ -156,9 +158,12 @@ def pairs_table(
     if every:
         ranked = list(enumerate(summaries))
         pairs += [
-            (a, b) for i, a in ranked for j, b in ranked if i < j and a.network == b.network and reference not in (a, b)
+            (a, b)
+            for i, a in ranked
+            for j, b in ranked
+            if i < j and a.network == b.network and reference is not a and reference is not b
         ]
-    found = [compare_detectors(a, b) for a, b in pairs if set(a.cells) & set(b.cells)]
+    found = compare_pairs([(a, b) for a, b in pairs if not a.cells.keys().isdisjoint(b.cells)])
     rows = [_pair(c)[0 if every else 1 :] for c in found]
     first = ("first", "second") if every else ("the other",)
     return Table(
@@ -195,6 +200,7 @@ POSTPROCESSORS = {
     "scale": "SCALE",
     "fdbd": "fDBD",
     "nci": "NCI",
+    "mean-cosine": "CTM",
     "generalized-odin": "GODIN",
 }
 TRAININGS = {"linear": "CrossEntropy", "logitnorm": "LogitNorm", "t2fnorm": "T2FNorm", "elogitnorm": "ELogitNorm"}
@@ -288,7 +294,7 @@ def results_table(results: Iterable[Result]) -> Table:
 
 
 def _entry(value: Cell) -> Entry:
-    return Value(value, f"{value:g}") if isinstance(value, (int, float)) else value or ""
+    return value or "" if value is None or isinstance(value, str) else Value(value, str(value))
 
 
 def _pair(c: Comparison) -> list[Entry]:
@@ -297,8 +303,7 @@ def _pair(c: Comparison) -> list[Entry]:
         c.first,
         c.second,
         Value(100 * c.difference, text, best=c.clear, percent=True),
-        in_percent(c.low),
-        in_percent(c.high),
+        *(Value(None if v is None else 100 * v, percent(v), percent=True) for v in (c.low, c.high)),
         *(Value(n, str(n)) for n in (c.wins, c.pairs, c.seeds, c.sets)),
     ]
 

@@ -31,18 +31,20 @@ class Thumbnails:
     Args:
         store: whose sets they are.
         load: reads a set; what it cannot read is left out with a note.
+        sets: sets that others have read from the same store already, and a sentence for those that cannot be shown; what is
+            read is added.
     """
 
-    def __init__(self, store: Store, load: Loader) -> None:
+    def __init__(self, store: Store, load: Loader, sets: "dict[str, ImageSet | str] | None" = None) -> None:
         self.store, self.load = store, load
         self.about = store.sets()
-        self.sets: dict[str, ImageSet | None] = {}
+        self.sets: dict[str, ImageSet | str] = {} if sets is None else sets
         self.pictures: dict[str, str] = {}
         self.notes: dict[str, str] = {}
 
     def add(self, id_key: str, set_key: str, place: int) -> str | None:
         """Add one image and return its name; None where the set cannot be read. ``place`` counts among the test images."""
-        images = self._images(id_key, set_key)
+        images = self.images(id_key, set_key)
         if images is None:
             return None
         index = int(self.store.indices(set_key)[place])
@@ -53,30 +55,29 @@ class Thumbnails:
             self.pictures[name] = _encoded(images.batch(torch.tensor([index]))[0])
         return name
 
-    def _images(self, id_key: str, set_key: str) -> "ImageSet | None":
+    def images(self, id_key: str, set_key: str) -> "ImageSet | None":
+        """Return a set, matched to an ID set; None where it cannot be read, with a note."""
         if set_key not in self.sets:
-            like = None if set_key == id_key else self._images(id_key, id_key)
+            like = None if set_key == id_key else self.images(id_key, id_key)
             if like is None and set_key != id_key:  # there is nothing that its images could be matched to
-                self.notes.setdefault(set_title(self.about[set_key]["name"]), "not shown without the ID images")
-                self.sets[set_key] = None
+                self.sets[set_key] = "not shown without the ID images"
             else:
                 self.sets[set_key] = self._load(self.about[set_key], like)
-        return self.sets[set_key]
+        found = self.sets[set_key]
+        if not isinstance(found, str):
+            return found
+        self.notes.setdefault(set_title(self.about[set_key]["name"]), found)
+        return None
 
-    def _load(self, about: dict[str, Any], like: "ImageSet | None") -> "ImageSet | None":
-        name = about["name"]
+    def _load(self, about: dict[str, Any], like: "ImageSet | None") -> "ImageSet | str":
         try:
             found = self.load(about, like)
             from offaxis.data.splits import limit_images
 
             images = limit_images(found, about["images"])
         except (OffaxisError, OSError):
-            self.notes[set_title(name)] = "not on this machine"
-            return None
-        if images.fingerprint != about["fingerprint"]:
-            self.notes[set_title(name)] = "not the images that were evaluated"
-            return None
-        return images
+            return "not on this machine"
+        return images if images.fingerprint == about["fingerprint"] else "not the images that were evaluated"
 
 
 def extreme_images(
@@ -107,6 +108,12 @@ def _strips(
     }
     strips: dict[str, list[dict[str, Any]]] = {}
     for side, parts in sides.items():
+        shown = [
+            thumbnails.images(first.id_data, key) is not None for _, key, _ in parts
+        ]  # each one missing has its note
+        if not any(shown):
+            strips |= {f"{side}, lowest scores": [], f"{side}, highest scores": []}
+            continue
         scores = np.concatenate([s for _, _, s in parts])
         which = np.repeat(np.arange(len(parts)), [len(s) for _, _, s in parts])
         places = np.concatenate([np.arange(len(s)) for _, _, s in parts])

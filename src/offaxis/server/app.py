@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
@@ -27,6 +28,7 @@ from offaxis.server.service import Service
 PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
+    "/charts.js": ("charts.js", "text/javascript"),
     "/page.js": ("page.js", "text/javascript"),
 }
 PREDICT = "/v1/predict"
@@ -340,6 +342,7 @@ def host_name(host: str) -> str:
     return name.lower().rstrip(".")
 
 
+@lru_cache(64)
 def is_local(host: str) -> bool:
     """Return whether an address can be reached from this machine alone."""
     try:

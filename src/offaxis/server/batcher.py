@@ -33,8 +33,22 @@ PredictionOrError = Prediction | str
 """The prediction for an image, or why there is none."""
 PredictBatch = Callable[[Tensor], list[PredictionOrError]]
 Pixels = NDArray[Any]
-Waiting = tuple[Pixels, asyncio.Future[PredictionOrError]]
 QUICK_SECONDS = 0.004
+
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """The images of one request that wait for the network.
+
+    Attributes:
+        done: is set when all have a result, or with the error of the network.
+        results: of each image, None until it has one.
+        missing: how many have none yet.
+    """
+
+    done: asyncio.Future[None]
+    results: list[PredictionOrError | None]
+    missing: int
 
 
 class Batcher:
@@ -46,14 +60,16 @@ class Batcher:
     Args:
         predict_batch: pixels (N, c, h, w) -> N predictions or error messages; called in the thread.
         limits: size of the queue and of a batch.
+        any_size: whether batches may have any size, or powers of two alone: PyTorch keeps plans for every size that it meets.
     """
 
-    def __init__(self, predict_batch: PredictBatch, limits: Limits) -> None:
-        self.predict_batch, self.limits = predict_batch, limits
-        self.queue: deque[Waiting] = deque()
+    def __init__(self, predict_batch: PredictBatch, limits: Limits, *, any_size: bool = False) -> None:
+        self.predict_batch, self.limits, self.any_size = predict_batch, limits, any_size
+        self.queue: deque[tuple[Pixels, _Asked, int]] = deque()
         self.batches = 0
         self._work = asyncio.Event()
         self._closing = False
+        self._leading = self._running = False  # a request is about to run a batch; the thread does
         self._seconds = math.inf  # the shortest time that the network has taken for an image
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="network")
@@ -78,15 +94,56 @@ class Batcher:
         """
         if len(self.queue) + len(images) > self.limits.queue:
             raise overloaded(self.limits.retry_after)
-        loop = asyncio.get_running_loop()
-        waiting: list[Waiting] = [(pixels, loop.create_future()) for pixels in images]
-        self.queue.extend(waiting)
-        self._work.set()
+        asked = _Asked(asyncio.get_running_loop().create_future(), [None] * len(images), len(images))
+        self.queue.extend((pixels, asked, number) for number, pixels in enumerate(images))
         try:
-            return list(await asyncio.gather(*(future for _, future in waiting)))
+            if not self._leading and not self._running and self._is_quick(len(self.queue)):
+                await self._lead()
+            elif not self._leading:
+                self._work.set()
+            await asked.done
         finally:
-            for _, future in waiting:  # skip cancelled requests
-                future.cancel()
+            asked.done.cancel()  # skip cancelled requests
+        return [result for result in asked.results if result is not None]
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run other work with the network in its thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments))
+
+    def _is_quick(self, images: int) -> bool:
+        return images * self._seconds < QUICK_SECONDS
+
+    async def _lead(self) -> None:
+        """Run a batch here, with the images of all requests that came at the same time."""
+        self._leading = True
+        try:
+            await asyncio.sleep(0)
+            if self.queue and not self._running and self._is_quick(len(self.queue)):
+                taken, pixels = self._take()
+                if taken:
+                    self._answer(taken, pixels)
+        finally:
+            self._leading = False
+            if self.queue:
+                self._work.set()
+
+    def _take(self) -> tuple[list[tuple[_Asked, int]], Tensor]:
+        """Take a batch out of the queue; none where all of it was cancelled."""
+        size = min(self.limits.batch, len(self.queue))
+        if not self.any_size:
+            size = 1 << (size.bit_length() - 1)
+        taken = [entry for entry in (self.queue.popleft() for _ in range(size)) if not entry[1].done.done()]
+        pixels = np.stack([image for image, _, _ in taken]) if taken else np.empty(0)
+        return [(asked, number) for _, asked, number in taken], torch.from_numpy(pixels)
+
+    def _answer(self, taken: list[tuple[_Asked, int]], pixels: Tensor) -> None:
+        """Run a batch and give the requests their results, or the error."""
+        try:
+            predictions = self._predict(pixels)
+        except Exception as error:  # the requests get the error; the service continues
+            self._fail(taken, error)
+        else:
+            self._deliver(taken, predictions)
 
     def _predict(self, pixels: Tensor) -> list[PredictionOrError]:
         began = time.perf_counter()
@@ -95,9 +152,17 @@ class Batcher:
         self.batches += 1
         return predictions
 
-    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run other work with the network in its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments))
+    def _deliver(self, taken: list[tuple[_Asked, int]], predictions: list[PredictionOrError]) -> None:
+        for (asked, number), prediction in zip(taken, predictions, strict=True):
+            asked.results[number] = prediction
+            asked.missing -= 1
+            if not asked.missing and not asked.done.done():
+                asked.done.set_result(None)
+
+    def _fail(self, taken: list[tuple[_Asked, int]], error: Exception) -> None:
+        for asked, _ in taken:
+            if not asked.done.done():
+                asked.done.set_exception(error)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -106,27 +171,23 @@ class Batcher:
                 self._work.clear()
                 await self._work.wait()
                 continue
-            # A power of two: PyTorch keeps plans for every batch size that it meets, so there should be few sizes.
-            size = 1 << (min(self.limits.batch, len(self.queue)).bit_length() - 1)
-            taken = [self.queue.popleft() for _ in range(size)]
-            taken = [entry for entry in taken if not entry[1].done()]
+            quick = self._is_quick(len(self.queue))
+            taken, pixels = self._take()
             if not taken:
                 continue
-            pixels = torch.from_numpy(np.stack([image for image, _ in taken]))
-            try:
-                if len(taken) * self._seconds < QUICK_SECONDS:
-                    predictions = self._predict(pixels)
-                    await asyncio.sleep(0)
-                else:
-                    predictions = await loop.run_in_executor(self._thread, self._predict, pixels)
-            except Exception as error:  # the requests get the error; the service continues
-                for _, future in taken:
-                    if not future.done():
-                        future.set_exception(error)
+            if quick:
+                self._answer(taken, pixels)
+                await asyncio.sleep(0)
                 continue
-            for (_, future), prediction in zip(taken, predictions, strict=True):
-                if not future.done():
-                    future.set_result(prediction)
+            self._running = True
+            try:
+                predictions = await loop.run_in_executor(self._thread, self._predict, pixels)
+            except Exception as error:  # the requests get the error; the service continues
+                self._fail(taken, error)
+            else:
+                self._deliver(taken, predictions)
+            finally:
+                self._running = False
 
 
 QUICK_PIXELS = 256 * 256  # images up to this size are decoded as soon as their header is read

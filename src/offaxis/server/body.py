@@ -176,7 +176,9 @@ def vector_rows(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str
 
 async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str, bytes]]:
     """Return (name, bytes) of every file of a multipart body, which is in memory already (RFC 7578)."""
-    boundary = parse_options_header(headers["content-type"])[1].get(b"boundary", b"")
+    kind = headers["content-type"]
+    plain = PLAIN_BOUNDARY.fullmatch(kind)
+    boundary = plain[1].encode() if plain else parse_options_header(kind)[1].get(b"boundary", b"")
     damaged = Refusal(400, "The multipart body is damaged.")
     images: list[tuple[str, bytes]] = []
     if not boundary or len(boundary) > 200:
@@ -209,6 +211,7 @@ async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[st
     return images
 
 
+PLAIN_BOUNDARY = re.compile(r"multipart/form-data; *boundary=([A-Za-z0-9'()+_,./:?-]{1,70})")
 MAX_PART_HEAD = 4096
 DISPOSITION = re.compile(rb"^content-disposition[ \t]*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 PLAIN_NAME = re.compile(rb'form-data;(?: name="[^"\\]*";)? filename="([^"\\]*)"\r?$')

@@ -34,6 +34,7 @@ class Metrics:
         client = _client()
         self.registry: Any = client.CollectorRegistry()
         self._client = client
+        self._by_labels: dict[tuple[Any, ...], Any] = {}  # to look them up takes long
         registry = {"registry": self.registry}
         self.requests = client.Counter(
             "offaxis_requests", "Requests by route and status.", ["route", "status"], **registry
@@ -58,13 +59,19 @@ class Metrics:
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request by route and status, with its latency."""
-        self.requests.labels(route, str(status)).inc()
-        self.latency.labels(route).observe(seconds)
+        self._labelled(self.requests, route, str(status)).inc()
+        self._labelled(self.latency, route).observe(seconds)
 
     def count(self, prediction: Prediction) -> None:
         """Count the verdict and the p-value of one image."""
-        self.verdicts.labels(prediction.verdict.value).inc()
+        self._labelled(self.verdicts, prediction.verdict.value).inc()
         self.p_values.observe(prediction.p_value)
+
+    def _labelled(self, metric: Any, *labels: str) -> Any:
+        found = self._by_labels.get((metric, *labels))
+        if found is None:
+            found = self._by_labels[metric, *labels] = metric.labels(*labels)
+        return found
 
     def set_drift(self, drift: DriftState) -> None:
         """Set the gauges to the state of the drift monitor."""
@@ -102,7 +109,7 @@ class ServedModel:
     def __init__(self, model: Model, limits: Limits, level: float) -> None:
         self.model, self.limits = model, limits
         self.takes_vectors = isinstance(model.preprocessing, VectorInput)
-        self.batcher = Batcher(model.predict_each, limits)
+        self.batcher = Batcher(model.predict_each, limits, any_size=model.engine is not None)
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
         self.description = self.describe()  # here, as it takes a second at its first time

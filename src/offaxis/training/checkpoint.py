@@ -117,7 +117,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             parts[part][rest] = tensor
         meta = json.loads(head["state"])
         return Checkpoint(step=meta["step"], settings=meta["settings"], progress=meta["progress"], **parts)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {error}): {_ANEW}.") from error
 
 

@@ -20,6 +20,9 @@ from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import ImageSetBatches, Share
 
+PART = 2048
+"""Images whose features are kept in one file."""
+
 
 def extract_features(
     classifier: Classifier,
@@ -41,7 +44,17 @@ def extract_features(
         batch_size: images a step.
         title: the title of the progress bar.
         quiet: show no progress.
+
+    With a cache, more than ``PART`` images are kept part by part: a pass that is stopped is resumed.
     """
+    if cache is not None and len(images) > PART:
+        parts = torch.arange(len(images)).split(PART)
+        titles = [f"{title}, part {number} of {len(parts)}" for number in range(1, len(parts) + 1)]
+        same: dict[str, Any] = {"cache": cache, "batch_size": batch_size, "quiet": quiet}
+        pairs = zip(parts, titles, strict=True)
+        return torch.cat(
+            [extract_features(classifier, images.subset(part), normalise, title=t, **same) for part, t in pairs]
+        )
     return _cached(
         cache,
         classifier,

@@ -171,7 +171,9 @@ class _Training:
         if self.folder is not None and self.fabric.is_global_zero:
             self.folder.finish(self.classifier)
         if self.history and self.fabric.is_global_zero:
-            self.guard.check_end(self.history[-1]["loss"], self.history[-1]["accuracy"])
+            last = self.history[-1]
+            normalised = getattr(self.classifier.head, "normalises_logits", False)
+            self.guard.check_end(last["loss"], last["accuracy"], normalised=normalised)
         return self.history
 
     def _steps(self, first: int, progress: Progress, request: StopRequest) -> None:

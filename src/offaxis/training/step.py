@@ -252,10 +252,18 @@ class CollapseGuard:
                 f"scale, so training would stay there. {cure}. docs/scale-collapse.md explains how it comes about."
             )
 
-    def check_end(self, loss: float, accuracy: float) -> None:
-        """Warn where loss or accuracy of the last epoch are next to no better than guessing."""
+    def check_end(self, loss: float, accuracy: float, *, normalised: bool = False) -> None:
+        """Warn where loss or accuracy of the last epoch are next to no better than guessing.
+
+        Args:
+            loss: the mean over the epoch.
+            accuracy: likewise.
+            normalised: the loss is one of logits of a fixed size (LogitNorm), which cannot be as small as that of guessing
+                before the classes are learned: accuracy alone decides.
+        """
         guessing = math.exp(-self.chance)
-        if learned_nothing(accuracy=accuracy, loss=loss, guessing=guessing, guessing_loss=self.chance):
+        compared = 0.0 if normalised else loss
+        if learned_nothing(accuracy=accuracy, loss=compared, guessing=guessing, guessing_loss=self.chance):
             warnings.warn(
                 f"The network has learned next to nothing: its training ended with the loss {loss:.3f} and the accuracy "
                 f"{accuracy:.1%}, and guessing gives ln C = {self.chance:.3f} and {guessing:.1%}. More epochs, another "

@@ -1,206 +1,184 @@
 """Score many images: paths -> a file of rows, a summary and a page of the images with the highest scores."""
 
-import base64
 import hashlib
-import heapq
-import html
 import io
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import torch
+
 from offaxis.calibration.conformal import BatchFlags, check_alpha, check_count
 from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES, decode
+from offaxis.data.transforms import centre
 from offaxis.deploy import container
 from offaxis.deploy.engine import Engine
+from offaxis.deploy.explain import data_uri, explain, map_png
 from offaxis.deploy.model import Model, Verdict
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.engines import score_units, score_with_ray
-from offaxis.deploy.scoring.rows import FIELDS, FLAGGED, Journal, Row, RowWriter, flag_rows, format_of, write_rows
+from offaxis.deploy.scoring.rows import (
+    FIELDS,
+    FLAGGED,
+    Journal,
+    Row,
+    RowWriter,
+    flag_rows,
+    flag_together,
+    format_of,
+    sentences,
+    summarise_rows,
+    write_rows,
+)
 from offaxis.deploy.scoring.sources import INSIDE, WorkUnit, files, place_of, readable, units
 from offaxis.errors import ArgumentError, DataError, StorageError
 from offaxis.files import read_json, write_json, write_text
 from offaxis.progress import CountProgress
 
-Thumbnails = dict[str, str]
-"""The images of rows by path, as data: URLs of small JPEG files."""
 THUMBNAIL = 128  # pixels of the longer side
 
 
-def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any]:
-    """Return counts by verdict, class and error, and the ``top`` images with the highest scores, highest first."""
-    verdicts: Counter[str] = Counter()
-    classes: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    seen: Counter[str | None] = Counter()
-    highest: list[tuple[float, int, Row]] = []
-    for number, row in enumerate(rows):
-        if row["error"] is not None:
-            reasons[row["error"]] += 1
-            continue
-        verdicts[row["verdict"]] += 1
-        seen[row.get("seen")] += 1
-        classes[row["class"]] += 1
-        entry = (row["score"], -number, row)
-        if len(highest) < top:
-            heapq.heappush(highest, entry)
-        elif highest:
-            heapq.heappushpop(highest, entry)
-    return {
-        "images": sum(verdicts.values()),
-        "inputs": "images" if isinstance(model.preprocessing, Preprocessing) else "feature vectors",
-        "bad_files": sum(reasons.values()),
-        "alpha": model.calibration.alpha,
-        "detector": model.detector.name,
-        "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
-        "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
-        "reasons": dict(reasons.most_common(20)),
-        "seen": {when: seen[when] for when in ("training", "calibration")},
-        "top": [{key: row[key] for key in SHOWN} for _, _, row in sorted(highest, key=lambda e: e[:2], reverse=True)],
-    }
+def write_score_page(summary: dict[str, Any], path: Path, title: str, model: Model) -> bool:
+    """Write the images with the highest scores as a page with a table that can be sorted; False where there are none.
 
-
-def flag_together(rows: Iterable[Row], model: Model, fdr: float) -> BatchFlags:
-    """Flag all images that have a row together, with at most a share ``fdr`` of false alarms among them, in expectation."""
-    return model.calibration.control_fdr([row["p_value"] for row in rows if row["error"] is None], fdr)
-
-
-def sentences(summary: dict[str, Any]) -> str:
-    """Return the summary as text."""
-    images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
-    inputs = summary["inputs"]
-    lines = ["The run was finished before: nothing was scored again."] if summary.get("finished_before") else []
-    lines += [f"{images:,} {inputs} scored, {summary['bad_files']:,} files that could not be read."]
-    if images:
-        lines.append(
-            f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of {inputs} like those "
-            f"that the network was trained on, about {summary['alpha']:.1%} would be."
-        )
-        shown = list(summary["classes"].items())[:6]
-        lines.append(
-            "Classes: " + ", ".join(f"{name} {count:,}" for name, count in shown) + ("." if len(shown) < 6 else ", ...")
-        )
-    known = [
-        f"{'trained' if when == 'training' else 'calibrated'} on {n:,}" for when, n in summary["seen"].items() if n
-    ]
-    if known:
-        lines.append(
-            f"The bundle was {' and '.join(known)} of these images (column seen): their verdicts say "
-            "nothing about new images."
-        )
-    if "flagged_together" in summary:
-        lines.append(summary["flagged_together"]["meaning"])
-    if summary["verdicts"][Verdict.TOO_FEW.value]:
-        lines.append(f"{summary['verdicts'][Verdict.TOO_FEW.value]:,} have no verdict: {Verdict.TOO_FEW.value}.")
-    lines += [f"  {count:,} x {reason}" for reason, count in list(summary["reasons"].items())[:3]]
-    return "\n".join(lines)
-
-
-SHOWN = ("path", "score", "class", "probability", "p_value", "verdict")
-"""What the summary and its page show of an image."""
-
-
-def write_score_page(summary: dict[str, Any], path: Path, title: str) -> bool:
-    """Write the images with the highest scores as a page with a table that can be sorted; False where there are none."""
+    Each image has the map of its cosine, its nearest classes and its place among the calibration images; the images are read
+    again for it, those in archives too.
+    """
     if not summary["top"] or summary["inputs"] != "images":  # feature vectors are nothing to look at
         return False
-    found = _thumbnails([entry["path"] for entry in summary["top"]])
-    rows = "\n".join(_page_row(entry, found.get(entry["path"])) for entry in summary["top"])
-    shown = f"The {len(summary['top']):,} images with the highest scores, highest first. Click a heading to sort."
-    text = _PAGE.replace("{title}", html.escape(title)).replace("{text}", html.escape(sentences(summary)))
-    write_text(path, text.replace("{shown}", shown).replace("{rows}", rows))
+    from jinja2 import Environment, PackageLoader
+
+    pictures = _Pictures(model)
+    pictures.read([entry["path"] for entry in summary["top"]])
+    rows = [
+        {**_NO_PICTURE, **entry, **_numbers(entry), **pictures.found.get(entry["path"], {})} for entry in summary["top"]
+    ]
+    template = Environment(loader=PackageLoader("offaxis.deploy.scoring"), autoescape=True).get_template(
+        "scores.html.j2"
+    )
+    page = template.render(
+        title=title,
+        text=sentences(summary),
+        rows=rows,
+        bars=pictures.bars(),
+        of=pictures.of,
+        maps=any(row["map"] for row in rows),
+        reason=pictures.reason,
+    )
+    write_text(path, page)
     return True
 
 
-def _page_row(entry: Row, image: str | None) -> str:
-    name = html.escape(entry["path"])
-    picture = f'<img src="{image}" alt="" loading="lazy">' if image else "<span>not there any more</span>"
-    out = ' class="out"' if entry["verdict"] == Verdict.OUT.value else ""
-    numbers = "".join(f"<td>{entry[key]:.4g}</td>" for key in ("score", "p_value", "probability"))
-    return (
-        f"<tr{out}><td>{picture}</td><td>{name}</td><td>{html.escape(entry['class'])}</td>{numbers}"
-        f"<td>{entry['verdict']}</td></tr>"
-    )
+_NO_PICTURE = {"image": None, "map": None, "place": "", "nearest": (), "value": None, "mark": None, "examples": ()}
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #222; }
-p { white-space: pre-line; }
-table { border-collapse: collapse; }
-td, th { padding: .4rem .8rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: middle; }
-td:nth-child(2) { max-width: 32rem; overflow-wrap: anywhere; }
-th:not(:first-child) { cursor: pointer; white-space: nowrap; }
-th[aria-sort=ascending]::after { content: " \\2191"; } th[aria-sort=descending]::after { content: " \\2193"; }
-img { max-width: 128px; max-height: 128px; display: block; }
-.out td:last-child { color: #b00020; font-weight: 600; }
-</style>
-<h1>{title}</h1><p>{text}</p><p>{shown}</p>
-<table><thead><tr><th>image</th><th>file</th><th>class</th><th aria-sort="descending">score</th><th>p-value</th>
-<th>probability</th><th>verdict</th></tr></thead><tbody>
-{rows}
-</tbody></table>
-<script>
-for (const head of document.querySelectorAll("th:not(:first-child)")) head.addEventListener("click", () => {
-  const body = document.querySelector("tbody"), place = head.cellIndex;
-  const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-  const value = row => row.cells[place].textContent;
-  const by = (a, b) => place > 2 && place < 6 ? value(a) - value(b) : value(a).localeCompare(value(b));
-  body.append(...[...body.rows].sort((a, b) => sign * by(a, b)));
-  for (const other of document.querySelectorAll("th")) other.removeAttribute("aria-sort");
-  head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-});
-</script>
-"""
+def _numbers(entry: Row) -> Row:
+    """Return the numbers of a row as the page shows them, and whether it is marked."""
+    shown = {key: f"{entry[key]:.4g}" for key in ("score", "p_value", "probability")}
+    return {**shown, "out": entry["verdict"] == Verdict.OUT.value}
 
 
-def _thumbnails(names: list[str]) -> Thumbnails:
-    """Read the images of rows again, those in archives too, and shrink them; they keep their shape."""
-    found: Thumbnails = {}
-    archived: dict[str, set[str]] = {}
-    for name in names:
-        place, inside = place_of(name)
-        if inside:
-            archived.setdefault(place, set()).add(name)
-        else:
-            _keep(found, name, Path(place))
-    for archive, members in archived.items():
-        _keep_members(found, archive, members)
-    return found
+class _Pictures:
+    """What the page shows of images by the paths of their rows: thumbnails, maps, nearest classes, places.
+
+    Args:
+        model: explains its predictions, so many images at a time.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.found = model, dict[str, Row]()
+        self.reason: str | None = None
+        calibration = model.calibration
+        self.of = "score" if calibration.cosine is None else "cosine"
+        shown = calibration.scores if calibration.cosine is None else calibration.cosine
+        self.counts, self.edges = np.histogram(shown, bins=40)
+        self._waiting: list[tuple[str, Any]] = []
+
+    def read(self, names: list[str]) -> None:
+        """Read images, file by file and archive by archive."""
+        archived: dict[str, set[str]] = {}
+        for name in names:
+            place, inside = place_of(name)
+            if inside:
+                archived.setdefault(place, set()).add(name)
+            else:
+                self._keep(name, Path(place))
+        for archive, members in archived.items():
+            self._keep_members(archive, members)
+        self._explain()
+
+    def bars(self) -> list[dict[str, float]]:
+        """Return the rectangles of the calibration histogram, 130 wide and 34 high."""
+        wide, heights = _WIDE / len(self.counts), 34 * self.counts / self.counts.max()
+        sizes = enumerate(heights.round(2).tolist())
+        return [{"x": round(i * wide, 2), "y": 34 - h, "width": round(wide - 0.3, 2), "height": h} for i, h in sizes]
+
+    def _keep_members(self, archive: str, members: set[str]) -> None:
+        """Read the archive until all members are found."""
+        missing = set(members)
+        try:
+            for member, data in read_each(Path(archive), MAX_BYTES):
+                name = readable(f"{archive}{INSIDE}{member}")
+                if name in missing and data is not None:
+                    missing.remove(name)  # a second file of this name has no row
+                    self._keep(name, data)
+                if not missing:
+                    return
+        except (DataError, OSError):
+            return  # the rows have the reason
+
+    def _keep(self, name: str, source: Path | bytes) -> None:
+        try:
+            image = decode(source)
+        except DataError:
+            return  # it was removed meanwhile
+        wanted = self.model.preprocessing
+        assert isinstance(wanted, Preprocessing)
+        self._waiting.append((name, wanted.pixels(image)))
+        row = {"place": _part_seen(image.size, wanted)}
+        image.thumbnail((THUMBNAIL, THUMBNAIL))
+        small = io.BytesIO()
+        image.save(small, "JPEG", quality=80)
+        self.found[name] = {**row, "image": data_uri("image/jpeg", small.getvalue())}
+        if len(self._waiting) == 32:
+            self._explain()
+
+    def _explain(self) -> None:
+        if not self._waiting:
+            return
+        pixels = torch.from_numpy(np.stack([pixels for _, pixels in self._waiting]))
+        both = zip(explain(self.model, pixels), self.model.predict_each(pixels), strict=True)
+        for (name, _), (why, prediction) in zip(self._waiting, both, strict=True):
+            row = self.found[name]
+            self.reason = why.reason
+            row["map"] = None if why.map is None else data_uri("image/png", map_png(why.map))
+            row["examples"] = [(of, cosine, data_uri("image/png", png)) for of, cosine, png in why.examples]
+            if isinstance(prediction, str):  # the files have changed meanwhile
+                continue
+            row["nearest"] = prediction.nearest[:3]
+            row["value"] = value = prediction.score if prediction.cosine is None else prediction.cosine
+            share = (value - self.edges[0]) / ((self.edges[-1] - self.edges[0]) or 1)
+            row["mark"] = round(float(np.clip(_WIDE * share, 0, _WIDE)), 1)
+        self._waiting = []
 
 
-def _keep_members(found: Thumbnails, archive: str, members: set[str]) -> None:
-    """Read the archive until all members are found."""
-    missing = set(members)
-    try:
-        for member, data in read_each(Path(archive), MAX_BYTES):
-            name = readable(f"{archive}{INSIDE}{member}")
-            if name in missing and data is not None:
-                missing.remove(name)  # a second file of this name has no row
-                _keep(found, name, data)
-            if not missing:
-                return
-    except (DataError, OSError):
-        return  # the rows have the reason
+_WIDE = 130
 
 
-def _keep(found: Thumbnails, name: str, source: Path | bytes) -> None:
-    try:
-        image = decode(source)
-    except DataError:
-        return  # it was removed meanwhile
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    small = io.BytesIO()
-    image.save(small, "JPEG", quality=80)
-    found[name] = f"data:image/jpeg;base64,{base64.b64encode(small.getvalue()).decode()}"
+def _part_seen(size: tuple[int, int], wanted: Preprocessing) -> str:
+    """Return the CSS place of the part of an image that the network sees, for the map over it."""
+    (width, height), (_, *target) = size, wanted.shape
+    top, left, tall, wide = 0, 0, height, width
+    if wanted.resize == "crop":
+        top, left, tall, wide = centre((height, width), (target[0], target[1]))
+    shares = {"left": left / width, "top": top / height, "width": wide / width, "height": tall / height}
+    return ";".join(f"{name}:{100 * share:.2f}%" for name, share in shares.items())
 
 
 Runner = Literal["threads", "ray"]
@@ -290,7 +268,7 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     finally:
         journal.close()
     write_json(summary_file, {"bundle": journal.identity, **summary}, ensure_ascii=False)
-    write_score_page(summary, page, f"offaxis score: {out.name}")
+    write_score_page(summary, page, f"offaxis score: {out.name}", model)
     journal.path.unlink()
     return summary
 

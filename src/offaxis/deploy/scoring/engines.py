@@ -59,10 +59,20 @@ def _scored(
 ) -> list[Row]:
     """Return the rows of a batch, which say of images that the model was trained or calibrated on that it was."""
     decoded = [result for future in decoding for result in future.result()]
-    rows = _predict(model, items, decoded)
-    for row, pixels in zip(rows, decoded, strict=True):
-        if seen and not isinstance(pixels, str) and pixels.ndim == 3:
-            row["seen"] = seen.get(hash_batch(torch.tensor(pixels).unsqueeze(0))[0])
+    good = [pixels for pixels in decoded if not isinstance(pixels, str)]
+    pixels = torch.from_numpy(np.stack(good)) if good else torch.empty(0)
+    predictions = iter(model.predict_each(pixels) if good else [])
+    known = iter([seen.get(key) for key in hash_batch(pixels)] if seen and pixels.dim() == 4 else [None] * len(good))
+    rows: list[Row] = []
+    for item, result in zip(items, decoded, strict=True):
+        if isinstance(result, str):
+            rows.append(bad_row(item.name, result))
+            continue
+        prediction, when = next(predictions), next(known)
+        if isinstance(prediction, str):
+            rows.append(bad_row(item.name, prediction))
+        else:
+            rows.append(row_of(item.name, prediction, when))
     return rows
 
 
@@ -79,16 +89,6 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
 
 def _takes_images(model: Model) -> bool:
     return isinstance(model.preprocessing, Preprocessing)
-
-
-def _predict(model: Model, items: tuple[ImageSource, ...], decoded: list[Decoded]) -> list[Row]:
-    good = [pixels for pixels in decoded if not isinstance(pixels, str)]
-    predictions = iter(model.predict_each(torch.from_numpy(np.stack(good))) if good else [])
-    rows: list[Row] = []
-    for item, pixels in zip(items, decoded, strict=True):
-        result = pixels if isinstance(pixels, str) else next(predictions)
-        rows.append(bad_row(item.name, result) if isinstance(result, str) else row_of(item.name, result))
-    return rows
 
 
 class Scorer:

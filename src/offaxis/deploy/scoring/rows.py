@@ -1,13 +1,17 @@
-"""Rows on disk: a resumable journal, then CSV, JSON lines or Parquet, written whole or not at all."""
+"""Rows: a resumable journal, then CSV, JSON lines or Parquet, written whole or not at all; and their summary."""
 
 import csv
+import heapq
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from offaxis.deploy.model import Prediction
+from offaxis.calibration.conformal import BatchFlags
+from offaxis.deploy.model import Model, Prediction, Verdict
+from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.sources import parts, readable
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
 from offaxis.files import json_line, read_lines, replacing
@@ -20,10 +24,20 @@ FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "pa
 _HEADER = "offaxis-score-2"
 
 
-def row_of(name: str, prediction: Prediction) -> Row:
-    """Return the row of an image with a prediction."""
-    values = prediction.to_json()
-    return {"path": readable(name), **{field: values.get(field) for field in FIELDS[1:-1]}, "error": None}
+def row_of(name: str, prediction: Prediction, seen: str | None = None) -> Row:
+    """Return the row of an image with a prediction; ``seen`` tells that it was trained or calibrated on."""
+    return {
+        "path": readable(name),
+        "class": prediction.class_name,
+        "probability": prediction.probability,
+        "cosine": prediction.cosine,
+        "score": prediction.score,
+        "p_value": prediction.p_value,
+        "class_p_value": prediction.class_p_value,
+        "verdict": prediction.verdict.value,
+        "seen": seen,
+        "error": None,
+    }
 
 
 def flag_rows(rows: Iterable[Row], flagged: Iterable[bool]) -> Iterator[Row]:
@@ -203,3 +217,76 @@ def _pyarrow() -> tuple[Any, Any]:
             "Parquet needs pyarrow, which is not installed: pip install 'offaxis[parquet]'."
         ) from error
     return pyarrow, parquet
+
+
+def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any]:
+    """Return counts by verdict, class and error, and the ``top`` images with the highest scores, highest first."""
+    verdicts: Counter[str] = Counter()
+    classes: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    seen: Counter[str | None] = Counter()
+    highest: list[tuple[float, int, Row]] = []
+    for number, row in enumerate(rows):
+        if row["error"] is not None:
+            reasons[row["error"]] += 1
+            continue
+        verdicts[row["verdict"]] += 1
+        seen[row.get("seen")] += 1
+        classes[row["class"]] += 1
+        entry = (row["score"], -number, row)
+        if len(highest) < top:
+            heapq.heappush(highest, entry)
+        elif highest:
+            heapq.heappushpop(highest, entry)
+    return {
+        "images": sum(verdicts.values()),
+        "inputs": "images" if isinstance(model.preprocessing, Preprocessing) else "feature vectors",
+        "bad_files": sum(reasons.values()),
+        "alpha": model.calibration.alpha,
+        "detector": model.detector.name,
+        "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
+        "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
+        "reasons": dict(reasons.most_common(20)),
+        "seen": {when: seen[when] for when in ("training", "calibration")},
+        "top": [{key: row[key] for key in SHOWN} for _, _, row in sorted(highest, key=lambda e: e[:2], reverse=True)],
+    }
+
+
+def flag_together(rows: Iterable[Row], model: Model, fdr: float) -> BatchFlags:
+    """Flag all images that have a row together, with at most a share ``fdr`` of false alarms among them, in expectation."""
+    return model.calibration.control_fdr([row["p_value"] for row in rows if row["error"] is None], fdr)
+
+
+def sentences(summary: dict[str, Any]) -> str:
+    """Return the summary as text."""
+    images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
+    inputs = summary["inputs"]
+    lines = ["The run was finished before: nothing was scored again."] if summary.get("finished_before") else []
+    lines += [f"{images:,} {inputs} scored, {summary['bad_files']:,} files that could not be read."]
+    if images:
+        lines.append(
+            f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of {inputs} like those "
+            f"that the network was trained on, about {summary['alpha']:.1%} would be."
+        )
+        shown = list(summary["classes"].items())[:6]
+        lines.append(
+            "Classes: " + ", ".join(f"{name} {count:,}" for name, count in shown) + ("." if len(shown) < 6 else ", ...")
+        )
+    known = [
+        f"{'trained' if when == 'training' else 'calibrated'} on {n:,}" for when, n in summary["seen"].items() if n
+    ]
+    if known:
+        lines.append(
+            f"The bundle was {' and '.join(known)} of these images (column seen): their verdicts say "
+            "nothing about new images."
+        )
+    if "flagged_together" in summary:
+        lines.append(summary["flagged_together"]["meaning"])
+    if summary["verdicts"][Verdict.TOO_FEW.value]:
+        lines.append(f"{summary['verdicts'][Verdict.TOO_FEW.value]:,} have no verdict: {Verdict.TOO_FEW.value}.")
+    lines += [f"  {count:,} x {reason}" for reason, count in list(summary["reasons"].items())[:3]]
+    return "\n".join(lines)
+
+
+SHOWN = ("path", "score", "class", "probability", "p_value", "verdict")
+"""What the summary and its page show of an image."""

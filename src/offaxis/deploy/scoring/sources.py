@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES, SUFFIXES
 from offaxis.data.folder import IGNORED
+from offaxis.deploy.preprocessing import read_rows
 from offaxis.errors import DataError
 
 T = TypeVar("T")
@@ -177,12 +178,9 @@ def _inside(archive: str) -> Iterator[ImageSource]:
 def _rows_of(file: str) -> Iterator[ImageSource]:
     """Yield the rows of an array, numbered from 0, without reading it as a whole."""
     try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        yield ImageSource(file, None, f"this is no array of numbers that can be read ({error})")
-        return
-    if array.ndim < 2:
-        yield ImageSource(file, None, f"expected an array (N, d) of N feature vectors but its shape is {array.shape}")
+        array = read_rows(file)
+    except DataError as error:
+        yield ImageSource(file, None, str(error))
         return
     for number, row in enumerate(array):
         yield ImageSource(f"{file}{INSIDE}{number}", np.array(row))

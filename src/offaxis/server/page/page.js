@@ -3,15 +3,8 @@
 
 const KEPT = 2000;          // images in the strip and the table
 const THUMBNAIL = 144;      // pixels
-const LARGEST = 720;        // pixels of the picture that is shown
 const REQUEST_IMAGES = 8;   // images in one request, or fewer where the service takes fewer
 const UNREACHABLE = "The service cannot be reached.";
-const at = (id) => document.getElementById(id);
-const svg = (name, attributes) => {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-};
 let model = null, token = "", seen = [], current = null, waiting = [], filter = "all";
 
 async function ask(path, options = {}) {
@@ -188,15 +181,15 @@ function show(entry) {
   const byCosine = record.cosine !== null;
   at("closeness-label").textContent = byCosine ? "Cosine" : "Score";
   at("cosine").textContent = (byCosine ? record.cosine : record.score).toFixed(3);
-  histogram(record);
+  histogram(record, model);
   nearest(record, byCosine);
   picture(entry);
   why(entry);
 }
 
-// The picture, and over the part of it that the network sees the map: blue adds to the cosine, red takes from it.
+// Show the picture with its map; of all pictures one alone is kept whole in memory.
 async function picture(entry) {
-  const canvas = at("picture"), context = canvas.getContext("2d");
+  const canvas = at("picture");
   canvas.setAttribute("aria-label", entry.record.name);
   if (entry.bitmap === undefined) {
     if (picture.last) { picture.last.bitmap?.close(); picture.last.bitmap = undefined; }
@@ -204,48 +197,7 @@ async function picture(entry) {
     try { entry.bitmap = await createImageBitmap(entry.file); } catch { entry.bitmap = null; }
   }
   if (current !== entry) return;
-  const { bitmap } = entry;
-  if (!bitmap) {
-    canvas.width = 300; canvas.height = 60;
-    context.fillStyle = getComputedStyle(canvas).color;
-    context.font = "14px system-ui, sans-serif";
-    context.fillText("The browser cannot show this format.", 10, 35);
-    return;
-  }
-  const small = Math.max(bitmap.width, bitmap.height) <= 150;
-  const scale = small ? Math.ceil(300 / Math.max(bitmap.width, bitmap.height)) : Math.min(1, LARGEST / Math.max(bitmap.width, bitmap.height));
-  canvas.width = Math.max(1, Math.round(bitmap.width * scale));
-  canvas.height = Math.max(1, Math.round(bitmap.height * scale));
-  canvas.classList.toggle("large", !small);
-  context.imageSmoothingEnabled = !small;
-  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-  const map = entry.explanation?.map, strength = at("map-strength").value / 100;
-  if (!map || !strength) return;
-  const { width, height, resize } = model.preprocessing;
-  let [x, y, w, h] = [0, 0, canvas.width, canvas.height];
-  if (resize === "crop") {
-    const part = Math.min(canvas.width / width, canvas.height / height);
-    [w, h] = [width * part, height * part];
-    [x, y] = [(canvas.width - w) / 2, (canvas.height - h) / 2];
-  }
-  context.imageSmoothingEnabled = true;
-  context.imageSmoothingQuality = "high";
-  context.globalAlpha = strength;
-  context.drawImage(tinted(map), x, y, w, h);
-  context.globalAlpha = 1;
-  if (x > 1 || y > 1) { context.strokeStyle = "#fff"; context.setLineDash([6, 4]); context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1); }
-}
-
-function tinted(map) {
-  const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [map[0].length, map.length];
-  const context = canvas.getContext("2d"), data = context.createImageData(canvas.width, canvas.height);
-  const largest = Math.max(1e-9, ...map.flat().map(Math.abs));
-  map.flat().forEach((value, i) => {
-    data.data.set([...(value >= 0 ? [33, 102, 214] : [201, 48, 22]), Math.round(255 * Math.abs(value) / largest)], 4 * i);
-  });
-  context.putImageData(data, 0, 0);
-  return canvas;
+  drawPicture(canvas, entry.bitmap, entry.explanation?.map, at("map-strength").value / 100, model.preprocessing);
 }
 
 // Ask once why an image got its verdict; this is not counted by the drift monitor.
@@ -302,61 +254,6 @@ function download() {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-// An empty chart as wide as its place, so that its text has the size of other text.
-function canvas(id, height) {
-  const chart = at(id), wide = Math.max(200, Math.round(chart.getBoundingClientRect().width));
-  chart.setAttribute("viewBox", `0 0 ${wide} ${height}`);
-  chart.replaceChildren();
-  return [chart, wide];
-}
-
-function histogram(record) {
-  const { of, counts, edges } = model.calibration.histogram;
-  const value = of === "cosine" ? record.cosine : record.score;
-  const low = Math.min(edges[0], value), high = Math.max(edges[edges.length - 1], value);
-  const pad = 0.04 * (high - low || 1);
-  const most = Math.max(...counts);
-  const [chart, wide] = canvas("histogram", 130);
-  const x = (v) => 10 + (wide - 20) * (v - low + pad) / (high - low + 2 * pad);
-  counts.forEach((count, i) => chart.append(svg("rect", {
-    class: "bar", x: x(edges[i]), width: Math.max(1, x(edges[i + 1]) - x(edges[i]) - 0.5),
-    y: 105 - 90 * count / most, height: 90 * count / most,
-  })));
-  chart.append(svg("line", { class: "base", x1: 10, x2: wide - 10, y1: 105, y2: 105 }));
-  // one threshold for all classes, on the axis that is drawn
-  const single = !model.per_class && (of === "score" || ["cosine", "cosine-ensemble"].includes(model.detector));
-  if (single) {
-    const limit = of === "cosine" ? -model.threshold : model.threshold;
-    chart.append(svg("line", { class: "limit", x1: x(limit), x2: x(limit), y1: 10, y2: 105 }));
-  }
-  chart.append(svg("line", { class: `mark ${kind(record)}`, x1: x(value), x2: x(value), y1: 4, y2: 108 }));
-  const label = svg("text", { x: Math.min(wide - 60, Math.max(60, x(value))), y: 122, "text-anchor": "middle" });
-  label.textContent = `this image ${value.toFixed(3)}`;
-  chart.append(label);
-  const images = model.calibration.images;
-  at("where-caption").textContent = `Its ${of} among those of ${images} calibration images` +
-    (single ? " (dashed: the threshold)" : "");
-  chart.setAttribute("aria-label", `${of} ${value.toFixed(3)}; those of ${images} calibration images lie between ` +
-    `${edges[0].toFixed(3)} and ${edges[edges.length - 1].toFixed(3)}`);
-}
-
-function nearest(record, byCosine) {
-  at("axes-caption").textContent = byCosine ? "Nearest class axes, by cosine" : "Most probable classes";
-  at("nearest").replaceChildren(...record.nearest.map((entry) => {
-    const item = document.createElement("li");
-    const label = document.createElement("span"), bar = document.createElement("progress"), number = document.createElement("span");
-    label.className = "label";
-    label.textContent = label.title = entry.class;
-    bar.max = 1;
-    bar.value = Math.max(0, entry.value);
-    bar.setAttribute("aria-hidden", "true");
-    number.className = "number";
-    number.textContent = entry.value.toFixed(3);
-    item.append(label, bar, number);
-    return item;
-  }));
-}
-
 async function drift() {
   const words = at("drift");
   let state;
@@ -375,19 +272,7 @@ async function drift() {
     ? `The stream has left the training distribution: at image ${state.alarmed_at} the odds against “no drift” passed ${odds.toFixed(0)} : 1.`
     : state.images ? `No sign of drift over ${state.images} images (alarm at odds of ${odds.toFixed(0)} : 1).`
       : "No images yet.";
-  const [chart, wide] = canvas("drift-line", 110), points = state.trace;
-  const top = Math.max(Math.log10(odds), ...points.map((p) => p[1])) + 0.3;
-  const bottom = Math.min(-1, ...points.map((p) => p[1])) - 0.1;
-  const last = Math.max(1, state.images), first = points.length ? Math.min(points[0][0] - 1, last - 1) : 0;
-  const x = (n) => 10 + (wide - 20) * (n - first) / Math.max(1, last - first);
-  const y = (v) => 5 + 100 * (top - v) / (top - bottom);
-  chart.append(svg("line", { class: "base", x1: 10, x2: wide - 10, y1: y(0), y2: y(0) }));
-  chart.append(svg("line", { class: "limit", x1: 10, x2: wide - 10, y1: y(Math.log10(odds)), y2: y(Math.log10(odds)) }));
-  const label = svg("text", { x: 12, y: y(Math.log10(odds)) + 12 });
-  label.textContent = "alarm";
-  chart.append(label);
-  const path = [[first, first === 0 ? 0 : points[0][1]], ...points].map(([n, v]) => `${x(n).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
-  if (points.length) chart.append(svg("polyline", { class: state.alarm ? "line alarm" : "line", points: path }));
+  driftLine(state);
 }
 
 // a drop has files, or folders with files in them
@@ -430,7 +315,7 @@ addEventListener("keydown", (event) => {
   show(listed[Math.max(0, Math.min(listed.length - 1, to))]);
 });
 addEventListener("resize", () => {
-  if (current && !current.record.error) histogram(current.record);
+  if (current && !current.record.error) histogram(current.record, model);
   if (model) drift();
 });
 at("map-strength").addEventListener("input", () => { if (current) picture(current); });

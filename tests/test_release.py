@@ -1,0 +1,92 @@
+"""What is released: one version everywhere, badges and checks that say what is so, workflows and hooks that call make."""
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offaxis
+
+ROOT = Path(__file__).parents[1]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", read("CHANGELOG.md"), re.M)
+    assert versions[0][0] == offaxis.__version__
+    assert f"version: {offaxis.__version__}\ndate-released: {versions[0][1]}" in read("CITATION.cff")
+    assert f"offaxis-{offaxis.__version__}-py3-none-any.whl" in read("README.md")
+
+
+def test_the_changelog_has_the_kinds_of_keep_a_changelog() -> None:
+    kinds = re.findall(r"^### (.*)$", read("CHANGELOG.md"), re.M)
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert re.findall(r"^## \[(.*?)\]", read("CHANGELOG.md"), re.M)[0] == "Unreleased"
+
+
+def test_the_badges_say_what_pyproject_says() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "badges.py"))
+    for file, texts in script["texts"]().items():
+        assert read(f"docs/images/badges/{file}.svg") == script["badge"](*texts)
+
+
+@pytest.fixture(scope="module")
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", read("Makefile"), re.M))
+
+
+@pytest.mark.parametrize("name", ["check", "docs", "release"])
+def test_workflows_call_make_and_say_that_they_are_untried(name: str, targets: set[str]) -> None:
+    text = read(f".github/workflows/{name}.yml")
+    assert text.startswith("# Untried")
+    called = set(re.findall(r"run: make ([a-z-]+)", text))
+    assert called
+    assert called <= targets
+
+
+def test_the_hooks_are_make_check(targets: set[str]) -> None:
+    hooks = re.findall(r"entry: make (\w+)", read(".pre-commit-config.yaml"))
+    (check,) = re.findall(r"^check: ([a-z ]+?) *##", read("Makefile"), re.M)
+    assert hooks == check.split()
+
+
+@pytest.fixture(scope="module")
+def problems() -> Any:
+    return runpy.run_path(str(ROOT / "scripts" / "check_dist.py"))["problems"]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "wheel", "wrong"),
+    [
+        ("offaxis/metrics.py", 100, True, False),
+        ("offaxis/py.typed", 0, True, False),
+        ("offaxis-0.2.0.dist-info/METADATA", 100, True, False),
+        ("offaxis/data/cifar.npz", 100, True, True),
+        ("offaxis/model.safetensors", 100, True, True),
+        ("offaxis/notes.md", 100, True, True),
+        ("study/results/scores/a.npz", 100, False, False),
+        ("docs/photo.jpg", 100, False, True),
+        ("docs/results.md", 3_000_000, False, True),
+    ],
+)
+def test_data_and_weights_are_refused_in_a_release(
+    problems: Any, name: str, size: int, wheel: bool, wrong: bool
+) -> None:
+    assert bool(problems(name, size, wheel)) is wrong
+
+
+def test_every_extra_has_pins() -> None:
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    pinned = {plain(line.split("==")[0]) for line in read("constraints.txt").splitlines() if "==" in line}
+    for extra, packages in project["optional-dependencies"].items():
+        names = {plain(re.split(r"[^\w.-]", package)[0]) for package in packages} - {"offaxis"}
+        assert names <= pinned, extra

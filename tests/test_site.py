@@ -1,0 +1,114 @@
+"""The site: built without a warning; in a browser without a network it can be searched, and fits wide and narrow windows."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from selenium.webdriver.remote.webdriver import WebDriver
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("index", "tutorials/photographs", "concepts", "reference/api", "reference/detectors", "comparison", "results")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material", reason="needs offaxis[docs]")
+    folder = tmp_path_factory.mktemp("site")
+    settings = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=ROOT,
+        env=settings,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_it_builds_without_a_warning_and_has_what_is_made_from_the_code(site: Path) -> None:
+    texts = {
+        page: (site / f"{page}.html").read_text(encoding="utf-8")
+        for page in (*PAGES, "reference/cli", "reference/datasets")
+    }
+    assert "Train the head of a classifier" in (site / "reference" / "modules.html").read_text(encoding="utf-8")
+    assert "Calibrate a trained network" in texts["reference/api"]
+    assert "two-cosines" in texts["reference/detectors"]
+    assert "cifar100" in texts["reference/datasets"]
+    assert "offaxis doctor" in texts["reference/cli"]
+    assert "[0.2.0]" in (site / "changelog.html").read_text(encoding="utf-8")
+    assert not any("fonts.googleapis" in text or "unpkg.com" in text for text in texts.values())
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["WebDriver"]:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND", profile):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        yield chrome
+    finally:
+        chrome.quit()
+
+
+def show(browser: "WebDriver", file: Path, width: int, scheme: str) -> None:
+    """Open a page as a file in a window of this width, in the light or in the dark."""
+    size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)  # type: ignore[attr-defined]
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})  # type: ignore[attr-defined]
+    browser.execute_script("try { localStorage.clear() } catch {}")  # type: ignore[no-untyped-call]
+    browser.get(file.as_uri())
+
+
+@pytest.mark.browser
+def test_pages_fit_wide_and_narrow_windows_in_light_and_dark(site: Path, browser: "WebDriver") -> None:
+    for width in (1400, 400):
+        for scheme, name in (("light", "default"), ("dark", "slate")):
+            for page in PAGES:
+                show(browser, site / f"{page}.html", width, scheme)
+                found = browser.execute_script(  # type: ignore[no-untyped-call]
+                    "return [document.documentElement.scrollWidth - innerWidth, document.body.dataset.mdColorScheme]"
+                )
+                assert found[0] <= 0, (page, width, scheme)  # nothing is wider than the window
+                assert found[1] == name
+    sent = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]  # type: ignore[no-untyped-call]
+    urls = [each["params"]["request"]["url"] for each in sent if each["method"] == "Network.requestWillBeSent"]
+    assert [url for url in urls if not url.startswith(("file:", "data:", "about:", "chrome:"))] == []
+    errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
+    assert errors == []
+
+
+@pytest.mark.browser
+def test_it_is_searched_without_a_network_and_without_a_server(site: Path, browser: "WebDriver") -> None:
+    show(browser, site / "reference" / "api.html", 1400, "light")
+    box = browser.find_element("css selector", "input.md-search__input")
+    box.click()
+    box.send_keys("calibration")
+    results: list[str] = []
+    for _ in range(60):
+        results = [each.text for each in browser.find_elements("css selector", ".md-search-result__item h1")]
+        if results:
+            break
+        time.sleep(0.5)
+    assert any("calibration" in result for result in results)
