@@ -192,7 +192,8 @@ def test_what_is_missing_is_said_with_the_remedy(root: Path, tmp_path: Path) -> 
         openood(whole, "cifar10", partial=True)
 
 
-def test_from_the_shell_to_openoods_table(root: Path, tmp_path: Path) -> None:
+def test_from_the_shell_to_openoods_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = noise_root(tmp_path / "data")
     torch.save(to_published(classifier(double=False)), tmp_path / "weights.th")
     network = ["evaluate", "resnet8-cifar", "--weights", str(tmp_path / "weights.th"), "--benchmark", "openood-cifar10"]
     options = ["--data", str(root), "--out", str(tmp_path / "store"), "--detectors", "energy,fdbd,react", "--quiet"]
@@ -218,6 +219,17 @@ def test_from_the_shell_to_openoods_table(root: Path, tmp_path: Path) -> None:
     text = (tmp_path / "report" / "report.md").read_text()
     assert "openood-cifar10 (partial) in distribution" in text
     assert "OpenOOD, tuned on its validation lists" in text
+
+    def again(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr("offaxis.jobs.evaluation._evaluate", again)  # which nothing has changed for
+    done = CliRunner().invoke(app, [*network, *options, "--partial"])
+    assert done.exception is None, done.output
+    (root / "images_classic" / "texture" / "test" / "images" / "new.png").write_bytes(b"")
+    done = CliRunner().invoke(app, [*network, *options, "--partial"])
+    assert isinstance(done.exception, AssertionError)
+    monkeypatch.undo()
     for extra in (["--id", "digits"], ["--images", "5"], ["--ood", "digits"]):
         refused = CliRunner().invoke(app, [*network, *options, "--partial", *extra])
         assert isinstance(refused.exception, OffaxisError), extra
