@@ -85,12 +85,19 @@ docs: $(VENV)/.installed-docs  ## build the site into site/; a warning, a broken
 docs-serve: $(VENV)/.installed-docs  ## show the site at http://127.0.0.1:8001 while pages are edited
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
 
+# tools of a release, in an environment of their own: they need nothing of offaxis
+TOOLS := .venv-tools
+$(TOOLS)/.made: constraints.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --constraint constraints.txt build twine cyclonedx-bom pip-audit
+	@touch $@
+
 # what is released: built, checked, and tried in two new environments without extras, with the newest and the lowest versions
-dist: $(VENV)/.installed-release  ## build wheel and sdist, check them, try the wheel with the newest and the lowest versions
+dist: $(TOOLS)/.made  ## build wheel and sdist, check them, try the wheel with the newest and the lowest versions
 	rm -rf dist build
-	$(BIN)/python -m build --quiet --outdir dist
-	$(BIN)/twine check --strict dist/*
-	$(BIN)/python scripts/check_dist.py dist
+	$(TOOLS)/bin/python -m build --quiet --outdir dist
+	$(TOOLS)/bin/twine check --strict dist/*
+	$(TOOLS)/bin/python scripts/check_dist.py dist
 	$(MAKE) dist-try TRY=newest
 	$(MAKE) dist-try TRY=lowest CONSTRAINT="--constraint constraints-lowest.txt"
 
@@ -98,20 +105,20 @@ TRIED = $(CURDIR)/.venv-dist-$(TRY)
 dist-try:
 	rm -rf $(TRIED)
 	$(PYTHON) -m venv $(TRIED)
-	$(TRIED)/bin/python -m pip install --quiet $(CONSTRAINT) dist/*.whl
+	$(TRIED)/bin/python -m pip install --quiet --no-compile $(CONSTRAINT) dist/*.whl
 	cd $$(mktemp -d) && OMP_NUM_THREADS=2 $(TRIED)/bin/offaxis demo --quick --quiet && \
 	  OMP_NUM_THREADS=2 $(TRIED)/bin/python $(CURDIR)/scripts/smoke.py
 	rm -rf $(TRIED)
 
-sbom: $(VENV)/.installed-release  ## what the pinned tree consists of, as a CycloneDX document: dist/sbom.json
+sbom: $(TOOLS)/.made  ## what the pinned tree consists of, as a CycloneDX document: dist/sbom.json
 	@mkdir -p dist
-	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-format JSON \
+	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-format JSON \
 	  --output-file dist/sbom.json constraints.txt
-	@echo "dist/sbom.json: $$($(BIN)/python -c "import json; print(len(json.load(open('dist/sbom.json'))['components']))") components"
+	$(PYTHON) scripts/complete_sbom.py dist/sbom.json
 
-audit: $(VENV)/.installed-release  ## known vulnerabilities of the pinned versions; needs the network
-	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
+audit: $(TOOLS)/.made  ## known vulnerabilities of the pinned versions; needs the network, and fails where a package is not checked
+	$(TOOLS)/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
 
 clean:  ## remove the environment and everything that was made
-	rm -rf $(VENV) $(LOWEST) .venv-dist-* site demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(LOWEST) $(TOOLS) .venv-dist-* site demo .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

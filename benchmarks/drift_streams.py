@@ -14,6 +14,8 @@ changes at its start and after 2,000 quiet images, in brackets the 90th percenti
 
 import argparse
 import math
+import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import NormalDist
@@ -23,7 +25,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from offaxis.calibration.drift import DriftMonitor
+from offaxis.calibration.drift import AT_ONCE, BETS, RUN_LENGTH, reserve, slot
 from offaxis.embeddings import EmbeddingDetector
 from offaxis.evaluation.store import Store
 from offaxis.metrics import auroc
@@ -33,7 +35,6 @@ Scores = NDArray[np.float64]
 SHARES = (0.01, 0.05, 0.1, 0.3)
 LONGEST = 3000
 QUIET = 2000
-STRIDE = 10  # images between two looks at the monitor
 CALIBRATION = 500
 SIMULATED = (0.6, 0.75, 0.85, 0.9, 0.95, 0.983, 0.998)
 PHOTOGRAPHS = {"fruit": ("vegetables", "clothing-test", "packages"), "clothing": ("packages", "fruit-test")}
@@ -94,35 +95,68 @@ def photographed(folder: Path, detectors: list[str]) -> Iterator[Pair]:
 
 def simulated() -> Iterator[Pair]:
     """Yield Gaussian scores with standard deviation 1 whose means are so far apart that they have these AUROCs."""
-    random = np.random.default_rng(0)
+    draw = np.random.default_rng(0)
     for area in SIMULATED:
         apart = math.sqrt(2) * NormalDist().inv_cdf(area)
-        id_scores, ood_scores = random.standard_normal((2, 100_000))
+        id_scores, ood_scores = draw.standard_normal((2, 100_000))
         yield Pair("simulated N(0, 1)", f"N({apart:.2f}, 1)", area, id_scores, ood_scores + apart)
 
 
-def delay(pair: Pair, share: float, quiet: int, seed: int) -> float:
-    """Return the images from the change to the first alarm or warning after it; infinity for none within LONGEST."""
-    random = np.random.default_rng(seed)
-    monitor = DriftMonitor(random.choice(pair.id_scores, CALIBRATION), seed=seed)
-    for score in random.choice(pair.id_scores, quiet).tolist():
-        monitor.add(score)
-    warnings, alarmed = monitor.state().warnings, monitor.state().alarm
-    is_ood = random.random(LONGEST) < share
-    stream = np.where(is_ood, random.choice(pair.ood_scores, LONGEST), random.choice(pair.id_scores, LONGEST))
-    for start in range(0, LONGEST, STRIDE):
-        for score in stream[start : start + STRIDE].tolist():
-            monitor.add(score)
-        state = monitor.state()
-        if state.warnings > warnings or (state.alarm and not alarmed):
-            return start + STRIDE
-    return float("inf")
+def online_p_values(calibration: Scores, stream: Scores, seed: int) -> Scores:
+    """Return the p-values that a DriftMonitor gives a stream, exactly, in a tenth of the time."""
+    ordered = sorted(map(slot, calibration.tolist()))
+    ties = random.Random(seed)
+    ps = np.empty(len(stream))
+    for number, score in enumerate(map(slot, stream.tolist())):
+        first, last = bisect_left(ordered, score), bisect_right(ordered, score)
+        ps[number] = (len(ordered) - last + (1 - ties.random()) * (last - first + 1)) / (len(ordered) + 1)
+        ordered.insert(last, score)
+    return ps
+
+
+def notices(ps: Scores, level: float = 0.01) -> tuple[Scores, NDArray[np.bool_]]:
+    """Bet on the p-values (S, T) of S streams at once, as ``Bets`` does on one.
+
+    Returns:
+        The image (S,) of the alarm, infinity without one; and whether there is a warning (S, T).
+    """
+    w, a = (np.array(column)[:, None] for column in zip(*BETS, strict=True))
+    in_play = np.full((len(BETS), len(ps)), math.log(AT_ONCE / len(BETS)))
+    since = np.full_like(in_play, -np.inf)
+    alarmed_at, warned = np.full(len(ps), np.inf), np.zeros(ps.shape, bool)
+    for number, p in enumerate(ps.T):
+        gain = np.log(1 - w + w * a * p ** (a - 1))
+        before, after = reserve(number), reserve(number + 1)
+        in_play = np.logaddexp(in_play, math.log((before - after) / len(BETS))) + gain
+        since = np.logaddexp(since, -math.log(len(BETS))) + gain
+        wealth = after + np.exp(in_play).sum(0)
+        alarmed_at[(wealth >= 1 / level) & np.isinf(alarmed_at)] = number + 1
+        warned[:, number] = np.exp(since).sum(0) >= RUN_LENGTH
+        since[:, warned[:, number]] = -np.inf
+    return alarmed_at, warned
 
 
 def delays(pair: Pair, streams: int) -> Delays:
-    """Return the delays of some streams of every kind."""
-    kinds = [(quiet, share) for quiet in (0, QUIET) for share in SHARES]
-    return Delays(pair, {(q, s): [delay(pair, s, q, seed) for seed in range(streams)] for q, s in kinds})
+    """Return the images from the change to the first alarm or warning after it; infinity for none within LONGEST."""
+    found: dict[tuple[int, float], list[float]] = {}
+    for quiet in (0, QUIET):
+        for share in SHARES:
+            ps = np.array([_p_values_of_change(pair, share, quiet, seed) for seed in range(streams)])
+            alarmed_at, warned = notices(ps)
+            later = warned[:, quiet:]
+            first_warning = np.where(later.any(1), later.argmax(1) + 1.0, np.inf)
+            found[quiet, share] = np.minimum(
+                first_warning, np.where(alarmed_at > quiet, alarmed_at - quiet, np.inf)
+            ).tolist()
+    return Delays(pair, found)
+
+
+def _p_values_of_change(pair: Pair, share: float, quiet: int, seed: int) -> Scores:
+    draw = np.random.default_rng(seed)
+    calibration, before = draw.choice(pair.id_scores, CALIBRATION), draw.choice(pair.id_scores, quiet)
+    is_ood = draw.random(LONGEST) < share
+    after = np.where(is_ood, draw.choice(pair.ood_scores, LONGEST), draw.choice(pair.id_scores, LONGEST))
+    return online_p_values(calibration, np.concatenate([before, after]), seed)
 
 
 def quantiles(images: list[float]) -> tuple[float, float]:
@@ -140,19 +174,21 @@ def shown(images: list[float]) -> str:
 def false_alarms(id_scores: Scores, streams: int) -> tuple[int, int]:
     """Return (streams that ever alarmed, warnings in all) of ID streams of LONGEST images."""
     alarms = warnings = 0
-    for seed in range(streams):
-        random = np.random.default_rng(10**6 + seed)
-        monitor = DriftMonitor(random.choice(id_scores, CALIBRATION), seed=seed)
-        for score in random.choice(id_scores, LONGEST).tolist():
-            monitor.add(score)
-        alarms += monitor.state().alarm
-        warnings += monitor.state().warnings
+    for start in range(0, streams, 100):
+        ps = np.empty((min(100, streams - start), LONGEST))
+        for row in range(len(ps)):
+            draw = np.random.default_rng(10**6 + start + row)
+            calibration = draw.choice(id_scores, CALIBRATION)
+            ps[row] = online_p_values(calibration, draw.choice(id_scores, LONGEST), start + row)
+        alarmed_at, warned = notices(ps)
+        alarms += int(np.isfinite(alarmed_at).sum())
+        warnings += int(warned.sum())
     return alarms, warnings
 
 
 @styled
-def draw(found: list[Delays]) -> Figure:
-    """Draw the median delay over the AUROC, a colour for each share: real sets as marks, simulated ones as lines."""
+def delay_figure(found: list[Delays]) -> Figure:
+    """Show the median delay over the AUROC, a colour for each share: real sets as marks, simulated ones as lines."""
     figure = blank(9, 4.2)
     never = 1.5 * LONGEST
     for number, (quiet, panel) in enumerate(zip((0, QUIET), figure.subplots(1, 2, sharey=True), strict=True)):
@@ -210,7 +246,7 @@ def main() -> None:
         cells = [shown(images) for images in found[-1].images.values()]
         print(f"| {pair.id}, {pair.ood} | {100 * pair.auroc:.1f} | {' | '.join(cells)} |", flush=True)
     if options.figure:
-        save_figure(draw(found), options.figure)
+        save_figure(delay_figure(found), options.figure)
     for name, id_scores in {pair.id: pair.id_scores for pair in pairs}.items():
         alarms, warnings = false_alarms(id_scores, options.id_streams)
         images = options.id_streams * LONGEST

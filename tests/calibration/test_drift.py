@@ -159,3 +159,20 @@ def test_false_warnings_are_as_rare_as_the_run_length_says() -> None:
 def test_level_and_run_length_must_make_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ArgumentError):
         DriftMonitor(np.zeros(3), **wrong)  # type: ignore[arg-type]
+
+
+def test_the_benchmark_bets_as_the_monitor_does() -> None:
+    streams = pytest.importorskip("benchmarks.drift_streams", reason="run from the project's folder")
+    random = np.random.default_rng(3)
+    calibration, stream = random.normal(size=60).round(1), np.append(random.normal(size=250), random.normal(2, 1, 150))
+    monitor = DriftMonitor(calibration, seed=5)
+    ps, states = [], []
+    for score in stream.tolist():
+        ps.append(monitor.add(score))
+        states.append(monitor.state())
+    found = streams.online_p_values(calibration, stream, 5)
+    assert found.tolist() == ps
+    [alarmed_at], [warned] = streams.notices(found[None])
+    assert alarmed_at == states[-1].alarmed_at
+    assert np.cumsum(warned).tolist() == [state.warnings for state in states]
+    assert states[-1].warnings > 1

@@ -167,6 +167,22 @@ def test_a_pair_and_a_linear_head_are_exported(world: World, tmp_path: Path) -> 
         check_same(tmp_path / "x.onnx", model, world.test.batch(torch.arange(20)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["logitnorm", "t2fnorm", "elogitnorm"])
+def test_heads_with_a_normalised_loss_are_exported(head: str, world: World, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    network = networks.wide_resnet(10, 1, 10, head, in_channels=1).eval()
+    preprocessing = Preprocessing(world.train.shape, world.normalise)
+    baseline = NATIVE["max-softmax"]()
+    model = Model.calibrated(network, world.calibration, preprocessing=preprocessing, detector=baseline)
+    export_onnx(model, tmp_path / "x.onnx")
+    pixels = world.test.batch(torch.arange(20))
+    check_same(tmp_path / "x.onnx", model, pixels)
+    found = answers(tmp_path / "x.onnx", model, pixels)
+    of_logits = -torch.from_numpy(found["logits"]).softmax(1).amax(1).numpy()
+    assert np.allclose(found["score"], of_logits, atol=1e-5) == (head != "t2fnorm")  # which scores with other logits
+
+
 def _third_party(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
     if name == "timm-resnet":

@@ -21,6 +21,7 @@ from offaxis.detectors import (
     FDBD,
     GEN,
     KNN,
+    NATIVE,
     NCI,
     ODIN,
     Energy,
@@ -192,7 +193,8 @@ def test_what_is_missing_is_said_with_the_remedy(root: Path, tmp_path: Path) -> 
         openood(whole, "cifar10", partial=True)
 
 
-def test_from_the_shell_to_openoods_table(root: Path, tmp_path: Path) -> None:
+def test_from_the_shell_to_openoods_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = noise_root(tmp_path / "data")
     torch.save(to_published(classifier(double=False)), tmp_path / "weights.th")
     network = ["evaluate", "resnet8-cifar", "--weights", str(tmp_path / "weights.th"), "--benchmark", "openood-cifar10"]
     options = ["--data", str(root), "--out", str(tmp_path / "store"), "--detectors", "energy,fdbd,react", "--quiet"]
@@ -218,9 +220,37 @@ def test_from_the_shell_to_openoods_table(root: Path, tmp_path: Path) -> None:
     text = (tmp_path / "report" / "report.md").read_text()
     assert "openood-cifar10 (partial) in distribution" in text
     assert "OpenOOD, tuned on its validation lists" in text
+
+    def again(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr("offaxis.jobs.evaluation._evaluate", again)  # which nothing has changed for
+    done = CliRunner().invoke(app, [*network, *options, "--partial"])
+    assert done.exception is None, done.output
+    (root / "images_classic" / "texture" / "test" / "images" / "new.png").write_bytes(b"")
+    done = CliRunner().invoke(app, [*network, *options, "--partial"])
+    assert isinstance(done.exception, AssertionError)
+    monkeypatch.undo()
     for extra in (["--id", "digits"], ["--images", "5"], ["--ood", "digits"]):
         refused = CliRunner().invoke(app, [*network, *options, "--partial", *extra])
         assert isinstance(refused.exception, OffaxisError), extra
+
+
+def test_every_detector_of_ours_takes_part(tmp_path: Path) -> None:
+    root = noise_root(tmp_path / "data", count=6)
+    torch.save(to_published(classifier(double=False)), tmp_path / "weights.th")
+    words = ["evaluate", "resnet8-cifar", "--weights", str(tmp_path / "weights.th"), "--benchmark", "openood-cifar10"]
+    words += ["--data", str(root), "--partial", "--no-tune", "--out", str(tmp_path / "store")]
+    done = CliRunner().invoke(app, words)
+    assert done.exception is None, done.output
+    table, leaderboard = write_openood(Store(tmp_path / "store"), tmp_path / "ood.csv")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    others = {"cosine", "two-cosines", "cosine-ensemble", "leave-out", "isomax", "generalized-odin"}  # for other heads
+    others |= {"knn"}  # there are fewer training images than its 50 neighbours, which a note says
+    assert "knn is left out" in done.stderr
+    assert {row["detector"].removesuffix(" (default)") for row in rows} == set(NATIVE) - others
+    assert all(row["dataset"].endswith("(partial)") for row in rows)
+    assert len(leaderboard.read_text().splitlines()) == 1 + len(set(NATIVE) - others)
 
 
 def pytorch_oods(root: Path, id: str, network: offaxis.Classifier, tmp_path: Path) -> list[dict[str, Any]]:

@@ -133,7 +133,7 @@ class Bets:
 
     def bet(self, p: float) -> None:
         """Bet on one p-value in (0, 1]."""
-        before, after = _reserve(self.images), _reserve(self.images + 1)
+        before, after = reserve(self.images), reserve(self.images + 1)
         fresh, start = math.log((before - after) / len(BETS)), 1 / len(BETS)
         in_play, since = self._in_play, self._since
         for k, (w, a) in enumerate(BETS):
@@ -211,6 +211,6 @@ class DriftMonitor:
         return self._bets.state()
 
 
-def _reserve(step: int) -> float:
+def reserve(step: int) -> float:
     """Return the reserve after so many steps: it falls slowly, so that no drift comes too late to be bet on."""
     return (1 - AT_ONCE) / math.sqrt(1 + step / 100)

@@ -14,7 +14,7 @@ import typer
 from offaxis import __version__
 from offaxis.cli.app import Data, app, example
 
-FOR_DEVELOPERS = ("browser", "dev", "docs", "hostile", "notebook", "release", "test", "thirdparty")
+FOR_DEVELOPERS = ("browser", "dev", "docs", "hostile", "notebook", "test", "thirdparty")
 """Extras that are not shown: only working on offaxis itself needs them."""
 BESIDE = ("timm", "torchvision", "transformers", "pytorch-ood")
 """Packages of others that offaxis works with where they can be imported."""

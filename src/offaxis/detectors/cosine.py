@@ -90,7 +90,10 @@ class CosineEnsemble(Cosine):
 
 
 class MeanCosine(Detector):
-    """The largest cosine between an image's features and the mean features of a class, negated."""
+    """The largest cosine between an image's features and the mean features of a class, negated.
+
+    This is Class Typical Matching (CTM, https://arxiv.org/abs/2306.14920).
+    """
 
     name = "mean-cosine"
     paper = "https://arxiv.org/abs/2306.14920"
@@ -131,7 +134,10 @@ class MeanCosine(Detector):
 
 
 class TwoCosines(MeanCosine):
-    """The mean of the largest cosine with a class weight and the largest with a class mean, negated."""
+    """The mean of the largest cosine with a class weight and the largest with a class mean, negated.
+
+    What it adds to Class Typical Matching (``mean-cosine``) is the cosine with the trained axes of a cosine head.
+    """
 
     name = "two-cosines"
     paper = "https://arxiv.org/abs/1905.10628"

@@ -1,6 +1,7 @@
 """An evaluation by name: what it depends on as typed settings, and the function that runs it."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -230,7 +231,7 @@ def _memory(run: EvaluationRun, store: "Store", data: Path | None) -> Path | Non
     words = (*run.networks, *run.detectors, run.network or "")
     code = run.network is not None or any(".py" in word or word.split(":")[0] in _LIBRARIES for word in words)
     whole = run.weights is not None or all(Path(text).exists() for text in run.networks)
-    if code or not whole or run.benchmark is not None:
+    if code or not whole or (run.benchmark is not None and data is None):
         return None
     from importlib.metadata import version
 
@@ -268,7 +269,30 @@ def _inputs(run: EvaluationRun, data: Path | None, ids: Sequence[str]) -> dict[s
             files[str(file)] = [state.st_size, state.st_mtime_ns]
             if len(files) > _MOST_FILES:
                 return None
+    if run.benchmark is not None and data is not None:
+        files |= _benchmark_files(data, run.benchmark.partition("-")[2])
     return {"sets": names, "files": digest(files)}
+
+
+def _benchmark_files(data: Path, id: str) -> dict[str, list[int]]:
+    """Return the sizes and times of OpenOOD's lists for an ID set, and the times of the folders that their images are in.
+
+    These are hundreds of thousands of files: what is added or removed is seen by its folder, what is overwritten is not.
+    """
+    root = data.expanduser()
+    root = root if (root / "benchmark_imglist").is_dir() else root / "data"
+    found: dict[str, list[int]] = {}
+    folders: set[str] = set()
+    for path in sorted((root / "benchmark_imglist" / id).glob("*.txt")):
+        found[path.name] = [path.stat().st_size, path.stat().st_mtime_ns]
+        folders.update(
+            line.partition(" ")[0].rpartition("/")[0] for line in path.read_text(errors="replace").splitlines()
+        )
+    for name in sorted(folders):
+        for base in ("images_classic", "images_largescale"):
+            with suppress(OSError):
+                found[f"{base}/{name}"] = [(root / base / name).stat().st_mtime_ns]
+    return found
 
 
 def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":

@@ -105,6 +105,8 @@ def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc
         "seed sd: standard deviation over seeds of the mean over sets; set sd: over sets of the mean over seeds. fwd, bwd: "
         "forward and backward passes through the network that one image takes."
     )
+    if any(s.detector == "mean-cosine" for s in summaries):
+        note += " mean-cosine is Class Typical Matching (arXiv 2306.14920); two-cosines is its mean with the cosine."
     name = slug("oracle" if oracle else "ranking", summaries[0].id, view, metric)
     return Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=3)
 
@@ -198,6 +200,7 @@ POSTPROCESSORS = {
     "scale": "SCALE",
     "fdbd": "fDBD",
     "nci": "NCI",
+    "mean-cosine": "CTM",
     "generalized-odin": "GODIN",
 }
 TRAININGS = {"linear": "CrossEntropy", "logitnorm": "LogitNorm", "t2fnorm": "T2FNorm", "elogitnorm": "ELogitNorm"}
