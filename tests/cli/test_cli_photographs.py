@@ -89,6 +89,7 @@ def test_the_whole_way_with_held_out_images_and_a_network_of_ones_own(
         done = run(app, ["evaluate", str(folder), *options, *near, *network, "--quiet"])
         assert done.exit_code == 0, (done.output, done.exception)
         assert {result.group for result in Store(tmp_path / "results").results()} == {group}
+    assert {result.network for result in Store(tmp_path / "results").results()} == {"nets cosine"}
     with pytest.raises(OffaxisError, match="near sets out of far but got 'elsewhere'"):
         run(app, ["evaluate", str(folder), *options, "--near", "elsewhere", *network], catch_exceptions=False)
     monkeypatch.chdir(tmp_path.parent)  # the report finds the folders wherever they lie

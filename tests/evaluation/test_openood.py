@@ -21,6 +21,7 @@ from offaxis.detectors import (
     FDBD,
     GEN,
     KNN,
+    NATIVE,
     NCI,
     ODIN,
     Energy,
@@ -233,6 +234,23 @@ def test_from_the_shell_to_openoods_table(tmp_path: Path, monkeypatch: pytest.Mo
     for extra in (["--id", "digits"], ["--images", "5"], ["--ood", "digits"]):
         refused = CliRunner().invoke(app, [*network, *options, "--partial", *extra])
         assert isinstance(refused.exception, OffaxisError), extra
+
+
+def test_every_detector_of_ours_takes_part(tmp_path: Path) -> None:
+    root = noise_root(tmp_path / "data", count=6)
+    torch.save(to_published(classifier(double=False)), tmp_path / "weights.th")
+    words = ["evaluate", "resnet8-cifar", "--weights", str(tmp_path / "weights.th"), "--benchmark", "openood-cifar10"]
+    words += ["--data", str(root), "--partial", "--no-tune", "--out", str(tmp_path / "store")]
+    done = CliRunner().invoke(app, words)
+    assert done.exception is None, done.output
+    table, leaderboard = write_openood(Store(tmp_path / "store"), tmp_path / "ood.csv")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    others = {"cosine", "two-cosines", "cosine-ensemble", "leave-out", "isomax", "generalized-odin"}  # for other heads
+    others |= {"knn"}  # there are fewer training images than its 50 neighbours, which a note says
+    assert "knn is left out" in done.stderr
+    assert {row["detector"].removesuffix(" (default)") for row in rows} == set(NATIVE) - others
+    assert all(row["dataset"].endswith("(partial)") for row in rows)
+    assert len(leaderboard.read_text().splitlines()) == 1 + len(set(NATIVE) - others)
 
 
 def pytorch_oods(root: Path, id: str, network: offaxis.Classifier, tmp_path: Path) -> list[dict[str, Any]]:
