@@ -181,7 +181,9 @@ def _commands(command: Any, words: str) -> list[tuple[str, Any]]:
     """Return the commands of a group with the words that call them, in their order."""
     if not hasattr(command, "commands"):
         return [(words, command)]
-    return [found for name, each in command.commands.items() for found in _commands(each, f"{words} {name}")]
+    return [
+        found for name in command.list_commands(None) for found in _commands(command.commands[name], f"{words} {name}")
+    ]
 
 
 def _default(parameter: Any) -> str:
