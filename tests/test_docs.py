@@ -190,7 +190,7 @@ AVOIDED = (
     r"\bwho(so)?ever\b",
     r"\bsaid of\b",
     r"\bsomebody\b",
-    r"\b(images|sets) that install with pip\b",
+    r"\b(images|sets|data) that installs? with pip\b",
     r"\bjudge[sd]?\b",
     r"\btold? apart\b|\btell(s|ing)? (\w+ ){0,3}apart\b",
 )
@@ -201,6 +201,8 @@ SHOWN = [
     *sorted((ROOT / "examples").glob("*.ipynb")),
     *sorted((ROOT / "src").rglob("*.j2")),
     *sorted((ROOT / "src").rglob("*.html")),
+    *sorted((ROOT / ".github").rglob("*.*")),
+    *sorted((ROOT / "src" / "offaxis" / "cli").glob("*.py")),  # help texts
 ]
 
 
