@@ -262,7 +262,8 @@ def sentences(summary: dict[str, Any]) -> str:
     images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
     inputs = summary["inputs"]
     lines = ["The run was finished before: nothing was scored again."] if summary.get("finished_before") else []
-    lines += [f"{images:,} {inputs} scored, {summary['bad_files']:,} files that could not be read."]
+    unread = "files" if inputs == "images" else "rows or files"
+    lines += [f"{images:,} {inputs} scored, {summary['bad_files']:,} {unread} that could not be read."]
     if images:
         lines.append(
             f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of {inputs} like those "
