@@ -356,7 +356,7 @@ def _typed(names: NDArray[np.str_], dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.kind == "U":
         return names  # whose length need not be believed
     if dtype.kind == "b":
-        return names == "True"
+        return np.asarray(names == "True")
     if dtype.kind not in "iufMO":
         raise ValueError(f"classes of the type {dtype}")
     return names.astype(dtype)

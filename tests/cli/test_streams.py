@@ -27,7 +27,7 @@ def test_a_full_disk_is_told(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["data", "inspect", 300 * "a"], ["score", 300 * "a", "x.png"], ["report", 300 * "a"]]
+    "words", [["data", "inspect", 300 * "a"], ["score", 300 * "a", "x.png"], ["report", 300 * "a", "--out", "x"]]
 )
 def test_a_name_that_cannot_be_opened_is_told(words: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", "offaxis", *words], capture_output=True, text=True, check=False)

@@ -111,8 +111,8 @@ def _batch(content: dict[str, Any], key: str, path: Path) -> tuple[NDArray[np.in
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
         got = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
         raise DataError(f"Expected images as uint8 (N, 3072) under 'data' in {path} but got {got}.")
-    known = isinstance(labels, list) and all(isinstance(y, int) and 0 <= y < 2**31 for y in labels)
-    if not known or len(labels) != len(images):
+    fits = isinstance(labels, list) and len(labels) == len(images)
+    if not fits or not all(isinstance(y, int) and 0 <= y < 2**31 for y in labels or ()):
         raise DataError(f"Expected a list of {len(images)} numbers under '{key}' in {path}: the file is damaged.")
     return np.array(labels, np.int64), images
 
