@@ -158,7 +158,6 @@ def test_the_commands_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.thirdparty
-@pytest.mark.usefixtures("torchvision_operators")
 @pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 def test_the_snippet_of_the_readme_runs_on_a_folder_of_photographs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
