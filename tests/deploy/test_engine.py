@@ -1,6 +1,9 @@
 """The engine that runs a model's network: onnxruntime where it gives the same outputs, PyTorch elsewhere."""
 
+import os
 import random
+import subprocess
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +101,16 @@ def test_a_calibration_without_the_cosines_of_its_network_runs_in_pytorch(model:
     assert with_engine(odd, "auto").engine is None
     with pytest.raises(ExportError, match="calibrate the bundle again"):
         with_engine(odd, "onnx")
+
+
+def test_onnxruntime_reports_nothing_to_its_maker(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    program = "from offaxis.deploy.onnx import package; package('onnxruntime')"
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert (
+        list(tmp_path.iterdir()) == []
+    )  # where it reports, it keeps the number of the device and what was not sent yet
 
 
 def test_without_onnxruntime_pytorch_runs_it(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
