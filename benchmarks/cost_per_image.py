@@ -2,10 +2,13 @@
 
     python -m benchmarks.cost_per_image BUNDLE FOLDER [COUNT]
     python -m benchmarks.cost_per_image BUNDLE FOLDER 300 file.py:function   # a bundle whose network must be given
+    python -m benchmarks.cost_per_image BUNDLE FOLDER ray 500   # images a second of Ray Data with one and two workers
 
-Processor time of one thread, which other programs on the machine change little; the least of three rounds. Prints JSON.
+Processor time of one thread, which other programs on the machine change little; the least of three rounds. Of Ray it is the
+time that so many images more take, so that neither the start of workers nor the loading of the model counts. Prints JSON.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -18,10 +21,15 @@ import torch
 
 import offaxis
 from offaxis.deploy.engine import with_engine
+from offaxis.deploy.scoring.engines import score_with_ray
 from offaxis.deploy.scoring.rows import row_of
+from offaxis.deploy.scoring.sources import files, units
 
 
 def main(bundle: str, folder: str, count: str = "300", network: str | None = None) -> None:
+    if count == "ray":
+        print(json.dumps(ray_rates(Path(bundle), folder, int(network or "500"))))
+        return
     torch.set_num_threads(1)
     model = offaxis.load(bundle, network)
     paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())[: int(count)]
@@ -41,6 +49,28 @@ def main(bundle: str, folder: str, count: str = "300", network: str | None = Non
         rows = cost(lambda: [row_of("x.png", p) for out in outputs for p in fast._predictions(*out)], len(paths))
         result["score_and_row_ms"] = rows
     print(json.dumps(result))
+
+
+def ray_rates(bundle: Path, folder: str, count: int) -> dict[str, Any]:
+    """Images a second of one and of two workers on this machine, and the efficiency of the second."""
+    import ray
+
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")  # one is the driver's
+    several = itertools.cycle(sorted(files([folder])))
+    few, many = (list(itertools.islice(several, n)) for n in (count // 4, count // 4 + count))
+    rates = {workers: count / (_seconds(bundle, many, workers) - _seconds(bundle, few, workers)) for workers in (1, 2)}
+    ray.shutdown()
+    return {
+        "images_a_second": {workers: round(rate, 1) for workers, rate in rates.items()},
+        "efficiency": round(rates[2] / (2 * rates[1]), 2),
+    }
+
+
+def _seconds(bundle: Path, paths: list[str], workers: int) -> float:
+    began = time.perf_counter()
+    rows = sum(len(rows) for rows in score_with_ray(bundle, units(paths, 32), 32, workers, "auto"))
+    assert rows == len(paths)
+    return time.perf_counter() - began
 
 
 def _outputs(model: offaxis.Model, batch: torch.Tensor) -> Any:

@@ -54,8 +54,10 @@ def bare(model: Model, paths: list[Path]) -> int:
 
 def _ahead(pool: ThreadPoolExecutor, model: Model, paths: list[Path]) -> Iterator[NDArray[Any]]:
     waiting: list[Future[Any]] = []
+    wanted = model.preprocessing
+    assert isinstance(wanted, Preprocessing)
     for path in paths:
-        waiting.append(pool.submit(_pixels, model.preprocessing, path))
+        waiting.append(pool.submit(_pixels, wanted, path))
         if len(waiting) > 3 * BATCH:
             yield waiting.pop(0).result()
     yield from (future.result() for future in waiting)
