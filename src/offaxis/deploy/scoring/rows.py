@@ -15,7 +15,7 @@ from offaxis.deploy.prediction import in_words
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.sources import parts, readable
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
-from offaxis.files import json_line, read_lines, replacing
+from offaxis.files import check_plain, json_line, read_lines, replacing
 
 Row = dict[str, Any]
 FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "seen", "error")
@@ -101,6 +101,7 @@ class Journal:
                 f"{self.path} was left by a run that stopped: add --resume to finish it, or --overwrite."
             )
         try:
+            check_plain(self.path)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             begun = self.path.exists() and self._check()
             self._file = self.path.open("a", encoding="utf-8")
@@ -274,7 +275,8 @@ def sentences(summary: dict[str, Any]) -> str:
     images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
     inputs = summary["inputs"]
     lines = ["The run was finished before: nothing was scored again."] if summary.get("finished_before") else []
-    bad = f"{summary['bad_files']:,} file{'s' if summary['bad_files'] != 1 else ''}"
+    unread = "file" if inputs == "images" else "row"
+    bad = f"{summary['bad_files']:,} {unread}{'s' if summary['bad_files'] != 1 else ''}"
     lines += [f"{images:,} {inputs if images != 1 else inputs.removesuffix('s')} scored, {bad} that could not be read."]
     if images:
         lines.append(
