@@ -1,7 +1,7 @@
 """The rows of the second study -> the tables of docs/results.md and docs/second-study.md, without training.
 
-``python -m study.second.tables [NAME ...]`` prints them; ``python -m study.page`` puts them into the pages. A row is a head with
-a score; means are over sets of means over seeds, so seeds and sets vary apart.
+``python -m study.second.tables NAME[:ID] ...`` prints them; ``python -m study.page`` puts them into the pages. A row is a head
+with a score; means are over sets of means over seeds, so seeds and sets vary apart.
 """
 
 import sys
@@ -123,7 +123,7 @@ def ranking(
             seeds = seeds_of(row for row in rows if row["head"] == method[0])
             lines.append((method, means, seeds))
     lines.sort(key=lambda line: -line[1][-1])
-    best = np.max([means for _, means, _ in lines], 0) if lines else np.zeros(len(columns))
+    best = [max(means[place] for _, means, _ in lines) for place in range(len(columns))] if lines else []
     made: list[list[Entry]] = [
         [HEADS[head], SCORES[score], *_values(means, best), _value(accuracy_of(rows, head)), str(seeds)]
         for (head, score), means, seeds in lines
@@ -178,9 +178,7 @@ def unseen(id_name: str, only: Sequence[Method] = ()) -> Table:
     """Return the table of unseen classes: means over choices and seeds, and the difference to the two cosines."""
     values = unseen_values(id_name)
     reference = values.get(REFERENCE, {})
-    lines = sorted(
-        (m for m in values if not only or m in only), key=lambda method: -fmean(values[method].values())
-    )
+    lines = sorted((m for m in values if not only or m in only), key=lambda method: -fmean(values[method].values()))
     rows: list[list[Entry]] = []
     for method in lines:
         own = values[method]
@@ -223,7 +221,7 @@ def published_both(_: str = "") -> Table:
                 means = [mean_auroc(own, groups[group]) for group in ("near", "far", "all")]
                 values.setdefault(score, []).extend(m for m in means if m is not None)
     whole = {score: means for score, means in values.items() if len(means) == 3 * len(names)}
-    best = np.max(list(whole.values()), 0) if whole else []
+    best = [max(values) for values in zip(*whole.values(), strict=True)]
     ordered = sorted(whole.items(), key=lambda item: -(item[1][2] + item[1][5]))
     titles = [f"{network.removesuffix('-cifar')}: {group}" for network in names for group in ("near", "far", "all")]
     return Table(
