@@ -1,4 +1,4 @@
-"""Trainings from scratch and what they are worth: every head on Fashion-MNIST and CIFAR-10, unseen classes, CIFAR-100, DenseNet-BC.
+"""Trainings from scratch and what they are worth: every head on Fashion-MNIST and CIFAR-10, CIFAR-100, DenseNet-BC.
 
     python -m study.second.scratch list             # what is trained and judged, and what is left
     python -m study.second.scratch train [NAME]     # the next training, or a named one; it resumes
