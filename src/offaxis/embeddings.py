@@ -79,7 +79,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         calibration_: what ``calibrate`` computed; None before.
         n_features_in_: d.
 
-    Example:
+    Examples:
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)
         >>> known = EmbeddingDetector(random_state=0).fit(X[::2], y[::2]).calibrate(X[1::2])

@@ -35,8 +35,19 @@ METRIC_NAMES = (
 """The names that help texts list, without the import of what they name; a test compares them."""
 
 
+COMMANDS = (
+    *("demo", "data", "train", "bundle", "score", "serve", "calibrate", "export"),
+    *("evaluate", "report", "reproduce", "paper", "bench", "doctor"),
+)
+"""Every command, in the order in which a user meets them."""
+
+
 class Program(TyperGroup):
     """A command group that remembers the words that it was called with."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands in the order of ``COMMANDS``."""
+        return sorted(super().list_commands(ctx), key=COMMANDS.index)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words, and parse them."""

@@ -186,7 +186,7 @@ def start_from_sizes(in_features: int, num_classes: int) -> float:
     The larger of two: :math:`\sqrt{d / 3}`, the product of lengths :math:`\lVert w_i \rVert \lVert f \rVert` with which
     ``nn.Linear`` starts on features of unit mean square; and ``smallest_sufficient_scale``.
 
-    Example:
+    Examples:
         >>> round(start_from_sizes(64, 10), 1), round(start_from_sizes(1280, 10), 1)
         (6.1, 20.7)
     """

@@ -43,7 +43,7 @@ def attach(
             follows it, as far as the network can be traced. Or the layer to keep is not plainly linear.
         ArgumentError: ``num_classes`` differs from that of the layer that is kept.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)).eval()
         >>> images = torch.rand(2, 3, 2, 2)
         >>> bool((attach(model, head="keep")(images) == model(images)).all())
