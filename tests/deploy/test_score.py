@@ -230,6 +230,12 @@ def test_a_pipe_among_the_images_does_not_hang(bundle: Path, pictures: list[Path
     assert all("no plain file" in row["error"] for row in rows[2:])
 
 
+def test_a_pipe_in_the_place_of_the_journal_does_not_hang(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.jsonl.journal")
+    with pytest.raises(StorageError, match="no plain file"):
+        scored(bundle, [str(pictures[0])], tmp_path / "out.jsonl", resume=True)
+
+
 def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Path) -> None:
     """kill -9 in the middle, then --resume: every file has one row, as in a run that was left alone."""
     paths = write_images(tmp_path / "many", world.test, 100) * 7

@@ -4,6 +4,7 @@ Modules of this folder import nothing heavy at their top, so that the program st
 room that needs them are imported inside the commands.
 """
 
+import os
 import sys
 import time
 import warnings
@@ -129,8 +130,11 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # here, where a full disk can still be told
     except OSError as error:
-        if isinstance(error, OffaxisError) or error.filename is not None:
+        if isinstance(error, OffaxisError):
             _exit_with(error)
+        if error.filename is not None:
+            name, reason = os.fsdecode(error.filename), error.strerror or "unknown error"
+            _exit_with(StorageError(f"{name} cannot be opened ({reason}): check its name and its permissions."))
         with suppress(OSError):
             sys.stdout.close()  # else it is flushed once more at the end, and fails again
         if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe

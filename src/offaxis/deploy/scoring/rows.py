@@ -15,7 +15,7 @@ from offaxis.deploy.prediction import in_words
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.sources import parts, readable
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
-from offaxis.files import json_line, read_lines, replacing
+from offaxis.files import check_plain, json_line, read_lines, replacing
 
 Row = dict[str, Any]
 FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "seen", "error")
@@ -101,6 +101,7 @@ class Journal:
                 f"{self.path} was left by a run that stopped: add --resume to finish it, or --overwrite."
             )
         try:
+            check_plain(self.path)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             begun = self.path.exists() and self._check()
             self._file = self.path.open("a", encoding="utf-8")
