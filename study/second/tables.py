@@ -234,8 +234,9 @@ def published_both(_: str = "") -> Table:
 
 def scratch(id_name: str, only: Sequence[Method] = ()) -> Table:
     """Return the table of networks from scratch."""
-    rows = list(store.select(store.read("scratch"), id=id_name, network="wrn-10-4-half", unseen=None))
-    title = "CIFAR-10 from scratch, wrn-10-4-half, 14 epochs, AUROC in percent"
+    network = "wrn-10-2-half" if id_name == "fashion-mnist" else "wrn-10-4-half"
+    rows = list(store.select(store.read("scratch"), id=id_name, network=network, unseen=None))
+    title = f"{id_name} from scratch, {network}, AUROC in percent"
     return ranking(rows, groups_of(id_name), name=f"scratch-{id_name}", title=title, only=only)
 
 
@@ -267,6 +268,45 @@ def corrupted(id_name: str) -> Table:
     )
 
 
+CANDIDATES = {
+    "axes": "cosine with the axes",
+    "means": "cosine with the class means",
+    "white": "cosine after whitening",
+    "distance": "distance (Mahalanobis++, shrunk)",
+}
+
+
+def candidates(head: str) -> Table:
+    """Return the scores that were tried, on development sets alone, for cosine heads or for linear ones."""
+    rows = [row for row in store.read("candidates") if "detector" in row]
+    values: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["head"] in (("cosine",) if head == "cosine" else ("linear", "keep")):
+            place = "unseen classes" if row["unseen"] is not None else "packages" if row["ood"] == "packages" else ""
+            column = row["network"].removesuffix("-cifar") if not place else f"{row['id']}: {place}"
+            values.setdefault(row["detector"], {}).setdefault(column, []).append(100 * row["auroc"])
+    columns = sorted({column for own in values.values() for column in own})
+    means = {name: [fmean(own[column]) for column in columns] for name, own in values.items()}
+    whole = {name: [*own, fmean(own)] for name, own in means.items()}
+    best = [max(each) for each in zip(*whole.values(), strict=True)]
+    made: list[list[Entry]] = [
+        [_candidate(name), *_values(own, best)] for name, own in sorted(whole.items(), key=lambda item: -item[1][-1])
+    ]
+    return Table(
+        name=f"candidates-{head}",
+        title=f"Candidates on development sets, {head} heads, AUROC in percent",
+        columns=("score", *columns, "mean"),
+        rows=made,
+    )
+
+
+def _candidate(name: str) -> str:
+    parts = name.removeprefix("sd ").split("+")
+    if len(parts) == 1:
+        return CANDIDATES[name]
+    return " + ".join(parts) + (", each over its deviation" if name.startswith("sd ") else "")
+
+
 Maker = Callable[[str], Table]
 TABLES: dict[str, Maker] = {
     "published": published_both,
@@ -279,6 +319,7 @@ TABLES: dict[str, Maker] = {
     "heads-all": scratch,
     "fine-tuned": finetuned,
     "corruptions": corrupted,
+    "candidates": candidates,
 }
 """Name of a table in the pages -> the function that makes it for an ID set or a network."""
 
