@@ -92,7 +92,9 @@ $(TOOLS)/.made: constraints.txt
 	$(TOOLS)/bin/python -m pip install --quiet --constraint constraints.txt build twine cyclonedx-bom pip-audit
 	@touch $@
 
-# what is released: built, checked, and tried in two new environments without extras, with the newest and the lowest versions
+# What is released: built, checked, and tried in two new environments without extras, with the newest and the lowest versions.
+# PyTorch alone is the pinned one in both: newer builds for Linux bring gigabytes of CUDA. `make dist TORCH=torch` has the newest.
+TORCH := $(shell grep '^torch==' constraints.txt)
 dist: $(TOOLS)/.made  ## build wheel and sdist, check them, try the wheel with the newest and the lowest versions
 	rm -rf dist build
 	$(TOOLS)/bin/python -m build --quiet --outdir dist
@@ -105,7 +107,7 @@ TRIED = $(CURDIR)/.venv-dist-$(TRY)
 dist-try:
 	rm -rf $(TRIED)
 	$(PYTHON) -m venv $(TRIED)
-	$(TRIED)/bin/python -m pip install --quiet --no-compile $(CONSTRAINT) dist/*.whl
+	$(TRIED)/bin/python -m pip install --quiet --no-compile $(CONSTRAINT) $(TORCH) dist/*.whl
 	cd $$(mktemp -d) && OMP_NUM_THREADS=2 $(TRIED)/bin/offaxis demo --quick --quiet && \
 	  OMP_NUM_THREADS=2 $(TRIED)/bin/python $(CURDIR)/scripts/smoke.py
 	rm -rf $(TRIED)

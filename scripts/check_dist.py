@@ -31,6 +31,8 @@ def problems(name: str, size: int, wheel: bool) -> list[str]:
     found = []
     if suffix in REFUSED and not (name.startswith(STUDY) and suffix == ".npz" and not wheel):
         found.append(f"{name}: a data set or weights?")
+    if suffix == ".png" and not name.startswith("docs/images/"):
+        found.append(f"{name}: a picture that no page shows?")
     if size > LARGEST:
         found.append(f"{name}: {size:,} bytes")
     if wheel and suffix not in WHEEL_ONLY and ".dist-info/" not in name and not name.endswith("py.typed"):

@@ -54,8 +54,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Show roles of reStructuredText in docstrings, as in ``:func:`name```, as the name alone."""
-    return re.sub(r":(?:func|class|mod|meth):(?=<code)", "", html)
+    """Show what docstrings have of reStructuredText, roles (``:func:`name```) and double colons, as text."""
+    html = re.sub(r":(?:func|class|mod|meth):(?=<code)", "", html)
+    return re.sub(r"<p>::</p>", "", html).replace("::</p>", ":</p>")
 
 
 def _path(source: str, target: str) -> str:
@@ -104,9 +105,9 @@ def detectors_page() -> str:
         settings = ", ".join(f"{key} ({value})" for key, value in detector.hyperparameters.items())
         reads = detector.reads if detector.reads != "outputs" else ", ".join(detector.uses)
         about = (type(detector).__doc__ or "").strip().split("\n")[0]
-        paper = f"[paper]({detector.paper})" if detector.paper else "ours"
+        linked = f"[`{name}`]({detector.paper})" if detector.paper else f"`{name}`"
         fit = "yes" if detector.needs_fit else "no"
-        rows.append([f"`{name}`", about, paper, reads, _passes(*detector.passes), fit, settings or "none"])
+        rows.append([linked, about, reads, _passes(*detector.passes), fit, settings or "none"])
     theirs = [
         [f"`pytorch-ood-{kind.lower()}`", f"`{kind}`", str(feed), _passes(*PASSES.get(kind, (1, 0)))]
         for kind, (feed, *_) in TABLE.items()
@@ -118,8 +119,8 @@ def detectors_page() -> str:
             "*Passes* are the forward (+ backward) passes that scoring one image takes; one forward pass is shared by all "
             "detectors that read outputs. *Fit* says whether training images are needed. Which one to choose, and what each "
             "costs: [Detectors](../detectors.md).",
-            f"## Ours\n\n{len(rows)} detectors.",
-            _table(["name", "what it computes", "paper", "reads", "passes", "fit", "hyperparameters (default)"], rows),
+            f"## Ours\n\n{len(rows)} detectors; a name links to its paper.",
+            _table(["name", "what it computes", "reads", "passes", "fit", "hyperparameters (default)"], rows),
             f"## pytorch-ood's\n\n{len(theirs)} classes of pytorch-ood under the same contract, with "
             "`pip install 'offaxis[pytorch-ood]'`.",
             _table(["name", "class", "fed with", "passes"], theirs),
@@ -181,7 +182,9 @@ def _commands(command: Any, words: str) -> list[tuple[str, Any]]:
     """Return the commands of a group with the words that call them, in their order."""
     if not hasattr(command, "commands"):
         return [(words, command)]
-    return [found for name, each in command.commands.items() for found in _commands(each, f"{words} {name}")]
+    return [
+        found for name in command.list_commands(None) for found in _commands(command.commands[name], f"{words} {name}")
+    ]
 
 
 def _default(parameter: Any) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from offaxis.errors import (
     OverlapError,
     TooFewImagesError,
 )
+from tests.hostile.damage import rewritten
 from tests.server.serving import running
 
 Array = NDArray[Any]
@@ -293,6 +295,38 @@ def test_a_bundle_and_a_pickle_give_the_same_scores(fitted: EmbeddingDetector, b
         np.testing.assert_array_equal(again.predict_class(rows), fitted.predict_class(rows))
         assert again.offset_ == fitted.offset_
     assert b"pickle" not in bundle.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "labels", [[False, True], ["a", "long name"], [-3, 4], np.array(["2020-01-01", "2021"], "M8[D]")]
+)
+def test_classes_come_back_in_their_type(tmp_path: Path, labels: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(120, 4))
+    known = EmbeddingDetector(random_state=0).fit(rows[:40], np.array(labels)[(rows[:40, 0] > 0).astype(int)])
+    known.calibrate(rows[40:]).save(tmp_path / "x.oax")
+    again = EmbeddingDetector.load(tmp_path / "x.oax")
+    assert again.classes_.dtype == known.classes_.dtype
+    assert again.classes_.tolist() == known.classes_.tolist()
+
+
+@pytest.mark.parametrize(
+    "estimator", [None, {}, {"detector": "knn", "class_type": "V3"}, {"detector": "knn", "class_type": 7}]
+)
+def test_a_bundle_without_its_estimator_is_told(bundle: Path, tmp_path: Path, estimator: Any) -> None:
+    with zipfile.ZipFile(bundle) as pack:
+        saved = json.loads(pack.read("bundle.json"))["provenance"]
+    changed = rewritten(bundle, tmp_path / "x.oax", {"provenance": {**saved, "estimator": estimator}})
+    with pytest.raises(BundleError, match="x.oax does not say what its estimator was"):
+        EmbeddingDetector.load(changed)
+
+
+def test_the_length_of_class_names_is_not_believed(bundle: Path, tmp_path: Path) -> None:
+    """A type of a thousand million letters for each name would take gigabytes."""
+    with zipfile.ZipFile(bundle) as pack:
+        saved = json.loads(pack.read("bundle.json"))["provenance"]
+    saved["estimator"]["class_type"] = "<U500000000"
+    again = EmbeddingDetector.load(rewritten(bundle, tmp_path / "x.oax", {"provenance": saved}))
+    assert again.classes_.itemsize < 1000
 
 
 def test_the_model_of_a_bundle_gives_the_same_verdicts(fitted: EmbeddingDetector, bundle: Path) -> None:

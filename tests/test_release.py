@@ -24,10 +24,15 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"offaxis-{offaxis.__version__}-py3-none-any.whl" in read("README.md")
 
 
-def test_the_changelog_has_the_kinds_of_keep_a_changelog() -> None:
-    kinds = re.findall(r"^### (.*)$", read("CHANGELOG.md"), re.M)
-    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-    assert re.findall(r"^## \[(.*?)\]", read("CHANGELOG.md"), re.M)[0] == "Unreleased"
+def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
+    order = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    sections = re.split(r"^## ", read("CHANGELOG.md"), flags=re.M)[1:]
+    names = [section.splitlines()[0] for section in sections]
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d|\[Unreleased\]", name) for name in names), names
+    assert len({name.split()[0] for name in names}) == len(names)
+    for section in sections:
+        kinds = re.findall(r"^### (.*)$", section, re.M)
+        assert kinds == [kind for kind in order if kind in kinds]  # each once, in this order
 
 
 def test_the_badges_say_what_pyproject_says() -> None:
@@ -72,6 +77,8 @@ def problems() -> Any:
         ("offaxis/notes.md", 100, True, True),
         ("study/results/scores/a.npz", 100, False, False),
         ("docs/photo.jpg", 100, False, True),
+        ("docs/images/head.png", 100, False, False),
+        ("photos.png", 100, False, True),
         ("docs/results.md", 3_000_000, False, True),
     ],
 )

@@ -79,7 +79,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         calibration_: what ``calibrate`` computed; None before.
         n_features_in_: d.
 
-    Example:
+    Examples:
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)
         >>> known = EmbeddingDetector(random_state=0).fit(X[::2], y[::2]).calibrate(X[1::2])
@@ -233,10 +233,13 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             raise BundleError(
                 f"Expected a bundle of an EmbeddingDetector but {path} holds a model of images: offaxis.load."
             )
-        saved = model.provenance["estimator"]
-        estimator = cls(saved["detector"], model.calibration.alpha)
         names = () if isinstance(model.network.head, NoClassesHead) else model.classes
-        estimator.classes_ = np.array(names).astype(saved["class_type"])
+        try:
+            saved = model.provenance["estimator"]
+            estimator = cls(saved["detector"], model.calibration.alpha)
+            estimator.classes_ = _typed(np.array(names, str), np.dtype(saved["class_type"]))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise BundleError(f"{path} does not say what its estimator was ({error}): save it again.") from error
         estimator.n_features_in_ = model.preprocessing.size
         estimator.network_, estimator.detector_ = model.network, model.detector
         estimator.calibration_, estimator._used = model.calibration, model.used
@@ -346,3 +349,14 @@ def _reads_linear_logits(detector: Detector) -> bool:
     """Return whether a detector reads logits that are best linear in the features: no cosine, no scale."""
     cosine = {"cosine", "scale"} & set(detector.uses)
     return not cosine and ("logits" in detector.uses or hasattr(detector, "head"))
+
+
+def _typed(names: NDArray[np.str_], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the names of classes in the type that the labels had."""
+    if dtype.kind == "U":
+        return names  # whose length need not be believed
+    if dtype.kind == "b":
+        return np.asarray(names == "True")
+    if dtype.kind not in "iufMO":
+        raise ValueError(f"classes of the type {dtype}")
+    return names.astype(dtype)

@@ -126,6 +126,14 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def check_plain(path: Path, most: int | None = None) -> None:
+    """Raise OSError where a path is there and no plain file, or is one of more than ``most`` bytes."""
+    if path.exists() and not is_regular(path):
+        raise OSError(errno.EINVAL, "it is no plain file")
+    if most is not None and path.stat().st_size > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes")
+
+
 def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: bool = True) -> None:
     """Raise ``error`` where a file is not, byte for byte, what ``sealed`` wrote.
 
@@ -136,7 +144,7 @@ def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: 
         required: refuse a file without a checksum too; files of older versions and of other programs have none.
     """
     try:
-        _check_plain(path)
+        check_plain(path)
         with path.open("rb") as file:
             found = _find_seal(file)
             intact = not required if found is None else found[1] == _digest_without(file, found[0])
@@ -166,7 +174,7 @@ def read_json(
         required: whether a file without a checksum is refused too, or a function that tells so from the values.
     """
     try:
-        _check_plain(path, _MAX_JSON)
+        check_plain(path, _MAX_JSON)
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
         raise error(f"{path} is damaged ({problem}): {remedy}.") from problem
@@ -238,14 +246,6 @@ def read_lines(
 def digest(values: Any) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of a JSON-serialisable value."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _check_plain(path: Path, most: int | None = None) -> None:
-    """Raise OSError where a path is there and no plain file, or is one of more than ``most`` bytes."""
-    if path.exists() and not is_regular(path):
-        raise OSError(errno.EINVAL, "it is no plain file")
-    if most is not None and path.stat().st_size > most:
-        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes")
 
 
 def _parse_line(line: bytes, required: bool) -> dict[str, Any]:

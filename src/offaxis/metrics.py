@@ -19,7 +19,7 @@ Counts = NDArray[np.int64]
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Compute the area under the ROC curve: the probability that an OOD score exceeds an ID score, ties counting half.
 
-    Example:
+    Examples:
         >>> auroc([0.1, 0.2, 0.3], [0.3, 0.4])
         0.9166666666666666
     """
@@ -309,7 +309,7 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
     Returns:
         In [0, 1], 0 is best.
 
-    Example:
+    Examples:
         >>> round(expected_calibration_error([0.9, 0.9, 0.6, 0.6], [True, True, True, False]), 3)
         0.1
     """
@@ -339,7 +339,7 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> tuple[NDArray[np
 def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Compute the AURC, the mean risk over all coverages; in [0, 1], 0 is best.
 
-    Example:
+    Examples:
         >>> area_under_risk_coverage([0.9, 0.8], [True, False])
         0.25
     """
@@ -353,7 +353,7 @@ def area_under_generalized_risk_coverage(confidence: ArrayLike, correct: ArrayLi
     trapezoids. That is the probability that a wrong image is kept when the threshold is the confidence of a random image;
     ties count half. Unlike AURC, it does not weigh errors among the most confident images more than others.
 
-    Example:
+    Examples:
         >>> area_under_generalized_risk_coverage([0.9, 0.8], [True, False])
         0.125
     """

@@ -23,7 +23,7 @@ class Progress:
         quiet: show nothing.
         done: number of steps done before, for resumed work.
 
-    Example:
+    Examples:
         >>> with Progress("scoring", total=3, quiet=True) as progress:
         ...     for i in range(3):
         ...         progress.to(i + 1, {"images": f"{i}"})

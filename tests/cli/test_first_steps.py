@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from offaxis import __version__
 from offaxis.cli import app, doctor
+from offaxis.cli.app import COMMANDS as NAMES
 from offaxis.cli.app import FIRST_COMMANDS
 
 RUNNER = CliRunner()
@@ -44,6 +45,13 @@ def test_every_help_page_has_an_example_that_exists(words: tuple[str, ...], comm
         assert tuple(example.split()[: len(words)]) == words
         assert {word for word in example.split() if word.startswith("--")} <= options, example
     assert "Example" in RUNNER.invoke(app, [*words, "--help"]).output
+
+
+def test_help_lists_the_commands_in_the_order_in_which_they_are_met() -> None:
+    shown = RUNNER.invoke(app, ["--help"]).output
+    assert re.findall(r"^│ ([a-z]+) ", shown.partition("Commands")[2], re.M) == list(NAMES)
+    for group in ("data", "bench"):
+        assert "Example" in RUNNER.invoke(app, [group, "--help"]).output
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

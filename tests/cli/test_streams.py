@@ -26,6 +26,16 @@ def test_a_full_disk_is_told(words: list[str]) -> None:
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [["data", "inspect", 300 * "a"], ["score", 300 * "a", "x.png"], ["report", 300 * "a", "--out", "x"]]
+)
+def test_a_name_that_cannot_be_opened_is_told(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "offaxis", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "cannot be opened (File name too long): check its name" in " ".join(done.stderr.split())
+
+
 def test_a_reader_that_has_gone_is_no_error_to_speak_of() -> None:
     program = f"{sys.executable} -m offaxis data list | true"
     done = subprocess.run(["bash", "-c", program], stderr=subprocess.PIPE, text=True, check=False)

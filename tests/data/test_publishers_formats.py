@@ -209,6 +209,10 @@ def test_gtsrb_tables_are_checked(tmp_path: Path) -> None:
         table.write_text(text)
         with pytest.raises(DataError, match=re.escape(str(table))):
             read_gtsrb_test([tmp_path, table])
+    for data in (b"Filename;ClassId\n\xff.ppm;1\n", b"Filename;ClassId\n" + 200_000 * b"x" + b";1\n"):
+        table.write_bytes(data)
+        with pytest.raises(DataError, match=re.escape(str(table))):
+            read_gtsrb_test([tmp_path, table])
     (tmp_path / "x.ppm").touch()
     table.write_text("Filename;ClassId\nx.ppm;43\n")
     with pytest.raises(DataError, match="00043"):
@@ -219,3 +223,19 @@ def test_gtsrb_tables_are_checked(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="none is listed"):
         read_gtsrb_training([tmp_path])
+
+
+def test_damaged_names_of_classes_are_told(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(bytes(3073))
+    (tmp_path / "batches.meta.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="batches.meta.txt is not text"):
+        read_cifar10_binary([tmp_path / "x.bin"])
+    batch = {"data": np.zeros((1, 3072), np.uint8), "labels": [3]}
+    (tmp_path / "x").write_bytes(pickle.dumps(batch))
+    (tmp_path / "batches.meta").write_bytes(pickle.dumps({"label_names": 3}))
+    with pytest.raises(DataError, match="Expected a list of names under 'label_names' in .*batches.meta but got a int"):
+        read_cifar10_pickled([tmp_path / "x"])
+    for label in (-1, 2**63):
+        (tmp_path / "x").write_bytes(pickle.dumps({**batch, "labels": [label]}))
+        with pytest.raises(DataError, match="Expected a list of 1 numbers under 'labels'"):
+            read_cifar10_pickled([tmp_path / "x"])

@@ -3,12 +3,13 @@
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import offaxis
@@ -312,6 +313,19 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     made = Model.calibrated(opened, offaxis.data.TensorSet("some", pixels), preprocessing=images)
     made.save(tmp_path / "x.oax")
     assert offaxis.load(tmp_path / "x.oax").predict(pixels[:5]) == made.predict(pixels[:5])
+    weights = load_file(tmp_path / "vit" / "model.safetensors")
+    for missing in ("classifier.weight", "vit.layernorm.weight"):
+        rest = {name: tensor for name, tensor in weights.items() if name != missing}
+        save_file(rest, tmp_path / "vit" / "model.safetensors", {"format": "pt"})
+        if missing == "classifier.weight":
+            open_network(f"transformers:{tmp_path / 'vit'}")  # the output layer is replaced
+        with pytest.raises(CheckpointError, match=f"not whole: {missing} is missing, one of 1"):
+            open_network(f"transformers:{tmp_path / 'vit'}", head="keep")
+    with pytest.raises(CheckpointError, match="layernorm.weight is missing"):
+        open_network(f"transformers:{tmp_path / 'vit'}")
+    (tmp_path / "vit" / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="vit cannot be read"):
+        open_network(f"transformers:{tmp_path / 'vit'}")
     (tmp_path / "vit" / "config.json").write_text('{"architectures": ["ViTForImageClassification"], "backbone": "x/y"}')
     with pytest.raises(ArgumentError, match="has backbone"):
         open_network(f"transformers:{tmp_path / 'vit'}")
@@ -414,3 +428,15 @@ def test_a_missing_normalisation_is_that_of_the_training_images(world: World) ->
     )
     known = open_network(world.trained)
     assert normalised(known, "cifar10", lambda: world.train) is known
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [torch.nn.DataParallel, partial(torch.compile, backend="eager"), lambda inner: torch.nn.ModuleDict({"net": inner})],
+)
+def test_a_network_inside_a_wrapper_is_found(wrap: Any) -> None:
+    classifier = wide_resnet(depth=10, width=1)
+    assert open_network(wrap(classifier)).network is classifier
+    assert open_network(wrap(classifier), head="keep").network is classifier
+    with pytest.raises(ArgumentError, match="a network that is made already"):
+        open_network(wrap(classifier), head="cosine")

@@ -230,6 +230,12 @@ def test_a_pipe_among_the_images_does_not_hang(bundle: Path, pictures: list[Path
     assert all("no plain file" in row["error"] for row in rows[2:])
 
 
+def test_a_pipe_in_the_place_of_the_journal_does_not_hang(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.jsonl.journal")
+    with pytest.raises(StorageError, match="no plain file"):
+        scored(bundle, [str(pictures[0])], tmp_path / "out.jsonl", resume=True)
+
+
 def test_a_killed_process_loses_no_row(bundle: Path, world: World, tmp_path: Path) -> None:
     """kill -9 in the middle, then --resume: every file has one row, as in a run that was left alone."""
     paths = write_images(tmp_path / "many", world.test, 100) * 7
@@ -294,7 +300,7 @@ def test_a_list_of_names_that_are_not_utf8_is_taken(bundle: Path, pictures: list
     done = run(app, ["score", str(bundle), "-", "--quiet"], input=os.fsencode(odd) + b"\n")
     assert done.exit_code == 0, done.output
     assert f"{tmp_path}/caf\\xe9.png," in done.stdout
-    assert "1 images scored" in done.stderr
+    assert "1 image scored" in done.stderr
 
 
 class FullDisk(io.RawIOBase):
@@ -409,6 +415,18 @@ def test_standard_input_and_output(bundle: Path, pictures: list[Path]) -> None:
     assert rows[3]["error"] == "there is no such file"
     assert "File name too long" in rows[4]["error"]
     assert "3 images scored, 2 files" in done.stderr
+
+
+def test_lines_for_people_say_what_the_rows_say(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    paths = [str(pictures[0]), str(tmp_path / "bad.png")]
+    words = run(app, ["score", str(bundle), *paths, "--format", "text", "--quiet"]).stdout.splitlines()
+    row = next(csv.DictReader(io.StringIO(run(app, ["score", str(bundle), *paths, "--quiet"]).stdout)))
+    p_value, probability = float(row["p_value"]), 100 * float(row["probability"])
+    assert words[0] == f"{paths[0]}: {row['class']} ({probability:.0f} %): {row['verdict']}, p = {p_value:.2g}"
+    assert words[1].startswith(f"{paths[1]}: not scored, ")
+    to_file = run(app, ["score", str(bundle), *paths, "--format", "text", "--out", str(tmp_path / "x.txt")])
+    assert isinstance(to_file.exception, ArgumentError)
 
 
 def test_what_cannot_be_is_told_before_work_begins(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:

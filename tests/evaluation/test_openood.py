@@ -183,6 +183,9 @@ def test_what_is_missing_is_said_with_the_remedy(root: Path, tmp_path: Path) -> 
     (whole / "images_classic" / "tin" / "test" / "images" / "0000.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"0000.png cannot be read"):
         bench.ood("tin")
+    Image.new("L", (1, 200_000)).save(whole / "images_classic" / "tin" / "test" / "images" / "0000.png")
+    with pytest.raises(DataError, match=r"0000.png is 1x200000, too long"):  # 32 x 6,400,000 pixels
+        bench.ood("tin")
     listing = whole / "benchmark_imglist" / "cifar10" / "test_svhn.txt"
     for wrong in ("../../etc/passwd -1", "/etc/passwd -1"):
         listing.write_text(wrong)
@@ -190,6 +193,12 @@ def test_what_is_missing_is_said_with_the_remedy(root: Path, tmp_path: Path) -> 
             openood(whole, "cifar10", partial=True)
     listing.write_text("")
     with pytest.raises(DataError, match="lists none"):
+        openood(whole, "cifar10", partial=True)
+    listing.write_bytes(b"\xff")
+    with pytest.raises(DataError, match="test_svhn.txt cannot be read"):
+        openood(whole, "cifar10", partial=True)
+    (listing.parent / "train_cifar10.txt").write_text("cifar10/train/airplane/0000.png 999999999999")
+    with pytest.raises(DataError, match="line 1"):  # so many classes
         openood(whole, "cifar10", partial=True)
 
 

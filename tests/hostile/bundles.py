@@ -1,4 +1,4 @@
-"""Fuzzers of bundles, checkpoints and images. Each input loads as it was, or is refused with a sentence that names the file."""
+"""Fuzzers of bundles, runs, weights and images. Each loads as it was, or is refused with a sentence that names the file."""
 
 import copy
 import json
@@ -15,11 +15,15 @@ import torch
 import offaxis
 from offaxis import Model
 from offaxis.calibration import Calibration
-from offaxis.data import Normalise
+from offaxis.data import Normalise, TensorSet
 from offaxis.deploy import Preprocessing, container
+from offaxis.deploy.build import read_weights
 from offaxis.detectors import KNN
-from offaxis.errors import BundleError, CheckpointError, DataError
+from offaxis.errors import BundleError, CheckpointError, DataError, OffaxisError
+from offaxis.evaluation import Store
+from offaxis.evaluation import store as store_module
 from offaxis.networks import wide_resnet
+from offaxis.training import Recipe, load_run
 from offaxis.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tests.hostile.damage import damaged, flipped, picture, rewritten
 
@@ -228,6 +232,80 @@ def fuzz_checkpoints(count: int, seed: int) -> Counts:
             else:
                 assert data == whole, f"checkpoint {number} of seed {seed} was loaded"
     return {"refused": refused, "read": count - refused}
+
+
+def fuzz_runs(count: int, seed: int) -> Counts:
+    """Damage any file of a run and of a store: it is told by its name, or it was the line that a kill may cut off."""
+    chance, counts = random.Random(seed), {"read": 0, "refused": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        run, store = Path(folder) / "run", Path(folder) / "store"
+        digits = offaxis.load_images("small-digits").subset(torch.arange(40))
+        noise = TensorSet("noise", torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8))
+        classifier = wide_resnet(10, 1, in_channels=1)
+        recipe = Recipe(epochs=1, batch_size=20, crop=0, flip=False)
+        offaxis.train(classifier, digits, recipe, out=run, log_every=1, quiet=True)
+        offaxis.evaluate(run, digits, noise, ["cosine"], store=store, validation=10)
+        files = [file for place in (run, store) for file in sorted(place.rglob("*")) if file.is_file()]
+        for number in range(count):
+            file = chance.choice(files)
+            whole = file.read_bytes()
+            data = flipped(whole, chance) if chance.random() < 0.5 else damaged(whole, chance)
+            file.write_bytes(data)
+            try:
+                _read_all(run if run in file.parents else store)
+                assert data == whole or file.name == "log.jsonl", f"{file.name} {number} of seed {seed} was read"
+                counts["read"] += 1
+            except OffaxisError as error:
+                if file.name not in str(error):
+                    raise AssertionError(f"{file.name} {number} of seed {seed} is not named: {error}") from error
+                counts["refused"] += 1
+            except Exception as error:
+                raise AssertionError(f"{file.name} {number} of seed {seed}, {data[:200]!r}: {error!r}") from error
+            finally:
+                file.write_bytes(whole)
+    return counts
+
+
+def _read_all(folder: Path) -> None:
+    """Read everything of a run or of a store."""
+    if (folder / "run.json").exists():
+        load_run(folder)
+        load_checkpoint(folder / "checkpoint.safetensors")
+        return
+    store_module._results.cache_clear()
+    store_module._arrays.cache_clear()
+    store = Store(folder)
+    store.networks()
+    for key in store.sets():
+        store.indices(key)
+    for result in store.results():
+        for name in result.scores:
+            store.scores(name)
+
+
+def fuzz_weights(count: int, seed: int) -> Counts:
+    """Damaged state dictionaries of PyTorch, as ``--weights`` takes them, zipped and of the format before."""
+    chance, counts = random.Random(seed), {"read": 0, "refused": 0}
+    state = {"weight": torch.randn(4, 3), "bias": torch.randn(4), "steps": torch.tensor(7)}
+    with tempfile.TemporaryDirectory() as folder:
+        path, wholes = Path(folder) / "weights.pt", []
+        for zipped in (True, False):
+            torch.save(state, path, _use_new_zipfile_serialization=zipped)
+            wholes.append(path.read_bytes())
+        for number in range(count):
+            whole = chance.choice(wholes)
+            data = flipped(whole, chance) if chance.random() < 0.3 else damaged(whole, chance)
+            path.write_bytes(data)
+            try:
+                read_weights(path)
+                counts["read"] += 1  # these files have no checksum of offaxis
+            except CheckpointError as error:
+                if str(path) not in str(error):
+                    raise AssertionError(f"weights {number} of seed {seed} are not named: {error}") from error
+                counts["refused"] += 1
+            except BaseException as error:
+                raise AssertionError(f"weights {number} of seed {seed}, {data[:200].hex()}: {error!r}") from error
+    return counts
 
 
 def fuzz_images(count: int, seed: int) -> Counts:

@@ -1,4 +1,4 @@
-"""Damaged and hostile bundles, checkpoints and images, in a child process with a limit of memory."""
+"""Damaged and hostile bundles, runs, weights and images, in a child process with a limit of memory."""
 
 import pytest
 
@@ -22,6 +22,8 @@ def test_hostile_bundles_are_refused_at_once_and_in_little_memory() -> None:
         (bundles.fuzz_manifests, 300),
         (bundles.fuzz_checkpoints, 2000),
         (bundles.fuzz_images, 2000),
+        (bundles.fuzz_runs, 1500),
+        (bundles.fuzz_weights, 1500),
     ],
 )
 def test_fuzz(fuzz: object, count: int, seed: str) -> None:

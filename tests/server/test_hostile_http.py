@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,13 +117,14 @@ def test_random_requests(bundle: Path, seed: str, http: str) -> None:
     assert found.get("200", 0) > 0
 
 
-def test_every_route_as_its_schema_describes_it(model: Model) -> None:
+def test_every_route_as_its_schema_describes_it(model: Model, tmp_path: Path) -> None:
     """schemathesis makes requests, valid and invalid ones, from /openapi.json: none is answered with a 5xx."""
     pytest.importorskip("schemathesis")
     with running(model) as (address, _):
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json", "--no-color"]
         command += ["--checks", "not_a_server_error,status_code_conformance,content_type_conformance"]
         command += ["--max-examples", str(times(40)), "--workers", "1", "--seed", "1"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONG * PATIENCE, check=False)
+        words: dict[str, Any] = {"capture_output": True, "text": True, "timeout": LONG * PATIENCE, "check": False}
+        done = subprocess.run(command, cwd=tmp_path, **words)  # it leaves a folder .schemathesis where it runs
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
         assert httpx.get(f"{address}/healthz").status_code == 200

@@ -236,9 +236,10 @@ def test_connections_fit_into_the_files_of_the_process(monkeypatch: pytest.Monke
 
 
 def test_more_connections_than_files_leave_a_short_log(bundle: Path, tmp_path: Path) -> None:
-    """A real process that may open 40 files, and 80 idle connections."""
+    """A real process that may open 40 files, and 80 idle connections, in the event loop of Python: uvloop logs nothing."""
     port = free_port()
-    command = [sys.executable, "-m", "offaxis", "serve", str(bundle), "--engine", "torch", "--port", str(port)]
+    program = "import sys; sys.modules['uvloop'] = None; from offaxis.__main__ import start; start()"
+    command = [sys.executable, "-c", program, "serve", str(bundle), "--engine", "torch", "--port", str(port)]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             command, stderr=log, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))

@@ -1,6 +1,7 @@
 """The record of a run: every fact is a field, and other versions are refused."""
 
 import json
+import os
 import platform
 import random
 from collections.abc import Callable
@@ -140,6 +141,19 @@ def test_a_changed_bit_in_any_file_of_a_run_is_refused(tmp_path: Path) -> None:
             with pytest.raises(RunError, match=name):
                 read()
         (run / name).write_bytes(whole)
+        read()
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "model.safetensors", "checkpoint.safetensors"])
+def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path, name: str) -> None:
+    run, short = tmp_path / "run", SHORT.replace(epochs=1)
+    train(network(), few(), short, out=run, quiet=True)
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    read = partial(train, network(), few(), short, out=run, resume=True, quiet=True)
+    if name == "model.safetensors":
+        read = partial(load_run, run)
+    with pytest.raises(RunError, match=f"{name} .*no plain file"):
         read()
 
 

@@ -219,8 +219,8 @@ def calibrate(
 
     Args:
         network: a Classifier, a Paired or an Ensemble, trained.
-        images: ID images; labels are not used. An ImageSet, a torch or Hugging Face dataset, or a tensor; or a
-            DataLoader, whose batches are used unchanged.
+        images: ID images; labels are used for the accuracy alone. An ImageSet, a torch or Hugging Face dataset, or a
+            tensor; or a DataLoader, whose batches are used unchanged.
         normalise: as in training; None for a DataLoader, whose images are already normalised.
         detector: any that takes such a network, fitted where it must be; if None the cosine, of an ensemble
             cosine-ensemble or leave-out.
@@ -257,7 +257,8 @@ def calibrate(
         conformal.check_count(len(images), alpha, "", conformal.check_confidence(confidence))
         check_overlap(images, used)
     hashes: list[bytes] = []
-    batches = _hashed(as_batches(images, normalise, batch), hashes if loader and used else None)
+    checked = as_batches(images, normalise, batch, num_classes=network.num_classes)
+    batches = _hashed(checked, hashes if loader and used else None)
     scored = score_batches(network, batches, detector)
     if not len(scored.scores):
         raise DataError("Expected calibration images but the DataLoader gives no batch.")

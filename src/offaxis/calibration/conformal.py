@@ -49,7 +49,7 @@ def smallest_count(alpha: float, confidence: float | None = None) -> int:
 
     With n images the smallest p-value is 1 / (n + 1). With a confidence it takes more: log(1 - confidence) / log(1 - alpha).
 
-    Example:
+    Examples:
         >>> smallest_count(0.05), smallest_count(0.01), smallest_count(0.05, 0.95)
         (19, 99, 59)
     """
@@ -84,7 +84,7 @@ def check_count(count: int, alpha: float, whose: str = "", confidence: float | N
 def p_values(*, calibration_scores: Floats, scores: Floats) -> Floats:
     """Compute p-values (N,) in [1 / (n + 1), 1] of scores (N,), given sorted calibration scores (n,): small = OOD.
 
-    Example:
+    Examples:
         >>> p_values(calibration_scores=np.array([1.0, 2.0, 3.0]), scores=np.array([0.0, 2.5, 9.0]))
         array([1.  , 0.5 , 0.25])
 
@@ -123,7 +123,7 @@ def allowed(count: int, alpha: float, confidence: float | None = None) -> int:
     Without a confidence k is floor(alpha (n + 1)). With one it is the largest such k whose Beta(k, n + 1 - k), the false
     positive rate in the long run over calibration sets, is at most alpha with that probability; 0 where there is none.
 
-    Example:
+    Examples:
         >>> allowed(199, 0.05), allowed(199, 0.05, 0.95)
         (10, 5)
     """
@@ -157,7 +157,7 @@ def flag_rate(count: int, alpha: float, confidence: float | None = None) -> Flag
     The guarantee holds on average over calibration sets; a given set may flag more or less, by this much. With ties
     fewer images are flagged.
 
-    Example:
+    Examples:
         >>> rate = flag_rate(199, 0.05)
         >>> round(rate.mean, 3), round(rate.low, 3), round(rate.high, 3)
         (0.05, 0.028, 0.078)
@@ -215,7 +215,7 @@ def control_fdr(p_values: Floats, fdr: float, *, calibration_images: int) -> Bat
         fdr: the bound, such as 0.1.
         calibration_images: n, the size of that calibration set.
 
-    Example:
+    Examples:
         >>> control_fdr(np.array([0.01, 0.5, 0.02, 0.9]), 0.1, calibration_images=99).flagged
         array([ True, False,  True, False])
 

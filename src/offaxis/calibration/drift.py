@@ -177,7 +177,7 @@ class DriftMonitor:
         seed: of the random numbers that break ties.
         run_length: the images between two false warnings, on average at least, on a stream that does not drift.
 
-    Example:
+    Examples:
         >>> monitor = DriftMonitor(np.random.default_rng(0).normal(size=500), level=0.01)
         >>> for score in np.random.default_rng(1).normal(3, 1, size=50):
         ...     _ = monitor.add(float(score))

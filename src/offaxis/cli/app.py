@@ -4,6 +4,7 @@ Modules of this folder import nothing heavy at their top, so that the program st
 room that needs them are imported inside the commands.
 """
 
+import os
 import sys
 import time
 import warnings
@@ -35,8 +36,19 @@ METRIC_NAMES = (
 """The names that help texts list, without the import of what they name; a test compares them."""
 
 
+COMMANDS = (
+    *("demo", "data", "train", "bundle", "score", "serve", "calibrate", "export"),
+    *("evaluate", "report", "reproduce", "paper", "bench", "doctor"),
+)
+"""Every command, in the order in which a user meets them."""
+
+
 class Program(TyperGroup):
     """A command group that remembers the words that it was called with."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands in the order of ``COMMANDS``."""
+        return sorted(super().list_commands(ctx), key=COMMANDS.index)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words, and parse them."""
@@ -118,8 +130,11 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # here, where a full disk can still be told
     except OSError as error:
-        if isinstance(error, OffaxisError) or error.filename is not None:
+        if isinstance(error, OffaxisError):
             _exit_with(error)
+        if error.filename is not None:
+            name, reason = os.fsdecode(error.filename), error.strerror or "unknown error"
+            _exit_with(StorageError(f"{name} cannot be opened ({reason}): check its name and its permissions."))
         with suppress(OSError):
             sys.stdout.close()  # else it is flushed once more at the end, and fails again
         if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe

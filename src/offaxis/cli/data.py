@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from offaxis.data import Entry, ImageSet
     from offaxis.data.inspection import Inspection
 
-app = typer.Typer(name="data", help="List, download and inspect image sets.", no_args_is_help=True)
+app = typer.Typer(
+    name="data",
+    help="List, download and inspect image sets.",
+    epilog=example("offaxis data list"),
+    no_args_is_help=True,
+)
 
 Data = Annotated[
     Path | None, typer.Option("--data", help="Folder that holds the sets (else OFFAXIS_DATA, else your cache folder).")

@@ -151,7 +151,12 @@ def _run(steps: "Sequence[Command]", quiet: bool) -> None:
         step.run(quiet=quiet, note=note)
 
 
-bench_app = typer.Typer(name="bench", help="Computing times on this machine.", no_args_is_help=True)
+bench_app = typer.Typer(
+    name="bench",
+    help="Measure computing times on this machine.",
+    epilog=example("offaxis bench cost --rounds 3"),
+    no_args_is_help=True,
+)
 
 
 @bench_app.callback()

@@ -24,6 +24,7 @@ EngineOption = Annotated[
 @app.command(
     "score",
     epilog=example(
+        "offaxis score digits.oax photo.jpg",
         "offaxis score digits.oax photos/ more.zip --out scores.csv",
         "offaxis score digits.oax photos/ --fdr 0.1 --out scores.csv",
     ),
@@ -38,7 +39,8 @@ def score_command(
     ] = None,
     out: Annotated[str, typer.Option(help="A file that ends in .csv, .jsonl or .parquet; - is standard output.")] = "-",
     format: Annotated[
-        Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="If the name does not say it.")
+        Literal["csv", "jsonl", "parquet", "text"] | None,
+        typer.Option(help="If the name does not say it; text is for reading.", show_default="csv, text on a terminal"),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images a step.")] = 64,
     runner: Annotated[
@@ -76,9 +78,10 @@ def score_command(
         raise ArgumentError("Expected a bundle that can build its network for --runner ray: --network is for threads.")
     bundle = local_bundle(bundle)
     model = with_engine(load(bundle, network).to(device), "torch" if runner == "ray" else engine)
+    on_terminal: Literal["text"] | None = "text" if out == "-" and sys.stdout.isatty() else None
     options = ScoringOptions(
         out=out,
-        format=format,
+        format=format or on_terminal,
         batch=batch,
         runner=runner,
         engine=engine,

@@ -86,7 +86,7 @@ def _binary(paths: Sequence[Path], name: str, label_bytes: int, classes: int, na
     fine = labels[:, -1]  # CIFAR-100 has the superclass before it
     check_label_range(fine, classes, paths[0])
     names_path = paths[0].parent / names_file
-    names = names_path.read_text(encoding="utf-8").split() if names_path.exists() else []
+    names = _read_text(names_path).split() if names_path.exists() else []
     return _labelled_set(name, images, fine, class_names=names, num_classes=classes)
 
 
@@ -100,6 +100,8 @@ def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file
         images[-len(batch) :] = batch
     meta = paths[0].parent / meta_file
     names = read_pickle(meta).get(meta_key, []) if meta.exists() else []
+    if not isinstance(names, list):
+        raise DataError(f"Expected a list of names under '{meta_key}' in {meta} but got a {type(names).__name__}.")
     class_names = [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names]
     return _labelled_set(name, images.reshape(-1, *CIFAR_SHAPE), labels, class_names=class_names, num_classes=classes)
 
@@ -109,7 +111,8 @@ def _batch(content: dict[str, Any], key: str, path: Path) -> tuple[NDArray[np.in
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
         got = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
         raise DataError(f"Expected images as uint8 (N, 3072) under 'data' in {path} but got {got}.")
-    if not isinstance(labels, list) or len(labels) != len(images) or not all(isinstance(y, int) for y in labels):
+    fits = isinstance(labels, list) and len(labels) == len(images)
+    if not fits or not all(isinstance(y, int) and 0 <= y < 2**31 for y in labels or ()):
         raise DataError(f"Expected a list of {len(images)} numbers under '{key}' in {path}: the file is damaged.")
     return np.array(labels, np.int64), images
 
@@ -274,10 +277,7 @@ def read_food101(paths: Sequence[Path]) -> Files:
         DataError: the list is damaged, or an image in it is missing.
     """
     listing, folder = paths
-    try:
-        stems = listing.read_text(encoding="utf-8").split()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{listing} is not text: unpack the archive again.") from error
+    stems = _read_text(listing).split()
     for stem in stems:
         if len(Path(stem).parts) != 2 or ".." in Path(stem).parts:
             raise DataError(f"Expected lines such as apple_pie/1005649 in {listing} but got {stem!r}.")
@@ -300,15 +300,21 @@ def read_gtsrb_test(paths: Sequence[Path]) -> Files:
         DataError: the table is damaged, or an image in it is missing.
     """
     folder, table = paths
-    with table.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter=";"))
     try:
+        rows = list(csv.DictReader(_read_text(table).splitlines(), delimiter=";"))
         names, labels = [row["Filename"] for row in rows], [f"{int(row['ClassId']):05d}" for row in rows]
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise DataError(f"Expected columns Filename and ClassId in {table} but it is damaged ({error}).") from error
     if any(Path(name).name != name for name in names):
         raise DataError(f"Expected plain file names in {table}.")
     return _listed(folder, names, labels, GTSRB_CLASSES, False)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text: get it again, or unpack its archive again.") from error
 
 
 def _listed(

@@ -11,6 +11,7 @@ The validation lists tune, the test lists test. https://arxiv.org/abs/2306.09301
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,8 +20,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from offaxis.data.decode import MAX_PIXELS, open_image
 from offaxis.data.folder import MEMORY_LIMIT, Files, FolderSet, Reading, read_all
 from offaxis.data.image_set import ImageSet
 from offaxis.data.transforms import Normalise
@@ -122,14 +124,17 @@ class OpenOODReading(Reading):
             DataError: the file is damaged or is no image; it is named.
         """
         try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
+            image = open_image(path, "it")[0].convert("RGB")
+        except Exception as error:  # decoders raise many kinds of errors
             raise DataError(f"{path} cannot be read as an image ({error}): unpack OpenOOD's archive again.") from error
         width, height = image.size
         short = min(width, height)
         if short != self.short_side:
             size = (int(self.short_side * width / short), int(self.short_side * height / short))
+            if size[0] * size[1] > MAX_PIXELS:
+                raise DataError(
+                    f"{path} is {width}x{height}, too long for its height or width: leave it out of the list."
+                )
             image = image.resize(size, Image.Resampling.BILINEAR)
         _, tall, wide = self.shape
         left, top = round((image.width - wide) / 2), round((image.height - tall) / 2)
@@ -336,6 +341,9 @@ def _read_list(root: Path, id: str, name: str) -> tuple[ImageList | None, str]:
     return found, ""
 
 
+_LABEL = re.compile(r"[0-9]{1,4}")
+
+
 def _lines(file: Path, labelled: bool) -> list[tuple[str, int]]:
     """Return (path, label) of every line; the label of OOD images is -1, whatever the list says."""
     try:
@@ -349,7 +357,7 @@ def _lines(file: Path, labelled: bool) -> list[tuple[str, int]]:
         path, _, rest = line.partition(" ")
         parts = PurePosixPath(path).parts
         label = rest.strip()
-        if not parts or ".." in parts or parts[0] == "/" or (labelled and not label.isdecimal()):
+        if not parts or ".." in parts or parts[0] == "/" or (labelled and not _LABEL.fullmatch(label)):
             raise DataError(
                 f"Expected lines such as cifar10/test/airplane/0298.png 0 in {file} but line {number} is {line[:80]!r}: "
                 "download OpenOOD's image lists again."

@@ -92,7 +92,7 @@ def resize_rule(shape: Shape, resize: str | None = None) -> Resize:
 def centre(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int, int, int]:
     """Return (top, left, height, width) of the largest centred part of an image that has the proportions of the target.
 
-    Example:
+    Examples:
         >>> centre((300, 401), (224, 224))
         (0, 50, 300, 300)
     """

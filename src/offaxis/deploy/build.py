@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,7 +127,7 @@ def build_third_party(
         )
     try:
         if library == "transformers":
-            builder, network = _read_transformers(Path(name).expanduser())
+            builder, network = _read_transformers(Path(name).expanduser(), keep=options.head == "keep")
             config = _image_config(Path(name).expanduser())
             classes = _class_names(builder["arguments"]) if options.num_classes is None else ()
         else:
@@ -224,7 +223,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         return read_tensors(file)[0]
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError, AttributeError) as error:
+    except Exception as error:  # PyTorch raises many kinds of errors for a damaged file
         reason = str(error).strip().split("\n")[0][:200]
         raise CheckpointError(
             f"The weights in {path} cannot be read without running code of the file ({type(error).__name__}: {reason}). Save "
@@ -276,8 +275,12 @@ def _find_function(file: Path, module: Any, name: str) -> Callable[..., Any]:
     return own[chosen]
 
 
-def _read_transformers(folder: Path) -> tuple[third_party.Builder, nn.Module]:
-    """Return the builder and the network, with its weights, of a folder that ``save_pretrained`` wrote."""
+def _read_transformers(folder: Path, keep: bool) -> tuple[third_party.Builder, nn.Module]:
+    """Return the builder and the network, with its weights, of a folder that ``save_pretrained`` wrote.
+
+    All weights must be there: transformers itself would draw those that are missing. Those of the output layer may be
+    missing unless it is to be kept.
+    """
     config = _read_json(folder / "config.json")
     if config is None:
         raise ArgumentError(
@@ -289,10 +292,19 @@ def _read_transformers(folder: Path) -> tuple[third_party.Builder, nn.Module]:
     with torch.device("meta"):
         kind: Any = type(third_party.make_network(builder))  # refuses configurations that would fetch or run something
     try:
-        network: nn.Module = kind.from_pretrained(str(folder), local_files_only=True, weights_only=True)
-    except (OSError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+        network, about = kind.from_pretrained(
+            str(folder), local_files_only=True, weights_only=True, output_loading_info=True
+        )
+    except Exception as error:  # transformers, PyTorch and safetensors raise many kinds of errors for damaged files
         reason = str(error).strip().split("\n")[0][:200]
         raise CheckpointError(f"The weights in {folder} cannot be read ({type(error).__name__}: {reason}).") from error
+    replaced = None if keep else find_output_layer(network)
+    missing = sorted(name for name in about["missing_keys"] if name.rpartition(".")[0] != replaced)
+    if missing:
+        raise CheckpointError(
+            f"The weights in {folder} are not whole: {missing[0]} is missing, one of {len(missing)}. Fetch the model again, or "
+            "name a folder of this architecture."
+        )
     loaded = json.loads(kind.config_class.from_dict(config).to_json_string(use_diff=False))
     loaded.pop("_name_or_path", None)
     return {**builder, "arguments": loaded}, network

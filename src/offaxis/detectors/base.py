@@ -105,7 +105,7 @@ class Detector(Fitted, ABC):
         tuned_on: what the hyperparameters were chosen with (``"OOD samples"``); None where they were not tuned.
         tuning_metric: what ``choose`` goes by: TNR at TPR 95 %, or AUROC, as OpenOOD does.
 
-    Example:
+    Examples:
         >>> class SecondLogit(Detector):
         ...     name = "second-logit"
         ...

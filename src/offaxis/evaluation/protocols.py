@@ -29,7 +29,7 @@ Protocol = Literal["one-vs-one", "less-biased"]
 def one_vs_one_pairs(sets: Sequence[str]) -> list[tuple[str, str]]:
     """Return the (assumed, tested) sets of one-vs-one evaluation.
 
-    Example:
+    Examples:
         >>> one_vs_one_pairs(["a", "b"])
         [('a', 'a'), ('b', 'b')]
     """
@@ -39,7 +39,7 @@ def one_vs_one_pairs(sets: Sequence[str]) -> list[tuple[str, str]]:
 def less_biased_pairs(sets: Sequence[str]) -> list[tuple[str, str]]:
     """Return the (assumed, tested) sets of less-biased evaluation.
 
-    Example:
+    Examples:
         >>> less_biased_pairs(["a", "b"])
         [('a', 'b'), ('b', 'a')]
     """

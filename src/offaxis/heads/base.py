@@ -93,7 +93,8 @@ class Head(nn.Module, ABC):
         if features.dim() != 2 or features.shape[1] != self.in_features:
             raise HeadError(
                 f"Expected features of shape (N, {self.in_features}) but got {tuple(features.shape)}. The head must be "
-                "made for the size of the features that the network gives it."
+                "made for the size of the features that the network gives it; a single image needs a batch around it, "
+                "image.unsqueeze(0)."
             )
 
     def extra_repr(self) -> str:
@@ -186,7 +187,7 @@ def start_from_sizes(in_features: int, num_classes: int) -> float:
     The larger of two: :math:`\sqrt{d / 3}`, the product of lengths :math:`\lVert w_i \rVert \lVert f \rVert` with which
     ``nn.Linear`` starts on features of unit mean square; and ``smallest_sufficient_scale``.
 
-    Example:
+    Examples:
         >>> round(start_from_sizes(64, 10), 1), round(start_from_sizes(1280, 10), 1)
         (6.1, 20.7)
     """

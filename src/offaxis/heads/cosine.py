@@ -54,7 +54,7 @@ class CosineHead(Head):
     Everything runs in float32 under autocast. A zero feature vector has cosine 0 with every axis. In eval mode logits are
     finite wherever the features are.
 
-    Example:
+    Examples:
         >>> head = CosineHead(64, 10).eval()
         >>> out = head.outputs(torch.randn(3, 64))
         >>> out.cosine.shape, bool((out.cosine.abs() <= 1).all()), out.scale.shape

@@ -46,7 +46,7 @@ class ELogitNormHead(LinearHead):
     Weight and bias have the names, the shapes and the initialisation of ``nn.Linear``. In train mode everything runs in
     float32 under autocast.
 
-    Example:
+    Examples:
         >>> ELogitNormHead(64, 10)(torch.randn(3, 64)).shape
         torch.Size([3, 10])
     """

@@ -34,7 +34,7 @@ class DeConfHead(Head):
     The scale of ``outputs`` is 1 / g, above 1, so that logits = scale * h. Weights of h start from He's normal
     distribution, its bias from zero; neither has weight decay. Everything runs in float32 under autocast.
 
-    Example:
+    Examples:
         >>> out = DeConfHead(64, 10, "euclid").eval().outputs(torch.randn(3, 64))
         >>> out.logits.shape, bool((out.scale > 1).all()), out.cosine
         (torch.Size([3, 10]), True, None)

@@ -25,7 +25,7 @@ class IsoMaxHead(Head):
     The distance is taken through the cosine, |f - p|^2 = 2 - 2 cos, so ``outputs`` has a cosine as well. Prototypes
     start from N(0, 1), the distance scale from 1. Everything runs in float32 under autocast.
 
-    Example:
+    Examples:
         >>> out = IsoMaxHead(64, 10).eval().outputs(torch.randn(3, 64))
         >>> out.logits.shape, bool((out.logits <= 0).all())
         (torch.Size([3, 10]), True)

@@ -27,7 +27,7 @@ class LogitNormHead(LinearHead):
     Weight and bias have the names, the shapes and the initialisation of ``nn.Linear``. In train mode everything runs in
     float32 under autocast.
 
-    Example:
+    Examples:
         >>> head = LogitNormHead(64, 10)
         >>> head(torch.randn(3, 64)).norm(dim=1).mul(0.04).round(decimals=3)
         tensor([1., 1., 1.], grad_fn=<RoundBackward1>)

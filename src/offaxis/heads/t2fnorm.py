@@ -26,7 +26,7 @@ class T2FNormHead(Head):
     ``Outputs.logits`` classify; ``Outputs.score_logits``, in eval mode, are what detectors read in their place. Everything
     runs in float32 under autocast.
 
-    Example:
+    Examples:
         >>> out = T2FNormHead(64, 10).eval().outputs(torch.randn(3, 64))
         >>> out.logits.shape, out.score_logits.shape
         (torch.Size([3, 10]), torch.Size([3, 10]))

@@ -28,7 +28,7 @@ def by_name(name: str) -> Callable[..., Classifier]:
     makes a network about four times faster. ``resnet18-32`` is OpenOOD's network, ``resnet20-cifar`` and ``resnet56-cifar``
     (6n + 2) are those of He et al. for CIFAR.
 
-    Example:
+    Examples:
         >>> by_name("wrn-10-2-half")(num_classes=10).backbone.num_features
         128
     """

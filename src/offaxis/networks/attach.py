@@ -43,12 +43,17 @@ def attach(
             follows it, as far as the network can be traced. Or the layer to keep is not plainly linear.
         ArgumentError: ``num_classes`` differs from that of the layer that is kept.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)).eval()
         >>> images = torch.rand(2, 3, 2, 2)
         >>> bool((attach(model, head="keep")(images) == model(images)).all())
         True
     """
+    if isinstance(model, Classifier):
+        raise AttachError(
+            f"Expected a network of your own but got a Classifier, which has a head already ({type(model.head).__name__}): use "
+            "it as it is, or give it another, Classifier(classifier.backbone, offaxis.CosineHead(d, C))."
+        )
     name = layer if layer is not None else find_output_layer(model)
     try:
         old = model.get_submodule(name)

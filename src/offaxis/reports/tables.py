@@ -102,7 +102,7 @@ _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textas
 def escape(text: str) -> str:
     r"""Escape text for LaTeX.
 
-    Example:
+    Examples:
         >>> print(escape("TIN(r) 95 % & more_"))
         TIN(r) 95 \% \& more\_
     """

@@ -186,7 +186,7 @@ def total_seconds(steps: Iterable[Command]) -> Range:
 def duration_text(duration: float) -> str:
     """Return a time in words.
 
-    Example:
+    Examples:
         >>> duration_text(90), duration_text(4000), duration_text(200_000)
         ('2 minutes', '1.1 hours', '2.3 days')
     """

@@ -177,7 +177,7 @@ TABLES: dict[str, PaperTable] = {
 def paper_table(name: str) -> list[PaperCell]:
     """Return the cells of a table, in the order in which they are printed.
 
-    Example:
+    Examples:
         >>> [cell.printed for cell in paper_table("time") if cell.method == "cosine"]
         ['0.08', '0.22']
     """
@@ -221,7 +221,7 @@ def compare_with_paper(ours: Mapping[Key, float], name: str, network: str | None
         name: the table.
         network: the paper's network to compare with where ours is another one, for instance a small relative.
 
-    Example:
+    Examples:
         >>> [row] = compare_with_paper({("wrn-28-10", "cifar10", "svhn", "cosine", "auroc"): 99.4}, "one-vs-one")
         >>> row.paper, round(row.difference, 2)
         (99.52, -0.12)

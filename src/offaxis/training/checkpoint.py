@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from offaxis.errors import CheckpointError, OffaxisError
-from offaxis.files import UNSEALED, check_seal, sealed
+from offaxis.files import UNSEALED, check_plain, check_seal, sealed
 from offaxis.heads import complete_description
 
 FORMAT = "offaxis-checkpoint-3"
@@ -84,6 +84,7 @@ def read_tensors(
         required: whether a file without a checksum is refused; if None, where it says that it is one of offaxis.
     """
     try:
+        check_plain(path)
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
             kind = metadata.get("format", "")

@@ -70,7 +70,7 @@ def train_head(
         ArgumentError: there is no such head, or a number is out of its range.
         NotFiniteError: the loss became NaN or infinite.
 
-    Example:
+    Examples:
         >>> rows, labels = torch.randn(60, 8), torch.arange(60) % 3
         >>> train_head(rows, labels, epochs=2)(rows).shape
         torch.Size([60, 3])

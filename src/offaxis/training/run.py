@@ -12,7 +12,7 @@ from torch import Tensor
 from offaxis import __version__
 from offaxis.data import Normalise
 from offaxis.errors import OffaxisError, RunError, StorageError
-from offaxis.files import json_line, read_json, read_lines, write_json, write_text
+from offaxis.files import check_plain, json_line, read_json, read_lines, write_json, write_text
 from offaxis.heads import describe_head
 from offaxis.networks import build, description
 from offaxis.networks.classifier import Classifier
@@ -171,6 +171,7 @@ class RunFolder:
             RunError: another line is damaged.
         """
         try:
+            check_plain(self.log_file)
             lines = self.log_file.read_bytes().splitlines(keepends=True) if self.log_file.exists() else []
         except OSError as error:
             raise RunError(f"{self.log_file} cannot be read ({error.strerror or error}).") from error

@@ -11,10 +11,11 @@ from typing import IO, Any
 
 from offaxis.calibration.conformal import BatchFlags
 from offaxis.deploy.model import Model, Prediction, Verdict
+from offaxis.deploy.prediction import in_words
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.sources import parts, readable
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
-from offaxis.files import json_line, read_lines, replacing
+from offaxis.files import check_plain, json_line, read_lines, replacing
 
 Row = dict[str, Any]
 FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "seen", "error")
@@ -59,6 +60,8 @@ def format_of(out: str, format: str | None) -> str:
         ArgumentError: neither gives one.
     """
     found = format or FORMATS.get(Path(out).suffix.lower()) or ("csv" if out == "-" else None)
+    if found == "text" and out == "-":
+        return found
     if found is None or found not in FORMATS.values():
         raise ArgumentError(
             f"Expected --out to end in {', '.join(FORMATS)}, or --format csv, jsonl or parquet, but got {out!r}."
@@ -98,6 +101,7 @@ class Journal:
                 f"{self.path} was left by a run that stopped: add --resume to finish it, or --overwrite."
             )
         try:
+            check_plain(self.path)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             begun = self.path.exists() and self._check()
             self._file = self.path.open("a", encoding="utf-8")
@@ -180,10 +184,11 @@ def write_rows(rows: Iterable[Row], out: Path, kind: str, fields: Sequence[str] 
 
 
 class RowWriter:
-    """Writes rows to an open file, as CSV with a header or as JSON lines."""
+    """Writes rows to an open file, as CSV with a header, as JSON lines or as text to read."""
 
     def __init__(self, file: IO[str], kind: str, fields: Sequence[str] = FIELDS) -> None:
         self.file, self.fields = file, fields
+        self.line = _text if kind == "text" else _line
         self.csv = csv.writer(file, lineterminator="\n") if kind == "csv" else None
         if self.csv is not None:
             self.csv.writerow(fields)
@@ -194,7 +199,15 @@ class RowWriter:
             if self.csv is not None:
                 self.csv.writerow([row[field] for field in self.fields])
             else:
-                self.file.write(_line(row))
+                self.file.write(self.line(row))
+
+
+def _text(row: Row) -> str:
+    """Return a row as a line for people."""
+    if row["error"] is not None:
+        return f"{row['path']}: not scored, {row['error']}\n"
+    said = in_words(row["class"], row["probability"], row["verdict"], row["p_value"])
+    return f"{row['path']}: {said}{' (flagged)' if row.get(FLAGGED) else ''}\n"
 
 
 def _write_parquet(rows: Iterable[Row], path: Path, fields: Sequence[str]) -> None:
@@ -262,7 +275,9 @@ def sentences(summary: dict[str, Any]) -> str:
     images, out = summary["images"], summary["verdicts"][Verdict.OUT.value]
     inputs = summary["inputs"]
     lines = ["The run was finished before: nothing was scored again."] if summary.get("finished_before") else []
-    lines += [f"{images:,} {inputs} scored, {summary['bad_files']:,} files that could not be read."]
+    unread = "file" if inputs == "images" else "row"
+    bad = f"{summary['bad_files']:,} {unread}{'s' if summary['bad_files'] != 1 else ''}"
+    lines += [f"{images:,} {inputs if images != 1 else inputs.removesuffix('s')} scored, {bad} that could not be read."]
     if images:
         lines.append(
             f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of {inputs} like those "

@@ -27,7 +27,7 @@ def plain(name: str) -> str:
 def distinct(names: Sequence[str], limit: int = 28) -> list[str]:
     """Shorten names to at most ``limit`` characters so that all stay different, numbered where that cannot be.
 
-    Example:
+    Examples:
         >>> distinct(["runs/wide-resnet-28-10-cosine-seed-3"], 20)
         ['runs/wide-…ne-seed-3']
     """
