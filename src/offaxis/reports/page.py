@@ -177,7 +177,7 @@ def _ranking(summaries: Sequence[Summary]) -> dict[str, Any] | None:
         return None
     short = _short_names(best)
     kinds = sorted({s.state for s in best})
-    rows = []
+    rows: list[dict[str, Any]] = []
     for s in best:
         values = [100 * cell.mean for cell in s.rows.values()]
         name = ", ".join(word for word in (s.method, short[s.network]) if word)
