@@ -123,13 +123,14 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], best: Sequenc
         rows: cells, as HTML.
         best: numbers of the rows that are shown bold.
     """
-    titles = "".join(f'<th style="text-align:{"right" if n else "left"}">{escape(t)}</th>' for n, t in enumerate(head))
+    cell_style = ("padding:.15em .6em;text-align:left", "padding:.15em .6em;text-align:right")
+    titles = "".join(f'<th style="{cell_style[n > 0]}">{escape(t)}</th>' for n, t in enumerate(head))
     lines = []
     for number, row in enumerate(rows):
         bold = ";font-weight:bold" if number in best else ""
-        cells = (f'<td style="text-align:{"right" if n else "left"}{bold}">{cell}</td>' for n, cell in enumerate(row))
+        cells = (f'<td style="{cell_style[n > 0]}{bold}">{cell}</td>' for n, cell in enumerate(row))
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f'<table style="font-size:inherit"><thead><tr>{titles}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 
 def html_card(title: str, rows: Mapping[str, str], below: str = "") -> str:
