@@ -11,7 +11,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,15 +67,20 @@ def paired(
         else:
             times_a.append(measure(a))
             times_b.append(measure(b))
-    ratios = sorted(x / y for x, y in zip(times_a, times_b, strict=True))
+    return ratio_of(list(zip(times_a, times_b, strict=True)))
+
+
+def ratio_of(times: Sequence[tuple[float, float]]) -> Ratio:
+    """Compute the ratio of times (a, b) that were measured side by side, a pair each round."""
+    ratios = sorted(a / b for a, b in times)
     low, high = interval(ratios)
     return Ratio(
         median=statistics.median(ratios),
         low=low,
         high=high,
-        seconds_a=statistics.median(times_a),
-        seconds_b=statistics.median(times_b),
-        rounds=rounds,
+        seconds_a=statistics.median(a for a, _ in times),
+        seconds_b=statistics.median(b for _, b in times),
+        rounds=len(times),
     )
 
 

@@ -1,15 +1,18 @@
-"""The whole way of a folder of photographs, on photographs that install by package name: pip install 'offaxis[photos]'.
+"""All steps for a folder of photographs, on photographs that install by package name: pip install 'offaxis[photos]'.
 
     python examples/demo_photographs.py runs/photos-demo
 
 scikit-image and scikit-learn bring some 15 photographs, not a set of images. So a class is one photograph here: parts of its
 left side are trained on, parts of its right side are held out, and the other photographs are out-of-distribution. That is
-easier than real classes, and enough to see every step. The page at the end is what to look at.
+easier than real classes, and enough to see every step: train, bundle, score, serve, evaluate, report. The report at the end is
+the page to look at; scores.html has the photographs that are most unlike the classes.
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import numpy as np
 import skimage
@@ -18,7 +21,9 @@ from sklearn.datasets import load_sample_images
 
 CLASSES = ("astronaut", "brick", "chelsea", "coffee", "grass", "gravel", "hubble_deep_field", "motorcycle_left")
 OTHERS = ("ihc", "page", "retina", "rocket")
-NETWORK = Path(__file__).parent / "networks" / "efficientnet_lite0.py"
+SCENES = ("temple", "flower")
+DETECTORS = "two-cosines,cosine,knn:k=10,max-softmax"
+SERVE = "--port", "0", "--engine", "torch"
 
 
 def read(name: str) -> Image.Image:
@@ -44,7 +49,7 @@ def write_photographs(folder: Path) -> None:
         middle = int(0.6 * image.width)
         write_parts(image.crop((0, 0, middle, image.height)), folder / "id" / "train" / name, 20, seed)
         write_parts(image.crop((middle, 0, *image.size)), folder / "id" / "test" / name, 12, seed)
-    scenes = dict(zip(("temple", "flower"), map(Image.fromarray, load_sample_images().images), strict=True))
+    scenes = dict(zip(SCENES, map(Image.fromarray, load_sample_images().images), strict=True))
     for seed, (name, image) in enumerate({**{name: read(name) for name in OTHERS}, **scenes}.items()):
         write_parts(image, folder / "other" / name, 6, seed)
 
@@ -55,16 +60,39 @@ def offaxis(*words: str | Path) -> None:
     subprocess.run([sys.executable, "-m", "offaxis", *map(str, words)], check=True)
 
 
+def ask_service(bundle: Path, photograph: Path) -> None:
+    """Serve a bundle, send it a photograph, show the answer and end the service."""
+    print("\n$ offaxis serve", bundle, flush=True)
+    command = [sys.executable, "-m", "offaxis", "serve", str(bundle), *SERVE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as service:
+        assert service.stdout is not None
+        try:
+            said = next(line for line in service.stdout if "http://" in line)  # it is said once requests are answered
+            print(said.strip())
+            address = said.split("http://")[1].split()[0]
+            request = Request(f"http://{address}/v1/predict", photograph.read_bytes(), {"Content-Type": "image/jpeg"})
+            with urlopen(request) as answer:
+                print(photograph, json.dumps(json.load(answer)["predictions"][0]))
+        finally:
+            service.terminate()
+
+
 def main() -> None:
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/photos-demo")
     if out.exists():
         raise SystemExit(f"{out} is there already: name another folder.")
     write_photographs(out)
-    photos, other, bundle, own = out / "id", out / "other", out / "photos.oax", ("--network", NETWORK)
-    offaxis("train", "--id", photos, *own, "--freeze", "--out", out / "run", "--quiet")
-    offaxis("bundle", out / "run", *own, "--calibrate", photos, "--out", bundle)
-    offaxis("score", bundle, photos / "test", other, *own, "--out", out / "scores.csv", "--quiet")
-    print(f"\nThe images with the highest scores: {out / 'scores.html'}")
+    photos, other, run, bundle = out / "id", out / "other", out / "run", out / "photos.oax"
+    offaxis("train", "--id", photos, "--network", "efficientnet-lite0", "--freeze", "--out", run, "--quiet")
+    offaxis("bundle", run, "--calibrate", photos, "--out", bundle)
+    offaxis("score", bundle, photos / "test", other, "--out", out / "scores.csv", "--quiet")
+    ask_service(bundle, other / "rocket" / "00.jpg")
+    folders = ",".join(str(other / name) for name in (*OTHERS, *SCENES))
+    offaxis(
+        "evaluate", run, "--ood", folders, "--detectors", DETECTORS, "--no-tune", "--out", out / "results", "--quiet"
+    )
+    offaxis("report", out / "results", "--out", out / "report", "--title", "Photographs")
+    print(f"\nThe page: {out / 'report' / 'index.html'}\nThe images with the highest scores: {out / 'scores.html'}")
 
 
 if __name__ == "__main__":

@@ -224,6 +224,8 @@ def test_what_calibrate_refuses(network: Classifier) -> None:
     broken[3, 0, 2, 2] = float("nan")
     with pytest.raises(OffaxisError, match="NaN"):
         calibrate(network, DataLoader(TensorDataset(broken, torch.zeros(60)), batch_size=25))
+    with pytest.raises(DataError, match="Expected labels from 0 to 3 but batch 0 of TensorDataset has 7"):
+        calibrate(network, DataLoader(TensorDataset(HALF(images.images), torch.full((60,), 7)), batch_size=25))
 
 
 def test_a_calibration_is_constructed_by_keyword() -> None:

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -427,3 +428,15 @@ def test_a_missing_normalisation_is_that_of_the_training_images(world: World) ->
     )
     known = open_network(world.trained)
     assert normalised(known, "cifar10", lambda: world.train) is known
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [torch.nn.DataParallel, partial(torch.compile, backend="eager"), lambda inner: torch.nn.ModuleDict({"net": inner})],
+)
+def test_a_network_inside_a_wrapper_is_found(wrap: Any) -> None:
+    classifier = wide_resnet(depth=10, width=1)
+    assert open_network(wrap(classifier)).network is classifier
+    assert open_network(wrap(classifier), head="keep").network is classifier
+    with pytest.raises(ArgumentError, match="a network that is made already"):
+        open_network(wrap(classifier), head="cosine")

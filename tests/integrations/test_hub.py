@@ -109,5 +109,19 @@ def test_the_card_of_feature_vectors_and_of_verdicts_per_class(model: Model, wor
     card = model_card(estimator.to_model(), "someone/rows")
     assert "model.predict(rows)" in card
     assert "image-classification" not in card
+    assert "was not trained on\n" in card
     per_class = model_card(model.recalibrated(world.calibration, per_class=True, alpha=0.3), "someone/digits")
     assert "| class | flagged above a score of |" in per_class
+
+
+def test_the_card_of_a_network_of_ones_own(model: Model, world: World) -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 10))
+    own = Model.calibrated(
+        offaxis.attach(network), world.calibration, preprocessing=model.preprocessing, confidence=0.95, alpha=0.2
+    )
+    card = model_card(own, "someone/own")
+    assert 'offaxis.load("hf:someone/own", network=module)' in card
+    assert f"{own.calibration.accuracy:.2%} of the {len(world.calibration):,} calibration images." in card
+    assert "(as its maker says: they were not compared with the images of training)" in card
+    assert "with a probability of 0.95 over calibration sets at most alpha are flagged" in card
+    assert "network=module" not in model_card(model, "someone/digits")

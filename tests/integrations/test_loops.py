@@ -16,7 +16,8 @@ import offaxis
 from offaxis.data import Normalise
 from offaxis.deploy import Preprocessing
 from offaxis.errors import ArgumentError, DataError, OverlapError
-from offaxis.integrations import LoopCalibration, find_network
+from offaxis.integrations import LoopCalibration
+from offaxis.networks.ensemble import find_network
 from tests.models import write_images
 from tests.server.serving import free_port
 from tests.waiting import eventually

@@ -202,3 +202,10 @@ def test_a_softmax_behind_the_output_layer_is_refused(layer: str | None) -> None
         attach(inside, layer="2.0")
     features = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Softmax(1), nn.Linear(8, 5))
     assert attach(features).head.in_features == 8
+
+
+@pytest.mark.parametrize("head", ["keep", "cosine"])
+def test_a_classifier_has_a_head_already(head: str) -> None:
+    classifier = attach(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)))
+    with pytest.raises(AttachError, match=r"has a head already \(CosineHead\): use it as it is"):
+        attach(classifier, head=head)

@@ -1,13 +1,15 @@
 """Classifier, parameter groups and Paired."""
 
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from offaxis import Classifier, CosineHead, LinearHead, Paired
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, HeadError
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import feature_tensor, pooled
 
@@ -158,3 +160,27 @@ def test_another_number_of_channels_is_refused_with_the_remedy(expected: int, gi
     own = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), LinearHead(2, 3))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # what is not known is not hidden
         own(torch.rand(2, 3, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        (
+            torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
+            r"torch\.float32, normalised .* torch\.uint8: Normalise\(mean, std\)",
+        ),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.float64), r"images\.to\(torch\.float32\)"),
+        (np.zeros((2, 1, 8, 8), np.float32), r"got a ndarray: torch\.from_numpy"),
+    ],
+)
+def test_images_of_another_type_are_refused_with_the_remedy(given: Any, remedy: str) -> None:
+    linear = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), LinearHead(2, 3))
+    for network in (small(in_channels=1).eval(), *([linear] if isinstance(given, torch.Tensor) else [])):
+        with pytest.raises(ArgumentError, match=remedy):
+            network(given)
+
+
+def test_a_single_image_is_refused_with_the_remedy() -> None:
+    convolution = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(HeadError, match=r"image\.unsqueeze\(0\)"):
+        Classifier(convolution, CosineHead(4, 3)).eval()(torch.rand(1, 8, 8))

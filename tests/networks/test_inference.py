@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import prepared_batches, resolve_device, run, run_batch, to_network
+from offaxis.networks.inference import prepared_batches, resolve_device, run, run_batch, split_batch, to_network
 
 
 @pytest.fixture
@@ -118,3 +118,22 @@ def test_a_device_by_name() -> None:
 def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
     with pytest.raises(ArgumentError, match=r"\(auto, cpu.*but got"):
         resolve_device(name)
+
+
+def test_large_images_go_through_the_network_in_parts_with_their_labels(network: Classifier) -> None:
+    side, labels = 256, torch.arange(10) % network.num_classes  # 8 images of 256x256 are as many as go at once
+    pixels = torch.randn(10, 3, side, side, generator=torch.Generator().manual_seed(0))
+    done = [(len(part), own) for _, part, own in run(network, [(pixels, labels)], labels=True)]
+    assert [count for count, _ in done] == [8, 2]
+    assert torch.equal(torch.cat([own for _, own in done if own is not None]), labels)
+    assert [len(part) for part, own in prepared_batches(network, [pixels]) if own is None] == [8, 2]
+    whole = run_batch(network, to_network(network, pixels)).logits
+    parts = torch.cat([outputs.logits for outputs, _, _ in run(network, [pixels])])
+    torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_small_images_stay_in_one_batch_and_so_do_vectors() -> None:
+    assert [len(part) for part in split_batch(torch.zeros(512, 1, 32, 32))] == [512]
+    assert [len(part) for part in split_batch(torch.zeros(600, 8))] == [600]
+    assert [len(part) for part in split_batch(torch.zeros(2, 1, 1024, 1024))] == [1, 1]
+    assert [len(part) for part in split_batch(torch.zeros(0, 3, 224, 224))] == [0]

@@ -155,3 +155,10 @@ def test_the_device_is_chosen_by_name_and_only_once() -> None:
         train(network(), few(), SHORT, device="quantum", quiet=True)
     with pytest.raises(ArgumentError, match="got both"):
         train(network(), few(), SHORT, device="cpu", fabric=fabric("32-true"), quiet=True)
+
+
+def test_a_bare_module_is_refused_with_the_remedy_and_a_compiled_classifier_is_not() -> None:
+    with pytest.raises(ArgumentError, match=r"Expected a Classifier but got a Sequential: offaxis\.attach"):
+        train(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), loader(), SHORT, quiet=True)  # type: ignore[arg-type]
+    compiled = torch.compile(network(), backend="eager")
+    assert train(compiled, loader(), SHORT.replace(epochs=1), quiet=True).history  # type: ignore[arg-type]

@@ -312,7 +312,7 @@ def train_command(
         cache=cache,
         command=command_words(context),
         quiet=quiet,
-        note=(lambda _: None) if quiet else print_note,
+        note=print_note,
     )
 
 

@@ -13,6 +13,7 @@ from offaxis.deploy.container import FILES, MANIFEST
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError, BundleError, MissingPackageError, StorageError
 from offaxis.files import write_text
+from offaxis.networks.rebuild import blueprint, must_be_given
 
 if TYPE_CHECKING:
     from offaxis.deploy.model import Model
@@ -92,11 +93,11 @@ def model_card(
         "A classifier that says when it was not trained for its input: each prediction comes with a calibrated p-value "
         f"(detector `{model.detector.name}`). Made with [offaxis](https://arxiv.org/abs/1905.10628).",
         "## How to use",
-        _usage(repo, images),
+        _usage(repo, images, given=must_be_given(blueprint(model.network))),
         "## Classes",
         f"{len(model.classes)}: " + ", ".join(f"`{name}`" for name in model.classes),
         "## Accuracy",
-        "Not measured." if accuracy is None else f"{accuracy:.2%} of the in-distribution test images or rows.",
+        _accuracy(model, accuracy),
         "## Calibration",
         _calibration(model),
         "## Out-of-distribution sets",
@@ -113,12 +114,22 @@ def _front_matter(images: bool) -> str:
     return "\n".join([*lines, *(["pipeline_tag: image-classification"] if images else []), "---"])
 
 
-def _usage(repo: str, images: bool) -> str:
+def _accuracy(model: "Model", accuracy: float | None) -> str:
+    """Return the accuracy on test images, else that on labelled calibration images."""
+    own = model.calibration.accuracy
+    if accuracy is not None:
+        return f"{accuracy:.2%} of the in-distribution test images or rows."
+    return "Not measured." if own is None else f"{own:.2%} of the {len(model.calibration.scores):,} calibration images."
+
+
+def _usage(repo: str, images: bool, given: bool) -> str:
+    network = ", network=module" if given else ""
     lines = [
         "```python",
         "import offaxis",
         "",
-        f'model = offaxis.load("{PREFIX}{repo}")',
+        *(["module = ...  # the network that was trained: its weights are in this repository, not its code"] * given),
+        f'model = offaxis.load("{PREFIX}{repo}"{network})',
         'prediction = model.predict("photo.jpg")[0]'
         if images
         else "prediction = model.predict(rows)[0]  # features (N, d)",
@@ -133,8 +144,13 @@ def _calibration(model: "Model") -> str:
     what = "images" if isinstance(model.preprocessing, Preprocessing) else "rows"
     lines = [
         f"- level alpha: {calibration.alpha:g}{', for each predicted class' if calibration.per_class else ''}",
-        f"- calibrated on {len(calibration.scores):,} in-distribution {what} that it was not trained on",
+        f"- calibrated on {len(calibration.scores):,} in-distribution {what} that it was not trained on"
+        f"{'' if model.overlap_checked else f' (as its maker says: they were not compared with the {what} of training)'}",
     ]
+    if calibration.confidence is not None:
+        lines.append(
+            f"- with a probability of {calibration.confidence:g} over calibration sets at most alpha are flagged"
+        )
     if calibration.per_class:
         lines += ["", "| class | flagged above a score of |", "| --- | ---: |"]
         limits = zip(model.classes, calibration.class_thresholds(), strict=True)

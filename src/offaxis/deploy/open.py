@@ -40,7 +40,7 @@ from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, HeadLike, describe_head, make_head
 from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import AnyNetwork
+from offaxis.networks.ensemble import AnyNetwork, find_network
 from offaxis.networks.inference import resolve_device
 from offaxis.training.checkpoint import checksum, restore
 from offaxis.training.run import Trained, load_run
@@ -231,6 +231,10 @@ def _open_object(source: "NetworkSource | Model", options: BuildOptions) -> Eval
     from offaxis.deploy.model import Model
 
     if isinstance(source, nn.Module) and not isinstance(source, AnyNetwork):
+        if any(isinstance(part, AnyNetwork) for part in source.modules()):  # a wrapper, such as torch.compile's
+            return _open_object(
+                find_network(source), replace(options, head=None) if options.head == "keep" else options
+            )
         if options.head is None:
             raise ArgumentError(
                 f"Expected a Classifier, a Paired or an Ensemble but got a {type(source).__name__}: offaxis.attach makes a "

@@ -212,11 +212,14 @@ def read_rows(path: str | Path) -> NDArray[Any]:
         rows = np.load(path, mmap_mode="c", allow_pickle=False)
     except NOT_ARRAYS as error:
         raise DataError(
-            f"Expected a .npy file of feature vectors (N, d) but {path} cannot be read ({str(error)[:200]})."
+            f"Expected a .npy file of feature vectors (N, d), as numpy.save writes an array of numbers, but {path} cannot be "
+            f"read ({str(error).partition(' If you trust')[0][:200]})."
         ) from error
     if not isinstance(rows, np.ndarray) or rows.ndim < 2:
         came = f"an array of shape {rows.shape}" if isinstance(rows, np.ndarray) else "an archive of arrays"
-        raise DataError(f"Expected a .npy file of feature vectors (N, d) but {path} holds {came}.")
+        raise DataError(
+            f"Expected a .npy file of feature vectors (N, d) but {path} holds {came}: one vector is a row, x.reshape(1, -1)."
+        )
     return rows
 
 

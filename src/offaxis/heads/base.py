@@ -93,7 +93,8 @@ class Head(nn.Module, ABC):
         if features.dim() != 2 or features.shape[1] != self.in_features:
             raise HeadError(
                 f"Expected features of shape (N, {self.in_features}) but got {tuple(features.shape)}. The head must be "
-                "made for the size of the features that the network gives it."
+                "made for the size of the features that the network gives it; a single image needs a batch around it, "
+                "image.unsqueeze(0)."
             )
 
     def extra_repr(self) -> str:

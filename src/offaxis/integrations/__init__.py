@@ -14,7 +14,7 @@ from offaxis.detectors import Detector
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, DataError, OverlapError
 from offaxis.metrics import auroc
-from offaxis.networks.ensemble import AnyNetwork
+from offaxis.networks.ensemble import AnyNetwork, find_network
 
 
 class LoopCalibration:
@@ -145,18 +145,3 @@ class LoopCalibration:
                 )
             detector.fit(network, loader)
         return detector
-
-
-def find_network(module: nn.Module) -> AnyNetwork:
-    """Return the network of offaxis in a module: the module itself, or the outermost Classifier, Paired or Ensemble in it.
-
-    Raises:
-        ArgumentError: there is none.
-    """
-    for part in module.modules():
-        if isinstance(part, AnyNetwork):
-            return part
-    raise ArgumentError(
-        f"Expected a module with a Classifier in it but {type(module).__name__} has none: make one with offaxis.attach(model, "
-        "head='cosine'), or head='keep' for its own output layer, and keep it in an attribute."
-    )

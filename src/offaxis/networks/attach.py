@@ -49,6 +49,11 @@ def attach(
         >>> bool((attach(model, head="keep")(images) == model(images)).all())
         True
     """
+    if isinstance(model, Classifier):
+        raise AttachError(
+            f"Expected a network of your own but got a Classifier, which has a head already ({type(model.head).__name__}): use "
+            "it as it is, or give it another, Classifier(classifier.backbone, offaxis.CosineHead(d, C))."
+        )
     name = layer if layer is not None else find_output_layer(model)
     try:
         old = model.get_submodule(name)

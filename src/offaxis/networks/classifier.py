@@ -105,7 +105,7 @@ class Classifier(nn.Module):
         """Compute the features (N, d), the input of the head, of images (N, c, h, w).
 
         Raises:
-            ArgumentError: the images have another number of channels than the network takes.
+            ArgumentError: the images have another number of channels or another type than the network takes.
             HeadError: a batch of one image in train mode, which cannot be normalised.
         """
         try:
@@ -114,14 +114,32 @@ class Classifier(nn.Module):
             if self.training and len(images) == 1 and "more than 1 value per channel" in str(error):
                 raise HeadError(ONE_IMAGE) from error
             raise
-        except RuntimeError as error:
-            channels = re.search(r"to have (\d+) channels, but got (\d+) channels", str(error))
-            if channels is None or images.dim() != 4 or images.shape[1] != int(channels[2]):
+        except (RuntimeError, TypeError) as error:
+            reason = self._unusable(images, str(error))
+            if reason is None:
                 raise
-            raise ArgumentError(
-                f"Expected images (N, {channels[1]}, h, w), as the network takes {_colour(int(channels[1]))}, but got "
-                f"{tuple(images.shape)}: {_remedy(int(channels[1]), int(channels[2]))}."
-            ) from error
+            raise ArgumentError(reason) from error
+
+    def _unusable(self, images: Any, said: str) -> str | None:
+        """Say why the backbone could not take the images; None where it is none of the usual mistakes."""
+        if not isinstance(images, Tensor):
+            return (
+                f"Expected images as a tensor (N, c, h, w), normalised as in training, but got a {type(images).__name__}: "
+                "torch.from_numpy makes one of an array. For image files and PIL images there is Model.predict."
+            )
+        own = next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.float32)
+        if images.dtype != own and "type" in said:
+            how = "images.to(" + str(own) + ")"
+            if not images.is_floating_point():
+                how = "Normalise(mean, std)(images), with the mean and std of the training images, does both"
+            return f"Expected images in {own}, normalised as in training, but got {images.dtype}: {how}."
+        channels = re.search(r"to have (\d+) channels, but got (\d+) channels", said)
+        if channels is None or images.dim() != 4 or images.shape[1] != int(channels[2]):
+            return None
+        return (
+            f"Expected images (N, {channels[1]}, h, w), as the network takes {_colour(int(channels[1]))}, but got "
+            f"{tuple(images.shape)}: {_remedy(int(channels[1]), int(channels[2]))}."
+        )
 
     def forward(
         self, images: Tensor | None = None, *, pixel_values: Tensor | None = None, labels: Tensor | None = None

@@ -67,6 +67,23 @@ AnyNetwork = Classifier | Paired | Ensemble
 """A network that can be evaluated, calibrated and saved in a bundle."""
 
 
+def find_network(module: nn.Module) -> AnyNetwork:
+    """Return the network of offaxis in a module: the module itself, or the outermost Classifier, Paired or Ensemble in it.
+
+    So is a network found that ``torch.compile``, DistributedDataParallel or a LightningModule holds.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    for part in module.modules():
+        if isinstance(part, AnyNetwork):
+            return part
+    raise ArgumentError(
+        f"Expected a module with a Classifier in it but {type(module).__name__} has none: make one with offaxis.attach(model, "
+        "head='cosine'), or head='keep' for its own output layer, and keep it in an attribute."
+    )
+
+
 def check_single(detector: str, network: object) -> None:
     """Check that a detector whose score is that of one network gets one.
 

@@ -22,6 +22,9 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 ImageBatches = Iterable[Tensor | tuple[Tensor, Tensor]]
 """Images (N, c, h, w) normalised as in training, batch by batch, with labels beside them or without."""
 
+MOST_PIXELS = 2**19
+"""Of the images that go through a network at once on the CPU."""
+
 
 class Network(Protocol):
     """The interface that detectors and the inference loop need: a Classifier, a Paired or an Ensemble."""
@@ -146,12 +149,29 @@ def prepared_batches(
             raise DetectorError(
                 "Expected batches of (images, labels) but got images alone. Pass a labelled set or a DataLoader of pairs."
             )
-        prepared = to_network(network, images)
         if labels and batch_labels is not None:
             check_labels(batch_labels, len(images), network.num_classes)
-        yield prepared, None if batch_labels is None else batch_labels.to(prepared.device)
+        parts = split_batch(to_network(network, images))
+        if batch_labels is None or len(parts) == 1:
+            own: Sequence[Tensor | None] = [batch_labels] * len(parts)
+        else:
+            own = batch_labels.split(len(parts[0]))
+        for part, part_labels in zip(parts, own, strict=True):
+            yield part, None if part_labels is None else part_labels.to(part.device)
         if progress is not None:
             progress.to(done)
+
+
+def split_batch(images: Tensor) -> tuple[Tensor, ...]:
+    """Split a batch of images (N, c, h, w) on the CPU into parts of at most ``MOST_PIXELS``: 512 of 32x32, 10 of 224x224.
+
+    More photographs at once take more memory, and the time that the system needs to hand it out anew for every layer
+    (``benchmarks/memory_format.py``).
+    """
+    if images.dim() != 4 or images.device.type != "cpu":
+        return (images,)
+    parts: tuple[Tensor, ...] = images.split(max(1, MOST_PIXELS // (images.shape[2] * images.shape[3])))
+    return parts
 
 
 def stream(network: Network, batches: Batches, layers: Iterable[str] = ()) -> Iterator[tuple[Outputs, Tensor]]:

@@ -81,10 +81,15 @@ def train(
 
     Raises:
         DataError: the images or labels cannot be trained on.
-        ArgumentError: there is no such device, or it was given beside a fabric.
+        ArgumentError: this is no Classifier, there is no such device, or it was given beside a fabric.
         NotFiniteError, ScaleCollapseError: the training failed; the message says why and what helps.
         TrainingStopped: Ctrl-C or SIGTERM; the state is saved where there is a folder.
     """
+    if not isinstance(getattr(classifier, "_orig_mod", classifier), Classifier):  # torch.compile wraps it
+        raise ArgumentError(
+            f"Expected a Classifier but got a {type(classifier).__name__}: offaxis.attach(network) gives it a cosine head, "
+            "attach(network, head='linear') a linear one."
+        )
     fabric = fabric_on(device) if fabric is None else _without_device(fabric, device)
     fabric.launch()
     if sync_bn:
