@@ -126,21 +126,14 @@ def _prepare(page: str) -> None:
         _photographs(Path("photos/train"), 10, kinds)
         _photographs(Path("photos/test"), 20, kinds)
         Image.new("RGB", (60, 40), "red").save("new-photo.jpg")
-    elif page == "photographs.md":
-        _photographs(Path("photos/fruit/train"), 26, kinds)
-        _photographs(Path("photos/fruit/test"), 30, kinds)
-        for name in ("photos/vegetables", "photos/packages", "photos/clothing", "new"):
-            _photographs(Path(name), 10)
     else:
         _photographs(Path("photos"), 3)
-        for run, head in (("digits", "cosine"), ("cosine-0", "cosine"), ("standard-0", "linear")):
-            words = f"--id digits --network wrn-10-1-half --head {head} --epochs 1 --out runs/{run} --quiet"
-            run_shell(f"offaxis train {words}")
+        run_shell("offaxis train --id digits --network wrn-10-1-half --epochs 1 --out runs/digits --quiet")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", ["README.md", "docs/photographs.md", "docs/own-detector.md", "docs/evaluation.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/own-detector.md"])
 def test_the_commands_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     if "efficientnet-lite0" in text:
@@ -150,11 +143,10 @@ def test_the_commands_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypa
     _prepare(Path(page).name)
     if page == "docs/own-detector.md":
         exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], {})  # writes mine.py
-    lines = re.findall(r"^ {4}(offaxis (?:.*\\\n)*.*)", text, re.MULTILINE)
-    commands = [line for line in lines if not line.startswith("offaxis serve")]  # which has tests of its own
+    commands = re.findall(r"^ {4}(offaxis .*)", text, re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
-        run_shell(command.replace("runs/other", "runs/fruit"))
+        run_shell(command)
 
 
 @pytest.mark.thirdparty
