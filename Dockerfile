@@ -15,11 +15,12 @@ RUN python -m venv /opt/offaxis \
 
 FROM python:3.11-slim
 COPY --from=build /opt/offaxis /opt/offaxis
-RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin offaxis \
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin offaxis \
  && install --directory --owner=10001 --group=0 --mode=0770 /cache
 ENV PATH=/opt/offaxis/bin:$PATH \
     XDG_CACHE_HOME=/cache \
     MPLCONFIGDIR=/tmp/matplotlib \
+    ORT_DISABLE_TELEMETRY=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 USER 10001

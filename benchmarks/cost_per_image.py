@@ -2,10 +2,13 @@
 
     python -m benchmarks.cost_per_image BUNDLE FOLDER [COUNT]
     python -m benchmarks.cost_per_image BUNDLE FOLDER 300 file.py:function   # a bundle whose network must be given
+    python -m benchmarks.cost_per_image BUNDLE FOLDER ray 500   # images a second of Ray Data with one and two workers
 
-Processor time of one thread, which other programs on the machine change little; the least of three rounds. Prints JSON.
+Prints JSON. Processor time of one thread, which other programs on the machine change little; the least of three rounds. Of Ray
+the time counts from the first rows on, when a quarter of the images is done, without the start of workers and of the model.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -18,10 +21,16 @@ import torch
 
 import offaxis
 from offaxis.deploy.engine import with_engine
+from offaxis.deploy.scoring.engines import score_with_ray
 from offaxis.deploy.scoring.rows import row_of
+from offaxis.deploy.scoring.sources import WorkUnit, files, units
+from offaxis.networks.inference import run_batch, to_network
 
 
 def main(bundle: str, folder: str, count: str = "300", network: str | None = None) -> None:
+    if count == "ray":
+        print(json.dumps(ray_rates(Path(bundle), folder, int(network or "500"))))
+        return
     torch.set_num_threads(1)
     model = offaxis.load(bundle, network)
     paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())[: int(count)]
@@ -43,9 +52,32 @@ def main(bundle: str, folder: str, count: str = "300", network: str | None = Non
     print(json.dumps(result))
 
 
+def ray_rates(bundle: Path, folder: str, count: int) -> dict[str, Any]:
+    """Images a second of one and of two workers on this machine, and the efficiency of the second."""
+    import ray
+
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")  # one is the driver's
+    work = list(units(itertools.islice(itertools.cycle(sorted(files([folder]))), count), 32))
+    rates = {workers: 0.75 * count / _seconds(bundle, work, workers) for workers in (1, 2)}
+    ray.shutdown()
+    return {
+        "images_a_second": {workers: round(rate, 1) for workers, rate in rates.items()},
+        "efficiency": round(rates[2] / (2 * rates[1]), 2),
+    }
+
+
+def _seconds(bundle: Path, work: list[WorkUnit], workers: int) -> float:
+    """Seconds from the first row to the last; Ray divides the work into four parts for each worker."""
+    rows = score_with_ray(bundle, work, 32, workers, "auto")
+    next(rows)
+    began = time.perf_counter()
+    assert 1 + sum(map(len, rows)) == sum(len(unit.paths) for unit in work)
+    return time.perf_counter() - began
+
+
 def _outputs(model: offaxis.Model, batch: torch.Tensor) -> Any:
-    with torch.no_grad():
-        return model.network.outputs(model.preprocessing.normalise(batch))
+    images = to_network(model.network, model.preprocessing.normalise(batch))
+    return run_batch(model.network, images, model.detector.layers)
 
 
 def cost(work: Callable[[], Any], count: int) -> float:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.bench_detectors import pytorch_ood
 from benchmarks.paired import paired, publish
 from offaxis import evaluate
 from offaxis.data import Normalise, TensorSet
@@ -98,7 +99,7 @@ def ours(network: Any, data: dict[str, TensorSet], dim: int, odin: bool, store: 
 
 def theirs(network: Any, data: dict[str, TensorSet], dim: int, odin: bool) -> dict[str, dict[str, Tensor]]:
     """One detector after the other, one loop over every set: as its examples are written."""
-    from pytorch_ood import detector as kinds
+    kinds = pytorch_ood()
     from pytorch_ood.metrics import OODMetrics
 
     def loader(name: str) -> DataLoader[Any]:

@@ -1,4 +1,4 @@
-"""The whole way of a folder of photographs, on photographs that install by package name: pip install 'offaxis[photos]'.
+"""All steps for a folder of photographs, on photographs that install by package name: pip install 'offaxis[photos]'.
 
     python examples/demo_photographs.py runs/photos-demo
 

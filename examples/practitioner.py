@@ -1,10 +1,10 @@
-"""The whole way of a practitioner: attach, train, calibrate, save, score, serve. A few minutes on two cores.
+"""All steps of a practitioner: attach, train, calibrate, save, score, serve. A few minutes on two cores.
 
     python examples/practitioner.py                   writes into ./practitioner
     offaxis serve practitioner/digits.oax --network examples.practitioner:make_network
 
-A network of one's own gets a cosine head, is trained on embedded digits, is calibrated on digits that it has not seen, and
-then says of every image whether it is one that it was trained for.
+Your own network gets a cosine head, is trained on bundled digits, calibrated on digits that it has not seen, and then
+tells for every image whether it is one that it was trained for.
 """
 
 import json

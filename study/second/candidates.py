@@ -25,7 +25,8 @@ from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors.feature_mahalanobis import ledoit_wolf
 from offaxis.heads import Head
 from offaxis.metrics import auroc
-from study.second import store
+from offaxis.reports.tables import markdown
+from study.second import store, tables
 from study.second.features import WORK, head_of
 from study.second.judge import Images
 from study.second.photos import HEADS, chosen_recipes, load, ood_images, train_head
@@ -159,32 +160,9 @@ def _cifar_rows(name: str, opened: Callable[[], EvaluatedNetwork]) -> list[store
 
 
 def report() -> None:
-    """Print the mean AUROC in % of each candidate: by ID set and kind of OOD images, and over these."""
-    rows = [row for row in store.read(STEP) if "detector" in row]
-    for heads in (("cosine",), ("linear", "keep")):
-        chosen = list(store.select(rows, head=heads))
-        places = sorted({(r["id"], r["network"], "unseen" if r["unseen"] is not None else r["ood"]) for r in chosen})
-        print(
-            f"\n| {heads[0]} heads | "
-            + " | ".join(" ".join(p) for p in places)
-            + " | mean |\n|---|"
-            + "---:|" * (len(places) + 1)
-        )
-        for name in dict.fromkeys(r["detector"] for r in chosen):
-            means = [
-                float(
-                    np.mean(
-                        [
-                            r["auroc"]
-                            for r in chosen
-                            if r["detector"] == name
-                            and (r["id"], r["network"], "unseen" if r["unseen"] is not None else r["ood"]) == place
-                        ]
-                    )
-                )
-                for place in places
-            ]
-            print(f"| {name} | " + " | ".join(f"{100 * m:.1f}" for m in (*means, float(np.mean(means)))) + " |")
+    """Print the mean AUROC of each candidate, by ID set and kind of OOD images."""
+    for head in ("cosine", "linear"):
+        print(markdown(tables.candidates(head)))
 
 
 def main() -> None:

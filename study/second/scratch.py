@@ -1,4 +1,4 @@
-"""Trainings from scratch and what they are worth: CIFAR-10 with every head, with unseen classes, CIFAR-100 and DenseNet-BC.
+"""Trainings from scratch and what they are worth: every head on Fashion-MNIST and CIFAR-10, CIFAR-100, DenseNet-BC.
 
     python -m study.second.scratch list             # what is trained and judged, and what is left
     python -m study.second.scratch train [NAME]     # the next training, or a named one; it resumes
@@ -24,11 +24,12 @@ from study.second import store
 from study.second.features import WORK, cifar_features, head_of
 from study.second.judge import Images, judge
 from study.second.sets import CHOICES, CLASSES, DEVELOPMENT_CHOICES, SEEDS, unseen_classes
+from study.steps import NETWORKS as RECIPES_OF
 
 STEP = "scratch"
 NETWORKS = WORK / "networks"
-FIRST = ("cosine", "linear", "logitnorm", "t2fnorm", "elogitnorm")
-LAST = ("deconf-c", "isomax")
+FIRST: tuple[str, ...] = ("cosine", "linear", "logitnorm", "t2fnorm", "elogitnorm")
+LAST: tuple[str, ...] = ("deconf-c", "isomax")
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,26 @@ class Training:
         return tuple(self.key[k] for k in store.KEY) in store.networks(STEP)
 
 
-def training(id_name: str, head: str, seed: int, architecture: str = "wrn-10-4-half") -> Training:
-    """Return a training by the study's recipe."""
-    start = "sizes" if head == "cosine" else None
-    run = TrainingRun(id=id_name, architecture=architecture, head=head, start=start, recipe="short", seed=seed)  # type: ignore[arg-type]
+def training(id_name: str, head: str, seed: int, architecture: str | None = None) -> Training:
+    """Return a training by the first study's recipe, in 32 bits and with the default start of the cosine head."""
+    recipe = RECIPES_OF[id_name]
+    run = TrainingRun(
+        id=id_name,
+        architecture=architecture or recipe.architecture,
+        head=head,
+        start="sizes" if head == "cosine" else None,
+        recipe=recipe.recipe,
+        overrides=recipe.overrides,
+        seed=seed,
+    )
     return Training(run)
 
 
 def trainings() -> Iterator[Training]:
     """Yield every training, in the order in which they should be done while time lasts."""
+    for seed in SEEDS:
+        for head in (*FIRST, *LAST):
+            yield training("fashion-mnist", head, seed)
     for head in FIRST:
         yield training("cifar10", head, 0)
     for head in ("cosine", "linear"):

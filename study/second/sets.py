@@ -17,6 +17,7 @@ SEEDS = (0, 1, 2)
 DEVELOPMENT: dict[str, tuple[str, ...]] = {
     "cifar10": DEVELOPMENT_32,
     "cifar100": DEVELOPMENT_32,
+    "fashion-mnist": DEVELOPMENT_32,
     "fruit": ("packages",),
     "clothing": ("packages",),
 }
@@ -25,6 +26,7 @@ DEVELOPMENT: dict[str, tuple[str, ...]] = {
 REPORTED: dict[str, tuple[str, ...]] = {
     "cifar10": REPORTED_32["cifar10"],
     "cifar100": REPORTED_32["cifar100"],
+    "fashion-mnist": REPORTED_32["fashion-mnist"],
     "fruit": ("vegetables", "clothing"),
     "clothing": ("fruit", "vegetables"),
 }
@@ -33,6 +35,7 @@ REPORTED: dict[str, tuple[str, ...]] = {
 NEAR: dict[str, tuple[str, ...]] = {
     "cifar10": ("cifar100", "tin-resize", "tin-crop-free"),
     "cifar100": ("cifar10", "tin-resize", "tin-crop-free"),
+    "fashion-mnist": ("mnist",),
     "fruit": ("vegetables",),
     "clothing": (),
 }

@@ -1,17 +1,68 @@
-"""Tables of the second study, rebuilt from the committed rows without training: ``python -m study.second.tables [NAME]``."""
+"""The rows of the second study -> the tables of docs/results.md and docs/second-study.md, without training.
+
+``python -m study.second.tables NAME[:ID] ...`` prints them; ``python -m study.page`` puts them into the pages. A row is a head
+with a score; means are over sets of means over seeds, so seeds and sets vary apart.
+"""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
 from scipy import stats
 
+from offaxis.reports.tables import Entry, Table, Value, markdown
 from study.second import store
 from study.second.sets import CHOICES, NEAR, NOISE, REPORTED
 
+Method = tuple[str, str]
+"""A head and a score."""
 Groups = Mapping[str, Sequence[str]]
 """Title of a column -> the OOD sets that it is the mean of."""
+
+HEADS = {
+    "cosine": "cosine",
+    "linear": "linear",
+    "keep": "as published",
+    "logitnorm": "LogitNorm",
+    "t2fnorm": "T2FNorm",
+    "elogitnorm": "ELogitNorm",
+    "deconf-c": "DeConf-C",
+    "isomax": "IsoMax+",
+    "any": "any (features alone)",
+}
+SCORES = {
+    "cosine": "cosine",
+    "two-cosines": "two cosines",
+    "mean-cosine": "mean-cosine (CTM)",
+    "max-softmax": "max-softmax",
+    "max-logit": "max-logit",
+    "energy": "energy",
+    "gen": "GEN",
+    "knn": "KNN",
+    "vim": "ViM",
+    "relative-mahalanobis": "relative Mahalanobis",
+    "mahalanobis++": "Mahalanobis++",
+    "mahalanobis++ shrunk": "Mahalanobis++, shrunk covariance",
+    "relative-mahalanobis++": "relative Mahalanobis++",
+    "relative-mahalanobis++ shrunk": "relative Mahalanobis++, shrunk covariance",
+    "react": "ReAct",
+    "ash": "ASH",
+    "scale": "SCALE",
+    "fdbd": "fDBD",
+    "nci": "NCI",
+    "isomax": "IsoMax+",
+    "generalized-odin": "DeConf-C without perturbation",
+}
+PLAIN = ("max-softmax", "energy", "knn", "mean-cosine", "fdbd", "mahalanobis++", "relative-mahalanobis++")
+"""The scores of an ordinary classifier that short tables show."""
+SHORT: tuple[Method, ...] = (
+    ("cosine", "two-cosines"),
+    ("cosine", "cosine"),
+    *((head, score) for score in PLAIN for head in ("linear", "any")),
+    *((head, "max-softmax") for head in ("logitnorm", "t2fnorm", "elogitnorm")),
+)
+"""The methods that short tables show; those of the rivals with the score of their papers."""
 
 
 def groups_of(id_name: str) -> dict[str, tuple[str, ...]]:
@@ -23,124 +74,261 @@ def groups_of(id_name: str) -> dict[str, tuple[str, ...]]:
     return {title: sets for title, sets in found.items() if sets}
 
 
-def mean_auroc(rows: Sequence[store.Row], sets: Sequence[str]) -> float | None:
+def mean_auroc(rows: Iterable[store.Row], sets: Sequence[str]) -> float | None:
     """Return the mean over sets of the mean over seeds, in percent; None where a set is missing."""
-    means = []
-    for name in sets:
-        values = [row["auroc"] for row in rows if row["ood"] == name]
-        if not values:
-            return None
-        means.append(fmean(values))
-    return 100 * fmean(means)
+    values: dict[str, list[float]] = {name: [] for name in sets}
+    for row in rows:
+        if row["ood"] in values:
+            values[row["ood"]].append(row["auroc"])
+    return 100 * fmean(fmean(own) for own in values.values()) if all(values.values()) else None
 
 
-def methods(rows: Sequence[store.Row]) -> list[tuple[str, str]]:
-    """Return every (head, detector) that has rows."""
-    return list(dict.fromkeys((row["head"], row["detector"]) for row in rows if "detector" in row))
+def by_method(rows: Iterable[store.Row]) -> dict[Method, list[store.Row]]:
+    """Return the rows of every head and score; scores that read frozen features alone have the head ``any``."""
+    found: dict[Method, list[store.Row]] = {}
+    for row in rows:
+        if "detector" in row:
+            found.setdefault((row["head"], row["detector"]), []).append(row)
+    return found
 
 
-def ranking(step: str, title: str, columns: Groups, **fields: object) -> str:
+def accuracy_of(rows: Iterable[store.Row], head: str) -> float | None:
+    """Return the mean accuracy of a head over seeds, in percent."""
+    values = [row["accuracy"] for row in rows if row["head"] == head != "any" and row.get("accuracy") is not None]
+    return 100 * fmean(values) if values else None
+
+
+def seeds_of(rows: Iterable[store.Row]) -> int:
+    """Return how many seeds there are."""
+    return len({row["seed"] for row in rows})
+
+
+def ranking(
+    rows: Sequence[store.Row], columns: Groups, *, name: str, title: str, only: Sequence[Method] = (), note: str = ""
+) -> Table:
     """Return a table with a row for each head and score, the best of the last column first.
 
     Args:
-        step: whose rows.
-        title: above the table.
+        rows: of networks that were trained alike.
         columns: what is averaged.
-        **fields: which rows, as in ``store.select``.
+        name: of the table.
+        title: above it.
+        only: the methods that are shown; all without.
+        note: below it.
     """
-    rows = list(store.select(store.read(step), **fields))
-    accuracy = {head: _accuracy(rows, head) for head in {row["head"] for row in rows}}
-    lines: list[tuple[str, str, list[float]]] = []
-    for head, detector in methods(rows):
-        own = [row for row in rows if row["head"] == head and row.get("detector") == detector]
+    lines: list[tuple[Method, list[float], int]] = []
+    for method, own in by_method(rows).items():
         means = [value for sets in columns.values() if (value := mean_auroc(own, sets)) is not None]
-        if len(means) == len(columns):
-            lines.append((head, detector, means))
-    lines.sort(key=lambda line: -line[2][-1])
-    text = [f"**{title}**", "", "| head | score | " + " | ".join(columns) + " | accuracy |"]
-    text.append("|---|---|" + "---:|" * (len(columns) + 1))
-    for head, detector, values in lines:
-        cells = " | ".join(f"{value:.1f}" for value in values)
-        text.append(f"| {head} | {detector} | {cells} | {accuracy[head]} |")
-    return "\n".join(text) + "\n"
+        if len(means) == len(columns) and (not only or method in only):
+            seeds = seeds_of(row for row in rows if row["head"] == method[0])
+            lines.append((method, means, seeds))
+    lines.sort(key=lambda line: -line[1][-1])
+    best = [max(means[place] for _, means, _ in lines) for place in range(len(columns))] if lines else []
+    made: list[list[Entry]] = [
+        [HEADS[head], SCORES[score], *_values(means, best), _value(accuracy_of(rows, head)), str(seeds)]
+        for (head, score), means, seeds in lines
+    ]
+    return Table(
+        name=name, title=title, columns=("head", "score", *columns, "accuracy", "seeds"), rows=made, note=note, heads=2
+    )
 
 
-def _accuracy(rows: Sequence[store.Row], head: str) -> str:
-    values = [row["accuracy"] for row in rows if row["head"] == head and "accuracy" in row]
-    return f"{100 * fmean(values):.1f}" if values and head != "any" else "-"
+def _value(value: float | None, best: bool = False) -> Entry:
+    return "-" if value is None else Value(value, f"{value:.1f}", best, percent=True)
 
 
-def unseen(id_name: str) -> str:
-    """Return the table of unseen classes: means over choices and seeds, and the difference to the first with its interval."""
-    rows = [
-        row for row in store.read("photos" if id_name != "cifar10" else "scratch")
-        if row["id"] == id_name and row["unseen"] in CHOICES[id_name]
-    ]  # fmt: skip
-    by_choice: dict[tuple[str, str], dict[int, float]] = {}
-    for method in methods(rows):
-        own = [row for row in rows if (row["head"], row.get("detector")) == method and row["ood"].startswith("unseen-")]
-        by_choice[method] = {
-            choice: 100 * fmean(row["auroc"] for row in own if row["unseen"] == choice)
-            for choice in {row["unseen"] for row in own}
-        }
-    complete = {m: v for m, v in by_choice.items() if len(v) == len(CHOICES[id_name])}
-    if not complete:
-        return ""
-    order = sorted(complete, key=lambda m: -fmean(complete[m].values()))
-    best = complete[order[0]]
-    text = ["| head | score | AUROC | to the first, 95 % interval over choices |", "|---|---|---:|---:|"]
-    for method in order:
-        values = complete[method]
-        differences = [values[choice] - best[choice] for choice in values]
-        text.append(f"| {method[0]} | {method[1]} | {fmean(values.values()):.1f} | {_interval(differences)} |")
-    count = len(CHOICES[id_name])
-    return f"**Unseen classes, {id_name}: {count} choices, three seeds each**\n\n" + "\n".join(text) + "\n"
+def _values(values: Sequence[float], best: Sequence[float]) -> list[Entry]:
+    return [_value(value, value == top) for value, top in zip(values, best, strict=True)]
 
 
-def _interval(differences: Sequence[float]) -> str:
+def unseen_values(id_name: str) -> dict[Method, dict[int, float]]:
+    """Return the AUROC in percent by method and choice of unseen classes, means over seeds; methods with every choice."""
+    step = "scratch" if id_name == "cifar10" else "photos"
+    rows = [row for row in store.read(step) if row["id"] == id_name and row["unseen"] in CHOICES[id_name]]
+    found: dict[Method, dict[int, float]] = {}
+    for method, every in by_method(rows).items():
+        own = [row for row in every if row["ood"].startswith("unseen-")]
+        by_choice: dict[int, list[float]] = {}
+        for row in own:
+            by_choice.setdefault(row["unseen"], []).append(100 * row["auroc"])
+        if len(by_choice) == len(CHOICES[id_name]):
+            found[method] = {choice: fmean(values) for choice, values in sorted(by_choice.items())}
+    return found
+
+
+def interval(differences: Sequence[float]) -> str:
+    """Return a mean difference with its 95 % interval by Student's t.
+
+    Example:
+        >>> interval([1.0, 2.0, 3.0])
+        '+2.0 [-0.5, +4.5]'
+    """
     mean = fmean(differences)
     if len(differences) < 2 or not any(differences):
         return f"{mean:+.1f}"
-    half = (
-        float(stats.t.ppf(0.975, len(differences) - 1)) * float(np.std(differences, ddof=1)) / len(differences) ** 0.5
-    )
+    spread = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
+    half = float(stats.t.ppf(0.975, len(differences) - 1)) * spread
     return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
 
 
-def photographs(id_name: str) -> str:
+REFERENCE: Method = ("cosine", "two-cosines")
+
+
+def unseen(id_name: str, only: Sequence[Method] = ()) -> Table:
+    """Return the table of unseen classes: means over choices and seeds, and the difference to the two cosines."""
+    values = unseen_values(id_name)
+    reference = values.get(REFERENCE, {})
+    lines = sorted((m for m in values if not only or m in only), key=lambda method: -fmean(values[method].values()))
+    rows: list[list[Entry]] = []
+    for method in lines:
+        own = values[method]
+        gap = interval([own[c] - reference[c] for c in own]) if reference and method != REFERENCE else "-"
+        rows.append([HEADS[method[0]], SCORES[method[1]], _value(fmean(own.values()), method == lines[0]), gap])
+    count = len(CHOICES[id_name])
+    return Table(
+        name=f"unseen-{id_name}",
+        title=f"Unseen classes of {id_name}, AUROC in percent, mean over {count} choices",
+        columns=("head", "score", "AUROC", "to two cosines, 95 % interval over choices"),
+        rows=rows,
+        heads=2,
+    )
+
+
+def photographs(id_name: str, only: Sequence[Method] = ()) -> Table:
     """Return the table of other photographs beside fruit or clothing."""
     columns = {**{name: (name,) for name in REPORTED[id_name]}, "mean": REPORTED[id_name]}
-    return ranking("photos", f"Other photographs beside {id_name}, three seeds", columns, id=id_name, unseen=None)
+    rows = list(store.select(store.read("photos"), id=id_name, unseen=None))
+    title = f"Other photographs beside {id_name}, frozen EfficientNet-lite0, AUROC in percent"
+    return ranking(rows, columns, name=f"photographs-{id_name}", title=title, only=only)
 
 
-def published(network: str) -> str:
+def published(network: str) -> Table:
     """Return the table of a published network, kept as it is."""
-    return ranking("published", f"{network}, kept", groups_of("cifar10"), network=network)
+    rows = list(store.select(store.read("published"), network=network))
+    title = f"{network}, kept as published, AUROC in percent"
+    return ranking(rows, groups_of("cifar10"), name=network, title=title)
 
 
-def scratch() -> str:
-    """Return the table of CIFAR-10 from scratch."""
-    title = "CIFAR-10 from scratch, wrn-10-4-half, 14 epochs"
-    return ranking("scratch", title, groups_of("cifar10"), id="cifar10", network="wrn-10-4-half", unseen=None)
+def published_both(_: str = "") -> Table:
+    """Return both published networks beside each other, near, far and all reported sets."""
+    names = ("resnet20-cifar", "resnet56-cifar")
+    groups = groups_of("cifar10")
+    values: dict[str, list[float]] = {}
+    for network in names:
+        rows = by_method(store.select(store.read("published"), network=network))
+        for (_head, score), own in rows.items():
+            if score in (*PLAIN, "mahalanobis++ shrunk", "relative-mahalanobis++ shrunk", "vim", "gen", "react"):
+                means = [mean_auroc(own, groups[group]) for group in ("near", "far", "all")]
+                values.setdefault(score, []).extend(m for m in means if m is not None)
+    whole = {score: means for score, means in values.items() if len(means) == 3 * len(names)}
+    best = [max(values) for values in zip(*whole.values(), strict=True)]
+    ordered = sorted(whole.items(), key=lambda item: -(item[1][2] + item[1][5]))
+    titles = [f"{network.removesuffix('-cifar')}: {group}" for network in names for group in ("near", "far", "all")]
+    return Table(
+        name="published",
+        title="Published networks, kept as they are, AUROC in percent",
+        columns=("score", *titles),
+        rows=[[SCORES[score], *_values(means, best)] for score, means in ordered],
+    )
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "published-20": lambda: published("resnet20-cifar"),
-    "published-56": lambda: published("resnet56-cifar"),
-    "photographs-fruit": lambda: photographs("fruit"),
-    "photographs-clothing": lambda: photographs("clothing"),
-    "unseen-fruit": lambda: unseen("fruit"),
-    "unseen-clothing": lambda: unseen("clothing"),
-    "unseen-cifar10": lambda: unseen("cifar10"),
-    "scratch": scratch,
+def scratch(id_name: str, only: Sequence[Method] = ()) -> Table:
+    """Return the table of networks from scratch."""
+    network = "wrn-10-2-half" if id_name == "fashion-mnist" else "wrn-10-4-half"
+    rows = list(store.select(store.read("scratch"), id=id_name, network=network, unseen=None))
+    title = f"{id_name} from scratch, {network}, AUROC in percent"
+    return ranking(rows, groups_of(id_name), name=f"scratch-{id_name}", title=title, only=only)
+
+
+def finetuned(_: str = "") -> Table:
+    """Return the table of the fine-tuned ResNet-20."""
+    title = "ResNet-20, fine-tuned, AUROC in percent"
+    return ranking(store.read("finetune"), groups_of("cifar10"), name="fine-tuned", title=title)
+
+
+def corrupted(id_name: str) -> Table:
+    """Return the shares of ID images that are flagged at 5 % after harmless corruptions, by calibration."""
+    rows = [row for row in store.read("corruptions") if row["id"] == id_name and "flagged" in row]
+    kinds = list(rows[0]["flagged"]) if rows else []
+    groups: dict[tuple[str, ...], list[store.Row]] = {}
+    for row in rows:
+        groups.setdefault((row["head"], row["detector"], row["ood"]), []).append(row)
+    made: list[list[Entry]] = []
+    for (head, score, how), own in groups.items():
+        flagged = [100 * fmean(row["flagged"][kind] for row in own) for kind in kinds]
+        found = 100 * fmean(fmean(row["found"].values()) for row in own)
+        calm = fmean(flagged[1:])
+        made.append([HEADS[head], SCORES[score], how, *(_value(v) for v in (*flagged, calm, found))])
+    return Table(
+        name=f"corruptions-{id_name}",
+        title=f"Flagged at 5 %, in percent: {id_name} after harmless corruptions, and OOD images",
+        columns=("head", "score", "calibrated on", *kinds, "mean of the corruptions", "OOD images (development sets)"),
+        rows=made,
+        heads=3,
+    )
+
+
+CANDIDATES = {
+    "axes": "cosine with the axes",
+    "means": "cosine with the class means",
+    "white": "cosine after whitening",
+    "distance": "distance (Mahalanobis++, shrunk)",
 }
-"""By name; empty where a step has not run."""
+
+
+def candidates(head: str) -> Table:
+    """Return the scores that were tried, on development sets alone, for cosine heads or for linear ones."""
+    rows = [row for row in store.read("candidates") if "detector" in row]
+    values: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["head"] in (("cosine",) if head == "cosine" else ("linear", "keep")):
+            place = "unseen classes" if row["unseen"] is not None else "packages" if row["ood"] == "packages" else ""
+            column = row["network"].removesuffix("-cifar") if not place else f"{row['id']}: {place}"
+            values.setdefault(row["detector"], {}).setdefault(column, []).append(100 * row["auroc"])
+    columns = sorted({column for own in values.values() for column in own})
+    means = {name: [fmean(own[column]) for column in columns] for name, own in values.items()}
+    whole = {name: [*own, fmean(own)] for name, own in means.items()}
+    best = [max(each) for each in zip(*whole.values(), strict=True)]
+    made: list[list[Entry]] = [
+        [_candidate(name), *_values(own, best)] for name, own in sorted(whole.items(), key=lambda item: -item[1][-1])
+    ]
+    return Table(
+        name=f"candidates-{head}",
+        title=f"Candidates on development sets, {head} heads, AUROC in percent",
+        columns=("score", *columns, "mean"),
+        rows=made,
+    )
+
+
+def _candidate(name: str) -> str:
+    parts = name.removeprefix("sd ").split("+")
+    if len(parts) == 1:
+        return CANDIDATES[name]
+    return " + ".join(parts) + (", each over its deviation" if name.startswith("sd ") else "")
+
+
+Maker = Callable[[str], Table]
+TABLES: dict[str, Maker] = {
+    "published": published_both,
+    "published-all": published,
+    "photographs": lambda id_name: photographs(id_name, SHORT),
+    "photographs-all": photographs,
+    "unseen": lambda id_name: unseen(id_name, SHORT),
+    "unseen-all": unseen,
+    "heads": lambda id_name: scratch(id_name, SHORT),
+    "heads-all": scratch,
+    "fine-tuned": finetuned,
+    "corruptions": corrupted,
+    "candidates": candidates,
+}
+"""Name of a table in the pages -> the function that makes it for an ID set or a network."""
 
 
 def main() -> None:
-    """Print the tables."""
-    for name in sys.argv[1:] or TABLES:
-        print(TABLES[name]())
+    """Print tables, each given as NAME or NAME:ARGUMENT."""
+    for each in sys.argv[1:]:
+        name, _, argument = each.partition(":")
+        print(markdown(TABLES[name](argument)))
 
 
 if __name__ == "__main__":

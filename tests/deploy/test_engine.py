@@ -1,6 +1,9 @@
 """The engine that runs a model's network: onnxruntime where it gives the same outputs, PyTorch elsewhere."""
 
+import os
 import random
+import subprocess
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +14,14 @@ import torch
 
 import offaxis
 from offaxis import Model
+from offaxis.data import load_images
 from offaxis.deploy import engine as engines
 from offaxis.deploy.engine import with_engine
 from offaxis.deploy.onnx import graph_bytes
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError
 from offaxis.files import read_arrays
 from offaxis.networks.ensemble import AnyNetwork
+from offaxis.training import laptop
 from tests.hostile.damage import flipped
 from tests.models import World
 
@@ -100,6 +105,16 @@ def test_a_calibration_without_the_cosines_of_its_network_runs_in_pytorch(model:
         with_engine(odd, "onnx")
 
 
+def test_onnxruntime_reports_nothing_to_its_maker(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    program = "from offaxis.deploy.onnx import package; package('onnxruntime')"
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert (
+        list(tmp_path.iterdir()) == []
+    )  # where it reports, it keeps the number of the device and what was not sent yet
+
+
 def test_without_onnxruntime_pytorch_runs_it(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise MissingPackageError(f"{name} is not installed")
@@ -147,6 +162,30 @@ def test_an_int8_graph_is_quantised_and_calibrated_anew(model: Model, world: Wor
     assert sorted(np.round(p_value * (found.images + 1)).astype(int)) == list(range(2, found.images + 2))
     assert not found.labelled
     assert found.bytes[1] < found.bytes[0]
+
+
+@pytest.mark.slow
+def test_a_network_that_loses_by_int8_is_refused(tmp_path: Path) -> None:
+    """The images that give the ranges of the activations are darker than the others, so that these are cut off."""
+    torch.manual_seed(0)
+    training, unseen = (load_images("digits", part) for part in ("train", "test"))
+    network = offaxis.networks.by_name("wrn-10-2-half")(num_classes=10, in_channels=1)
+    trained = offaxis.train(network, training, laptop().replace(epochs=2, crop=2, flip=False), quiet=True)
+    model = Model.calibrated(trained, unseen.subset(torch.arange(100)), used=[training])
+
+    def darker(share: float) -> offaxis.data.TensorSet:
+        pixels = unseen.batch(torch.arange(len(unseen)))
+        pixels[::4] = (share * pixels[::4]).to(torch.uint8)
+        return offaxis.data.TensorSet("digits", pixels, unseen.labels, classes=unseen.classes)
+
+    path, letters = tmp_path / "x.onnx", load_images("letters", "test").subset(torch.arange(500))
+    with pytest.raises(ExportError, match="ID accuracy falls from .* by more than a point"):
+        engines.export_int8(model, path, darker(0.4))
+    with pytest.raises(ExportError, match="AUROC on letters falls from .* by more than half a point"):
+        engines.export_int8(model, path, darker(0.8), [letters])
+    assert not path.exists()
+    assert engines.export_int8(model, path, darker(1.0), [letters]).labelled
+    assert path.exists()
 
 
 def test_an_int8_graph_that_loses_is_refused() -> None:

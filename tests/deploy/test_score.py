@@ -158,7 +158,7 @@ def test_a_damaged_line_of_a_journal_is_told(
     out, journal, chance = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal", random.Random(0)
     names = [str(path) for path in pictures]
     with monkeypatch.context() as patch:
-        patch.setattr("offaxis.deploy.scoring.write_rows", lambda *_: pytest.fail("stopped"))
+        patch.setattr("offaxis.deploy.scoring.write_json", lambda *_, **__: pytest.fail("stopped"))
         with pytest.raises(pytest.fail.Exception):
             scored(bundle, names, out)
     whole = journal.read_bytes()
@@ -171,7 +171,10 @@ def test_a_damaged_line_of_a_journal_is_told(
     with pytest.raises(DataError, match="Line 2 of .* is no row of an image"):
         scored(bundle, names, out, resume=True)
     journal.write_bytes(whole)
+    left = tmp_path / ".out.jsonl.0123abcd.part"
+    left.touch()  # by a process that was killed while it wrote
     assert len(scored(bundle, names, out, resume=True)) == len(names)
+    assert not left.exists()
 
 
 def test_to_resume_a_finished_run_is_no_error(bundle: Path, model: Model, pictures: list[Path], tmp_path: Path) -> None:

@@ -112,6 +112,20 @@ def test_the_length_of_features_does_not_matter_to_unit_features(world: Any) -> 
     torch.testing.assert_close(detector.score(network.head.outputs(test)), detector.score(longer), rtol=1e-5, atol=1e-6)
 
 
+def test_shrunk_data_as_a_whole_is_nowhere_narrower_than_a_class() -> None:
+    random = torch.Generator().manual_seed(0)
+    centres, labels = torch.zeros(4, 60), torch.arange(40) % 4
+    centres[:, :2] = torch.tensor([[3.0, 3.0], [-3.0, 3.0], [3.0, -3.0], [-3.0, -3.0]])
+    training = centres[labels] + torch.logspace(0, -1, 60) * torch.randn(40, 60, generator=random)
+    network = Classifier(nn.Flatten(), LinearHead(60, 4))
+    detector = fitted(RelativeMahalanobisPlusPlus(shrinkage=True), network, training, labels)
+    offsets = torch.eye(60).double()
+    unit = F.normalize(training.double(), dim=1)
+    from_class = detector.classes(unit[labels == 0].mean(0) + offsets)[:, 0]
+    from_all = detector.background(unit.mean(0) + offsets).squeeze(1)
+    assert (from_class >= from_all * (1 - 1e-9)).all()
+
+
 @pytest.mark.parametrize("count", [30, 400])
 def test_shrinkage_is_that_of_scikit_learn(count: int) -> None:
     x = rows(count).double()

@@ -90,9 +90,36 @@ def test_what_is_no_image_gets_a_status_and_a_sentence(address: str, data: bytes
     answer = post(address, data, kind)
     assert answer.status_code == status
     assert "Traceback" not in answer.text
-    assert "/" not in answer.json().get("error", "").replace("image/*", "").replace("multipart/form-data", "").replace(
-        "application/octet-stream", ""
-    )
+    kinds = ("image/*", "image/png", "multipart/form-data", "application/octet-stream", "application/json")
+    told = answer.json().get("error", "")
+    for known in kinds:
+        told = told.replace(known, "")
+    assert "/" not in told
+
+
+def test_careless_clients_are_told_what_to_send(address: str, world: World) -> None:
+    data, url = png(world.test, 0), f"{address}/v1/predict"
+    answer = post(address, data, "application/x-www-form-urlencoded")  # what curl --data-binary says
+    assert answer.status_code == 415
+    assert "'application/x-www-form-urlencoded'" in answer.json()["error"]
+    assert "-F f=@photo.png" in answer.json()["error"]
+    field = b'--x\r\nContent-Disposition: form-data; name="f"\r\n\r\n/tmp/photo.png\r\n--x--\r\n'  # curl -F f=photo.png
+    answer = post(address, field, "multipart/form-data; boundary=x")
+    assert answer.status_code == 400
+    assert "with the @" in answer.json()["error"]
+    for name in ("explain", "watch"):
+        answer = httpx.post(f"{url}?{name}=yes", content=data, headers={"content-type": "image/png"})
+        assert answer.status_code == 400
+        assert answer.json() == {"error": f"Expected ?{name}=0 or ?{name}=1 but got 'yes'."}
+    assert httpx.post(f"{url}/", content=data, headers={"content-type": "image/png"}).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz"])
+def test_monitors_may_ask_without_a_body(address: str, path: str) -> None:
+    answer, whole = httpx.head(f"{address}{path}"), httpx.get(f"{address}{path}")
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert answer.headers["content-length"] == whole.headers["content-length"]
 
 
 def test_the_model_is_described(address: str, model: Model) -> None:
@@ -166,6 +193,9 @@ def test_a_token_is_asked_for(model: Model, world: World) -> None:
             assert httpx.get(f"{address}{path}").status_code == 401
             assert httpx.get(f"{address}{path}", headers={"Authorization": "Bearer secret"}).status_code == 200
         assert post(address, png(world.test, 0)).status_code == 401
+        answer = httpx.get(f"{address}/v1/model", headers={"Authorization": "wrong"})
+        assert answer.status_code == 401
+        assert "Authorization: Bearer TOKEN" in answer.json()["error"]
         assert httpx.get(f"{address}/v1/model", headers={"Authorization": "Bearer wrong"}).status_code == 401
         assert httpx.get(f"{address}/healthz").status_code == 200
         assert httpx.get(f"{address}/").status_code == 200

@@ -333,9 +333,7 @@ def _findings(found: "Inspection", entry: "Entry | None", split: str, id_name: s
 def _frame(found: "Inspection") -> str:
     frame = found.frame
     if frame.is_frame:
-        return (
-            f"[red]yes, {frame.width} pixels wide[/red] on {frame.share:.1%} of the images: it tells them apart at once"
-        )
+        return f"[red]yes, {frame.width} pixels wide[/red] on {frame.share:.1%} of the images: the frame alone gives them away"
     if frame.width:
         return f"no, but all have dark margins of at least {frame.width} pixels"
     return "[green]none[/green]"

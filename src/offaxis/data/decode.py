@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 import zlib
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import numpy as np
 from PIL import Image, ImageCms, ImageOps
 
 from offaxis.errors import DataError
-from offaxis.files import is_regular
 
 MAX_PIXELS = 64_000_000  # 8,000 x 8,000: larger ones are refused before they are decoded
 MAX_BYTES = 256 * 2**20
@@ -81,14 +81,9 @@ def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) 
         DataError: not an image, or too large.
     """
     try:
-        if isinstance(source, Path) and source.exists() and not is_regular(source):
-            raise DataError(f"Expected an image but {called} is no plain file: to read it might never end.")
-        length = source.stat().st_size if isinstance(source, Path) else len(source)
-        if length > MAX_BYTES:
-            raise DataError(f"{called} has {length:,} bytes, more than the {MAX_BYTES:,} that an image file may have.")
-        data = source.read_bytes() if isinstance(source, Path) else source
-    except OSError as error:
-        raise DataError(f"{called} cannot be read ({error.strerror}).") from error
+        data = source if isinstance(source, bytes) else _read(source, called)
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        raise DataError(f"{called} cannot be read ({getattr(error, 'strerror', None) or error}).") from error
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -103,6 +98,18 @@ def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) 
             f"{called} is {width}x{height}, more than the {max_pixels:,} pixels that are decoded: shrink it or leave it out."
         )
     return image, data
+
+
+def _read(path: Path, called: str) -> bytes:
+    about = os.stat(path)  # noqa: PTH116 - once for each of millions
+    if not stat.S_ISREG(about.st_mode):
+        raise DataError(f"Expected an image but {called} is no plain file: to read it might never end.")
+    if about.st_size > MAX_BYTES:
+        raise DataError(
+            f"{called} has {about.st_size:,} bytes, more than the {MAX_BYTES:,} that an image file may have."
+        )
+    with open(path, "rb", 0) as file:  # noqa: PTH123
+        return file.read()
 
 
 def eight_bits(image: Image.Image, called: str = "the image") -> Image.Image:

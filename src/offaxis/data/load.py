@@ -32,7 +32,7 @@ from offaxis.data.formats import (
 )
 from offaxis.data.image_set import ImageSet, TensorSet
 from offaxis.data.splits import hold_out
-from offaxis.data.transforms import Shape, fit_batch, resize_rule
+from offaxis.data.transforms import Shape, fit_batch, match, resize_rule
 from offaxis.errors import ArgumentError, DataError
 
 # (files, further arguments) -> images in memory, or the list of image files; nothing in a file is ever executed.
@@ -295,6 +295,8 @@ def _load_entry(
     content = READERS[layout.reader](paths, **layout.arguments)
     if isinstance(content, TensorSet):
         content.name = entry.name
+        if decoding.in_memory is False:  # a few images of it are shown: resize those alone
+            return match(content, shape, resize)
         return _in_memory(content, shape, resize)
     decoding = decoding.also_skipping_bad(entry.skip_bad)
     return decoded(entry.name, content, shape, decoding, resize=resize, native=entry.native_size, trim=entry.trim)

@@ -7,6 +7,7 @@ the file alone. Pixels have the size that the network takes, or, with resizing i
 import importlib
 import json
 import logging
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -371,6 +372,7 @@ def _example(model: Model, count: int) -> Tensor:
 
 def package(name: str) -> Any:
     """Import a package of ``offaxis[onnx]``, or raise MissingPackageError."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime sends usage reports, from its import on
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -90,7 +90,9 @@ class FeatureMahalanobis(Detector):
         mean, total = moments.mean().unsqueeze(0), moments.total()
         if self.shrinkage:
             rows, labels = self._sample.rows().to(means), self._labels.rows().squeeze(1).to(means.device)
-            within, total = ledoit_wolf(within, rows - means[labels]), ledoit_wolf(total, rows - mean)
+            shrunk = ledoit_wolf(within, rows - means[labels])
+            # the same for both: shrunk each by its own amount, the data as a whole could come out narrower than a class
+            within, total = shrunk, total + (shrunk - within)
         self.classes.set(means, within)
         if self.relative:
             self.background.set(mean, total)

@@ -251,6 +251,9 @@ class Results:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
     store: "Store | None" = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        return f"{len(self)} results, AUROC in percent\n{self.table()}" if self.results else "no results"
+
     def __iter__(self) -> Iterator[Result]:
         return iter(self.results)
 

@@ -1,6 +1,7 @@
 """One self-contained HTML page of results: it needs no network, no server and no other file."""
 
 import json
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -20,9 +21,9 @@ from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import RowKey, Summary, method_names, row_key
 from offaxis.files import write_text
 from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
-from offaxis.reports.figures import as_svg, dependency_matrix, less_biased_bars, ranking
 from offaxis.reports.report import IDSection
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, slug
+from offaxis.reports.tables import Entry, Table, Value, in_percent
 from offaxis.reports.thumbnails import Loader, Thumbnails, extreme_images
 
 if TYPE_CHECKING:
@@ -105,8 +106,9 @@ def _section(
                 "differences": p.differences,
                 "oracle": p.oracle,
                 "published": p.published,
-                "dependency": None if p.ranking else _dependency(section.results, slug(section.id, p.view)),
-                "figure": (_ranking if p.ranking else _bars)(p.summaries, slug(section.id, p.view)),
+                "dependency": [] if p.ranking else _dependency(section.results, section.id),
+                "best": _ranking(p.summaries) if p.ranking else None,
+                "bars": None if p.ranking else _bars(p.summaries, slug(section.id, p.view)),
             }
             for p in section.protocols
         ],
@@ -168,23 +170,37 @@ def _set(about: dict[str, Any], group: str, note: str) -> dict[str, Any]:
     }
 
 
-def _ranking(summaries: Sequence[Summary], prefix: str) -> Markup | None:
-    """Draw the best detectors with the range of their means over sets."""
+def _ranking(summaries: Sequence[Summary]) -> dict[str, Any] | None:
+    """Return what the page draws of the best detectors: their means, and the range over sets."""
     best = summaries[:MOST_RANKED]
     if len(best) < 2:
         return None
     short = _short_names(best)
-    means, states = {}, {}
+    kinds = sorted({s.state for s in best})
+    rows: list[dict[str, Any]] = []
     for s in best:
         values = [100 * cell.mean for cell in s.rows.values()]
         name = ", ".join(word for word in (s.method, short[s.network]) if word)
         mean = 100 * s.groups["all"].mean  # of equal values it may be a last bit away from them
-        means[name], states[name] = (mean, min(mean, *values), max(mean, *values)), s.state
+        rows.append(
+            {"name": name, "mean": mean, "low": min(mean, *values), "high": max(mean, *values), "kind": s.state}
+        )
     title, higher = METRIC_TITLES[best[0].metric], HIGHER_IS_BETTER[best[0].metric]
     ends = "worst set to the best" if higher else "best set to the worst"
-    label = f"mean {title} (%); the line goes from the {ends}"
-    figure = ranking(means, states, label, higher_is_better=higher)
-    return Markup(as_svg(figure, f"Detectors by mean {title}", f"{prefix}-"))
+    low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
+    room = max(0.04 * (high - low), 0.25)
+    span = (max(low - room, 0.0), min(high + room, 100.0) if high <= 100 else high + room)
+    step = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if s >= (span[1] - span[0]) / 8 or s == 50)
+    ticks = [step * n for n in range(math.ceil(span[0] / step), math.floor(span[1] / step) + 1)]
+    return {
+        "description": f"Detectors by mean {title}",
+        "label": f"mean {title} (%); the line goes from the {ends}",
+        "rows": rows,
+        "kinds": kinds,
+        "span": span,
+        "ticks": ticks,
+        "letters": max(len(row["name"]) for row in rows),
+    }
 
 
 def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
@@ -194,6 +210,8 @@ def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
     tuned = [s for s in summaries if s.state == "tuned"][:TUNED_BARS]
     if not free or not tuned:
         return None
+    from offaxis.reports.figures import as_svg, less_biased_bars  # which take a second to import
+
     short = _short_names([*free, *tuned])
     panel = {
         ", ".join(word for word in (s.method, short[s.network]) if word): {
@@ -206,23 +224,39 @@ def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
     return Markup(as_svg(figure, f"Less-biased {title} by assumed set", f"{prefix}-"))
 
 
-def _dependency(results: Sequence[Result], prefix: str) -> Markup | None:
-    """Draw how results depend on the assumed set: the mean over seeds, on the first network that has tuned results."""
+def _dependency(results: Sequence[Result], prefix: str) -> list[Table]:
+    """Make tables of how results depend on the assumed set: means over seeds, on the first network with tuned results."""
     tuned = [r for r in results if r.assumed is not None and r.assumed != r.ood and r.detector in DEPENDENT]
-    if not tuned:
-        return None
     names = method_names(results)
     gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
     for r in tuned:
         if r.network == tuned[0].network and r.assumed:
             detector = names[row_key(r)].replace(" (tuned)", "")
             row = gathered.setdefault(detector, {}).setdefault(set_title(r.assumed), {})
-            row.setdefault(set_title(r.ood), []).append(100 * r.metrics["auroc"])
+            row.setdefault(set_title(r.ood), []).append(r.metrics["auroc"])
     means = {
         d: {a: {t: sum(v) / len(v) for t, v in row.items()} for a, row in rows.items()} for d, rows in gathered.items()
     }
-    figure = dependency_matrix({f"{detector}, {tuned[0].network}": rows for detector, rows in means.items()})
-    return Markup(as_svg(figure, "AUROC by assumed and tested set", f"{prefix}-d-"))
+    every = [value for rows in means.values() for row in rows.values() for value in row.values()]
+    assumed = [name for rows in means.values() for name in rows]  # in their order, so that the diagonal is empty
+    tested = list(
+        dict.fromkeys([*assumed, *(name for rows in means.values() for row in rows.values() for name in row)])
+    )
+
+    def entry(value: float | None) -> Entry:
+        share = 0.0 if value is None else (value - min(every)) / max(max(every) - min(every), 0.01)
+        return Value(None, "-") if value is None else in_percent(value, share=share)
+
+    return [
+        Table(
+            name=slug("dependency", prefix, detector),
+            title=f"AUROC (%) of {detector}, {tuned[0].network}, by the set that it was tuned on",
+            columns=("tuned on", *tested),
+            rows=[[chosen, *(entry(row.get(name)) for name in tested)] for chosen, row in rows.items()],
+            note="A column is the tested set.",
+        )
+        for detector, rows in means.items()
+    ]
 
 
 def _short_names(summaries: Sequence[Summary]) -> dict[str, str]:

@@ -78,6 +78,7 @@ def make_app(
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
+        redirect_slashes=False,  # behind a proxy it would redirect from https to http
     )
     _add_errors(app)
     app.add_middleware(
@@ -124,17 +125,25 @@ PREDICT_SCHEMA: dict[str, Any] = {
 
 async def answer_predict(service: Service, request: Request) -> Response:
     """Answer POST /v1/predict."""
+    explained, watched = _flag(request, "explain", False), _flag(request, "watch", True)
     async with service.budget.body(request) as body:
         if service.served.takes_vectors:
             images = await asyncio.to_thread(vector_rows, body, request.headers, service.limits)
         else:
             images = await request_images(body, request.headers, service.limits)
-        asked = request.query_params
-        records = await service.predict(
-            images, explained=asked.get("explain") == "1", watched=asked.get("watch") != "0"
-        )
+        records = await service.predict(images, explained=explained, watched=watched)
     any_prediction = any("error" not in record for record in records)
     return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
+
+
+def _flag(request: Request, name: str, default: bool) -> bool:
+    """Return whether a parameter of the query is 1, and the default where it is absent."""
+    given = request.query_params.get(name) if request.scope["query_string"] else None
+    if given is None:
+        return default
+    if given not in ("0", "1"):
+        raise Refusal(400, f"Expected ?{name}=0 or ?{name}=1 but got {given[:40]!r}.")
+    return given == "1"
 
 
 def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> None:
@@ -278,6 +287,8 @@ class Guard:
         answer = self._refusal(scope, path, headers)
         if answer is None:
             answer = self._predict if path == PREDICT and scope["method"] == "POST" else self.app
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server leaves the body out
         try:
             await answer(scope, receive, send_and_note)
         finally:
@@ -305,7 +316,10 @@ class Guard:
             )
             return JSONResponse({"error": error}, 421)
         if path not in OPEN and not self._authorised(headers):
-            return JSONResponse({"error": "Expected a bearer token."}, 401, headers={"WWW-Authenticate": "Bearer"})
+            error = (
+                "Expected the header 'Authorization: Bearer TOKEN' with the token that the service was started with."
+            )
+            return JSONResponse({"error": error}, 401, headers={"WWW-Authenticate": "Bearer"})
         if scope["method"] not in SAFE_METHODS and is_cross_site(headers):
             error = (
                 "Expected a request of the service's own page, or of a program, but this one was made by a page of another "

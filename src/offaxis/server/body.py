@@ -143,11 +143,20 @@ async def request_images(body: bytes, headers: Headers, limits: Limits) -> list[
     """
     kind = headers.get("content-type", "application/octet-stream").lower()
     if kind.startswith("multipart/form-data"):
-        images = await _parts(body, headers, limits)
+        images, fields = await _parts(body, headers, limits)
+        if fields and not images:
+            raise Refusal(
+                400, "Expected at least one file but the form has none: with curl, -F f=@photo.png (with the @)."
+            )
     elif kind.startswith(RAW):
         images = [("image", body)] if body else []
     else:
-        raise Refusal(415, "Expected image bytes (image/*, application/octet-stream) or multipart/form-data.")
+        raise Refusal(
+            415,
+            "Expected image bytes (Content-Type: image/* or application/octet-stream) or multipart/form-data but the "
+            f"Content-Type is {kind[:100]!r}: with curl, -F f=@photo.png, or --data-binary @photo.png with "
+            "-H 'Content-Type: image/png'.",
+        )
     if not images:
         raise Refusal(400, "Expected at least one image but the request has none.")
     return images
@@ -174,8 +183,8 @@ def vector_rows(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str
     return [(str(number), json.dumps(row).encode()) for number, row in enumerate(rows)]
 
 
-async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[str, bytes]]:
-    """Return (name, bytes) of every file of a multipart body, which is in memory already (RFC 7578)."""
+async def _parts(body: bytes, headers: Headers, limits: Limits) -> tuple[list[tuple[str, bytes]], int]:
+    """Return (name, bytes) of every file of a multipart body in memory (RFC 7578), and the number of other fields."""
     kind = headers["content-type"]
     plain = PLAIN_BOUNDARY.fullmatch(kind)
     boundary = plain[1].encode() if plain else parse_options_header(kind)[1].get(b"boundary", b"")
@@ -208,7 +217,7 @@ async def _parts(body: bytes, headers: Headers, limits: Limits) -> list[tuple[st
         place = end + len(between)
         if len(images) % 8 == 7:
             await asyncio.sleep(0)  # let other requests run
-    return images
+    return images, fields
 
 
 PLAIN_BOUNDARY = re.compile(r"multipart/form-data; *boundary=([A-Za-z0-9'()+_,./:?-]{1,70})")

@@ -152,8 +152,9 @@ class ServedModel:
     def watch(self, predictions: Sequence[Prediction]) -> list[float]:
         """Give the scores of a request to the drift monitor; return their online p-values."""
         online = [self.drift_monitor.add(prediction.score) for prediction in predictions]
-        state = self.drift_monitor.state()
-        self.drift_trace.append((state.images, state.log10_wealth))
+        if online:
+            state = self.drift_monitor.state()
+            self.drift_trace.append((state.images, state.log10_wealth))
         return online
 
 

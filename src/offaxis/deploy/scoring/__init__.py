@@ -28,12 +28,12 @@ from offaxis.deploy.scoring.rows import (
     FLAGGED,
     Journal,
     Row,
+    RowCounts,
     RowWriter,
     flag_rows,
     flag_together,
     format_of,
     sentences,
-    summarise_rows,
     write_rows,
 )
 from offaxis.deploy.scoring.sources import INSIDE, WorkUnit, files, place_of, readable, units
@@ -70,6 +70,7 @@ def write_score_page(summary: dict[str, Any], path: Path, title: str, model: Mod
         of=pictures.of,
         maps=any(row["map"] for row in rows),
         reason=pictures.reason,
+        shown=pictures.shown,
     )
     write_text(path, page)
     return True
@@ -94,6 +95,7 @@ class _Pictures:
     def __init__(self, model: Model) -> None:
         self.model, self.found = model, dict[str, Row]()
         self.reason: str | None = None
+        self.shown = "cosine"  # by the maps
         calibration = model.calibration
         self.of = "score" if calibration.cosine is None else "cosine"
         shown = calibration.scores if calibration.cosine is None else calibration.cosine
@@ -156,7 +158,7 @@ class _Pictures:
         both = zip(explain(self.model, pixels), self.model.predict_each(pixels), strict=True)
         for (name, _), (why, prediction) in zip(self._waiting, both, strict=True):
             row = self.found[name]
-            self.reason = why.reason
+            self.reason, self.shown = why.reason, why.of
             row["map"] = None if why.map is None else data_uri("image/png", map_png(why.map))
             row["examples"] = [(of, cosine, data_uri("image/png", png)) for of, cosine, png in why.examples]
             if isinstance(prediction, str):  # the files have changed meanwhile
@@ -244,7 +246,7 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     if options.resume and not options.overwrite and out.exists() and not journal.path.exists():
         return _finished_summary(summary_file, out, journal.identity)
     journal.begin(out, options.resume, options.overwrite)
-    seen: set[bytes] = set()
+    seen, counts = set[bytes](), RowCounts(options.top)
 
     def journalled() -> Iterator[Row]:
         for row in journal.rows():
@@ -258,10 +260,11 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
                 yield from fresh
 
     try:
-        summary = summarise_rows(journalled(), model, options.top)
         if options.fdr is None:
-            write_rows(journal.rows(), out, kind)
+            write_rows(counts.counted(journalled()), out, kind)
+            summary = counts.summary(model)
         else:
+            summary = _counted_all(counts, journalled(), model)
             flags = flag_together(journal.rows(), model, options.fdr)
             write_rows(flag_rows(journal.rows(), flags.flagged.tolist()), out, kind, (*FIELDS, FLAGGED))
             summary["flagged_together"] = _describe_flags(flags)
@@ -306,12 +309,19 @@ def _to_standard_output(
                 _print(writer, fresh)
             yield from fresh
 
+    counts = RowCounts(options.top)
     if options.fdr is None:
-        return summarise_rows(scored(), model, options.top)
-    rows = list(scored())  # who is flagged depends on all of them
+        return _counted_all(counts, scored(), model)
+    rows = list(counts.counted(scored()))  # who is flagged depends on all of them
     flags = flag_together(rows, model, options.fdr)
     _print(writer, flag_rows(rows, flags.flagged.tolist()))
-    return {**summarise_rows(rows, model, options.top), "flagged_together": _describe_flags(flags)}
+    return {**counts.summary(model), "flagged_together": _describe_flags(flags)}
+
+
+def _counted_all(counts: RowCounts, rows: Iterable[Row], model: Model) -> dict[str, Any]:
+    for _ in counts.counted(rows):
+        pass
+    return counts.summary(model)
 
 
 def _print(writer: RowWriter, rows: Iterable[Row]) -> None:
@@ -335,8 +345,11 @@ def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOpt
 
 def _unseen(paths: Iterable[str], seen: set[bytes], own: set[str]) -> Iterator[str]:
     """Yield the files behind the paths, without those that have a row already and the output files themselves."""
+    names = {Path(path).name for path in own}
     for path in files(paths):
-        if (is_archive(path) or _key(path) not in seen) and os.path.abspath(path) not in own:  # noqa: PTH100 - faster
+        if path.rpartition(os.sep)[2] in names and os.path.abspath(path) in own:  # noqa: PTH100 - faster
+            continue
+        if is_archive(path) or not seen or _key(path) not in seen:
             yield path
 
 
@@ -351,7 +364,8 @@ def _note(seen: set[bytes], path: str) -> bool:
 
 def _key(path: str) -> bytes:
     """Return sixteen bytes for a path: millions of them fit in memory."""
-    return hashlib.blake2b(readable(path).encode(), digest_size=16).digest()
+    text = path if path.isascii() else readable(path)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def _identity(bundle: Path) -> str:

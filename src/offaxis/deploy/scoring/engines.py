@@ -21,7 +21,7 @@ from offaxis.deploy.engine import Engine, cores, with_engine
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.rows import Row, bad_row, row_of
-from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name, parts
+from offaxis.deploy.scoring.sources import ImageSource, WorkUnit, batches, is_image_name, parts, why_unreadable
 from offaxis.errors import DataError, MissingPackageError
 
 AHEAD = 3  # batches that are decoded in advance
@@ -33,21 +33,26 @@ Decoded = NDArray[Any] | str
 def score_units(
     model: Model, work: Iterable[WorkUnit], batch: int = 64, workers: int | None = None
 ) -> Iterator[list[Row]]:
-    """Yield the rows of every file in order, batch by batch; at most ``AHEAD`` batches are decoded in advance."""
+    """Yield the rows of every file in order, batch by batch; at most ``AHEAD`` batches are decoded in advance.
+
+    The network has a thread of its own, so that it computes while the caller writes rows.
+    """
     seen = dict.fromkeys(unpack_hashes(model.used), "training")
     seen |= dict.fromkeys(unpack_hashes(model.calibrated_on), "calibration")
-    with ThreadPoolExecutor(workers or min(8, cores())) as pool:
-        waiting: deque[tuple[tuple[ImageSource, ...], list[Future[list[Decoded]]]]] = deque()
+    with ThreadPoolExecutor(workers or min(8, cores())) as pool, ThreadPoolExecutor(1) as network:
+        waiting: deque[Future[list[Row]]] = deque()
         try:
             for unit in work:
                 for items in batches(unit, batch):
-                    waiting.append((items, [pool.submit(_decode_piece, model, piece) for piece in parts(items, PIECE)]))
+                    decoding = [pool.submit(_decode_piece, model, piece) for piece in parts(items, PIECE)]
+                    waiting.append(network.submit(_scored, model, seen, items, decoding))
                     if len(waiting) > AHEAD:
-                        yield _scored(model, seen, *waiting.popleft())
+                        yield waiting.popleft().result()
             while waiting:
-                yield _scored(model, seen, *waiting.popleft())
+                yield waiting.popleft().result()
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            for threads in (pool, network):
+                threads.shutdown(wait=True, cancel_futures=True)
 
 
 def _decode_piece(model: Model, items: tuple[ImageSource, ...]) -> list[Decoded]:
@@ -82,7 +87,9 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
     try:
         return model.preprocessing.pixels(item.source, "the row" if isinstance(item.source, np.ndarray) else "the file")
     except DataError as error:
-        if isinstance(item.source, Path | bytes) and _takes_images(model) and not is_image_name(item.name):
+        if isinstance(item.source, str) and (reason := why_unreadable(item.source)) is not None:
+            return reason
+        if isinstance(item.source, str | bytes) and _takes_images(model) and not is_image_name(item.name):
             return "this is not an image file"
         return str(error)
 

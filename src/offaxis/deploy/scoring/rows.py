@@ -15,7 +15,7 @@ from offaxis.deploy.prediction import in_words
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.sources import parts, readable
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
-from offaxis.files import check_plain, json_line, read_lines, replacing
+from offaxis.files import check_plain, json_line, read_lines, remove_left, replacing
 
 Row = dict[str, Any]
 FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "seen", "error")
@@ -103,6 +103,7 @@ class Journal:
         try:
             check_plain(self.path)
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            remove_left(out)
             begun = self.path.exists() and self._check()
             self._file = self.path.open("a", encoding="utf-8")
             if not begun:
@@ -232,37 +233,49 @@ def _pyarrow() -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def summarise_rows(rows: Iterable[Row], model: Model, top: int) -> dict[str, Any]:
-    """Return counts by verdict, class and error, and the ``top`` images with the highest scores, highest first."""
-    verdicts: Counter[str] = Counter()
-    classes: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    seen: Counter[str | None] = Counter()
-    highest: list[tuple[float, int, Row]] = []
-    for number, row in enumerate(rows):
-        if row["error"] is not None:
-            reasons[row["error"]] += 1
-            continue
-        verdicts[row["verdict"]] += 1
-        seen[row.get("seen")] += 1
-        classes[row["class"]] += 1
-        entry = (row["score"], -number, row)
-        if len(highest) < top:
-            heapq.heappush(highest, entry)
-        elif highest:
-            heapq.heappushpop(highest, entry)
-    return {
-        "images": sum(verdicts.values()),
-        "inputs": "images" if isinstance(model.preprocessing, Preprocessing) else "feature vectors",
-        "bad_files": sum(reasons.values()),
-        "alpha": model.calibration.alpha,
-        "detector": model.detector.name,
-        "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
-        "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
-        "reasons": dict(reasons.most_common(20)),
-        "seen": {when: seen[when] for when in ("training", "calibration")},
-        "top": [{key: row[key] for key in SHOWN} for _, _, row in sorted(highest, key=lambda e: e[:2], reverse=True)],
-    }
+class RowCounts:
+    """Counts rows by verdict, class and error, and keeps the ``top`` rows with the highest scores."""
+
+    def __init__(self, top: int) -> None:
+        self.top = top
+        self._kinds: Counter[tuple[str, str, str | None]] = Counter()  # verdict, class, seen
+        self._reasons: Counter[str] = Counter()
+        self._highest: list[tuple[float, int, Row]] = []
+
+    def counted(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows, and count them."""
+        kinds, highest = self._kinds, self._highest
+        for number, row in enumerate(rows):
+            if row["error"] is not None:
+                self._reasons[row["error"]] += 1
+            else:
+                kinds[row["verdict"], row["class"], row["seen"]] += 1
+                if len(highest) < self.top:
+                    heapq.heappush(highest, (row["score"], -number, row))
+                elif highest and row["score"] > highest[0][0]:
+                    heapq.heapreplace(highest, (row["score"], -number, row))
+            yield row
+
+    def summary(self, model: Model) -> dict[str, Any]:
+        """Return the counts, and the images with the highest scores, highest first."""
+        verdicts, classes, seen = Counter[str](), Counter[str](), Counter[str | None]()
+        for (verdict, name, when), count in self._kinds.items():
+            verdicts[verdict] += count
+            classes[name] += count
+            seen[when] += count
+        highest = sorted(self._highest, key=lambda entry: entry[:2], reverse=True)
+        return {
+            "images": sum(verdicts.values()),
+            "inputs": "images" if isinstance(model.preprocessing, Preprocessing) else "feature vectors",
+            "bad_files": sum(self._reasons.values()),
+            "alpha": model.calibration.alpha,
+            "detector": model.detector.name,
+            "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
+            "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
+            "reasons": dict(self._reasons.most_common(20)),
+            "seen": {when: seen[when] for when in ("training", "calibration")},
+            "top": [{key: row[key] for key in SHOWN} for _, _, row in highest],
+        }
 
 
 def flag_together(rows: Iterable[Row], model: Model, fdr: float) -> BatchFlags:

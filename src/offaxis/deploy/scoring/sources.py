@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,18 +35,17 @@ class WorkUnit:
     archive: bool = False
 
 
-@dataclass(frozen=True)
-class ImageSource:
+class ImageSource(NamedTuple):
     """One image before it is decoded.
 
     Attributes:
         name: the path in its row, or ``archive::path`` for a file in an archive, ``file.npy::number`` for a row of an array.
-        source: the file, its bytes, or the row: feature vectors, or pixels.
+        source: the path of the file, its bytes, or the row: feature vectors, or pixels.
         reason: why it cannot be decoded, where that is known already.
     """
 
     name: str
-    source: Path | bytes | NDArray[Any] | None
+    source: str | bytes | NDArray[Any] | None
     reason: str | None = None
 
 
@@ -99,7 +98,7 @@ def place_of(name: str) -> tuple[str, bool]:
 def batches(unit: WorkUnit, batch: int) -> Iterator[tuple[ImageSource, ...]]:
     """Yield the images of a unit, ``batch`` at a time."""
     if not unit.archive:
-        return parts(map(_item, unit.paths), batch)
+        return parts((ImageSource(path, path) for path in unit.paths), batch)
     path = unit.paths[0]
     return parts(_rows_of(path) if is_array(path) else _inside(path), batch)
 
@@ -146,18 +145,17 @@ def _walk(folder: str) -> Iterator[str]:
             yield entry.path
 
 
-def _item(path: str) -> ImageSource:
+def why_unreadable(path: str) -> str | None:
+    """Return why a path leads to no plain file; None where it does."""
     try:
-        kind = os.stat(path).st_mode  # noqa: PTH116 - once for each of millions
+        kind = Path(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return ImageSource(path, None, "there is no such file")
+        return "there is no such file"
     except (OSError, ValueError) as error:
-        return ImageSource(path, None, f"this cannot be read ({getattr(error, 'strerror', None) or error})")
+        return f"this cannot be read ({getattr(error, 'strerror', None) or error})"
     if stat.S_ISDIR(kind):
-        return ImageSource(path, None, "this is a link to a folder, which is not followed: name the folder itself")
-    if not stat.S_ISREG(kind):
-        return ImageSource(path, None, "this is no file that can be read")
-    return ImageSource(path, Path(path))
+        return "this is a link to a folder, which is not followed: name the folder itself"
+    return None if stat.S_ISREG(kind) else "this is no file that can be read"
 
 
 def _inside(archive: str) -> Iterator[ImageSource]:
