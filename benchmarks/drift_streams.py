@@ -201,7 +201,7 @@ def delay_figure(found: list[Delays]) -> Figure:
                 if real:
                     panel.plot(x, y, look.marker, color=look.colour, label=f"{share:.0%} OOD images", alpha=0.85)
                 else:
-                    panel.plot(x, y, look.line, color=look.colour, linewidth=1)
+                    panel.plot(x, y, linestyle=look.line, color=look.colour, linewidth=1)
         areas = (0.6, 0.75, 0.85, 0.9, 0.95, 0.98, 0.995, 0.999)
         panel.set(yscale="log", xlabel="AUROC of the detector, in %")
         panel.set_xticks([_place(area) for area in areas], [f"{100 * area:g}" for area in areas])

@@ -17,7 +17,7 @@ from benchmarks.paired import paired, publish
 from offaxis.deploy.open import open_network
 from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import run_batch, split_batch, to_network
+from offaxis.networks.inference import run_batch, memory_parts, to_network
 
 NETWORKS = ("wrn-10-1-half", "wrn-10-4-half", "densenet-22-12-half", "wrn-16-2")
 
@@ -34,7 +34,7 @@ def compare_parts(rounds: int) -> None:
     network = open_network("efficientnet-lite0", num_classes=19).network
     assert isinstance(network, Classifier)
     images = to_network(network, torch.randn(64, 3, 224, 224))
-    parts = split_batch(images)
+    parts = memory_parts(images)
 
     def run(batches: tuple[torch.Tensor, ...]) -> None:
         for batch in batches:

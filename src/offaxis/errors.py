@@ -1,4 +1,4 @@
-"""The exceptions of offaxis, as one tree.
+"""The exceptions of offaxis, as one tree, and checks of numbers that raise them.
 
 Every error that a user can cause is one of these, and its message says what was expected, what was given and what to do.
 The command line prints the message alone and exits with code 2; ``assert`` is left for internal invariants.
@@ -32,6 +32,9 @@ The command line prints the message alone and exits with code 2; ``assert`` is l
         ├── ScaleCollapseError   the predicted scale fell to zero, and the gradient with it
         └── TrainingStopped      training was interrupted by a signal; its state is saved
 """
+
+import math
+from collections.abc import Sequence
 
 
 class OffaxisError(Exception):
@@ -144,3 +147,44 @@ class TrainingStopped(TrainingError):  # noqa: N818 - a state, not a fault
     def __init__(self, message: str, signal_number: int | None = None) -> None:
         super().__init__(message)
         self.exit_code = 128 + (signal_number or 15)
+
+
+def positive(name: str, value: float) -> float:
+    """Return a finite number above zero, or raise ArgumentError."""
+    if not _number(value) or not 0 < value < math.inf:
+        raise ArgumentError(f"Expected argument `{name}` to be a positive number but got {value!r}.")
+    return value
+
+
+def not_negative(name: str, value: float) -> float:
+    """Return a finite number, zero or above, or raise ArgumentError."""
+    if not _number(value) or not 0 <= value < math.inf:
+        raise ArgumentError(f"Expected argument `{name}` to be zero or a positive number but got {value!r}.")
+    return value
+
+
+def fraction(name: str, value: float) -> float:
+    """Return a number in [0, 1), or raise ArgumentError."""
+    if not _number(value) or not 0 <= value < 1:
+        raise ArgumentError(f"Expected argument `{name}` to be a fraction in [0, 1) but got {value!r}.")
+    return value
+
+
+def at_least_one(name: str, value: int) -> int:
+    """Return a whole number of at least one, or raise ArgumentError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ArgumentError(f"Expected argument `{name}` to be a whole number of at least 1 but got {value!r}.")
+    return value
+
+
+def channel_std(value: Sequence[float] | None) -> tuple[float, ...] | None:
+    """Return the positive standard deviation of each channel, or None where images were not divided; or raise."""
+    if value is None:
+        return None
+    if not value or not all(_number(v) and 0 < v < math.inf for v in value):
+        raise ArgumentError(f"Expected argument `std` to be a positive number for each channel but got {value!r}.")
+    return tuple(float(v) for v in value)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

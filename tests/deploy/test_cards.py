@@ -73,3 +73,5 @@ def test_results_are_a_table_with_the_best_first(network: offaxis.Classifier, di
     shown = well_formed(results._repr_html_())
     assert "AUROC in percent" in shown
     assert all(name in shown for name in ("cosine", "energy", "letters", "mean"))
+    assert repr(results).startswith("2 results, AUROC in percent\n| ")  # what a terminal shows
+    assert len(repr(results)) < 1000

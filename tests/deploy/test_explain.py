@@ -39,6 +39,7 @@ def test_maps_of_class_means(model: Model, world: World, name: str) -> None:
     pixels = world.test.batch(torch.arange(20))
     for found, prediction in zip(explain(other, pixels), other.predict(pixels), strict=True):
         assert found.map is not None
+        assert found.of == {"mean-cosine": "cosine with the class mean", "two-cosines": "mean of the two cosines"}[name]
         assert found.map.mean() <= -prediction.score + 1e-5  # the score takes the largest cosine of any class
     same = [
         abs(e.map.mean() + p.score) < 1e-5 for e, p in zip(explain(other, pixels), other.predict(pixels), strict=True)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import prepared_batches, resolve_device, run, run_batch, split_batch, to_network
+from offaxis.networks.inference import memory_parts, prepared_batches, resolve_device, run, run_batch, to_network
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_large_images_go_through_the_network_in_parts_with_their_labels(network:
 
 
 def test_small_images_stay_in_one_batch_and_so_do_vectors() -> None:
-    assert [len(part) for part in split_batch(torch.zeros(512, 1, 32, 32))] == [512]
-    assert [len(part) for part in split_batch(torch.zeros(600, 8))] == [600]
-    assert [len(part) for part in split_batch(torch.zeros(2, 1, 1024, 1024))] == [1, 1]
-    assert [len(part) for part in split_batch(torch.zeros(0, 3, 224, 224))] == [0]
+    assert [len(part) for part in memory_parts(torch.zeros(512, 1, 32, 32))] == [512]
+    assert [len(part) for part in memory_parts(torch.zeros(600, 8))] == [600]
+    assert [len(part) for part in memory_parts(torch.zeros(2, 1, 1024, 1024))] == [1, 1]
+    assert [len(part) for part in memory_parts(torch.zeros(0, 3, 224, 224))] == [0]

@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from offaxis.data import ImageSet, match
 from offaxis.deploy.model import Examples, Model
 from offaxis.deploy.preprocessing import Preprocessing
+from offaxis.detectors import Detector
 from offaxis.detectors.cosine import MeanCosine, TwoCosines
 from offaxis.errors import ArgumentError
 from offaxis.networks.classifier import Classifier, Paired
@@ -43,13 +44,15 @@ class Explanation:
 
     Attributes:
         class_name: the class whose cosine the map shows, the predicted one.
-        cosine: that cosine, the mean of the map; of two cosines their mean. None where there is no map.
+        of: what the map shows: ``"cosine"``, ``"mean of the two cosines"`` or ``"cosine with the class mean"``.
+        cosine: that number, the mean of the map. None where there is no map.
         map: (h, w), what each place of the last feature map adds; None where there is none.
         reason: why there is no map.
         examples: (class, cosine, PNG file) of the nearest kept calibration images, nearest first.
     """
 
     class_name: str
+    of: str
     cosine: float | None
     map: Map | None
     reason: str | None
@@ -59,6 +62,7 @@ class Explanation:
         """Return the explanation in types that JSON has; images are data URIs."""
         return {
             "class": self.class_name,
+            "of": self.of,
             "cosine": self.cosine,
             "map": None if self.map is None else [[round(float(v), 5) for v in row] for row in self.map],
             "reason": self.reason,
@@ -93,6 +97,7 @@ def explain(model: Model, pixels: Tensor) -> list[Explanation]:
         found.append(
             Explanation(
                 class_name=model.classes[index],
+                of=_shown(model.detector),
                 cosine=None if own is None else float(maps[number].mean()),  # type: ignore[index]
                 map=own,
                 reason=reason,
@@ -180,6 +185,12 @@ def _why_not(model: Model, has_cosine: bool) -> str | None:
     if getattr(model.network.head, "hidden", None) is not None:
         return "The network has a layer between its features and the cosine."
     return None
+
+
+def _shown(detector: Detector) -> str:
+    if isinstance(detector, TwoCosines):
+        return "mean of the two cosines"
+    return "cosine with the class mean" if isinstance(detector, MeanCosine) else "cosine"
 
 
 def _maps(model: Model, places: Tensor, features: Tensor, classes: Tensor) -> Tensor:

@@ -22,10 +22,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector
-from offaxis.detectors.checks import fraction
 from offaxis.detectors.logit_scores import energy_score
 from offaxis.detectors.statistics import Fitted, Reservoir
-from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError
+from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError, fraction
 from offaxis.heads import CosineHead, Head, LinearHead, Outputs
 from offaxis.heads.base import at_least_float32
 from offaxis.heads.cosine import EPS

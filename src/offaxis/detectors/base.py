@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from offaxis.data.sources import as_batches
 from offaxis.data.transforms import Normalise
-from offaxis.detectors.checks import check_outputs
 from offaxis.detectors.statistics import Fitted
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import Outputs
+from offaxis.heads.base import check_outputs
 from offaxis.metrics import auroc, fpr_at_tpr
 from offaxis.networks.ensemble import check_single
 from offaxis.networks.inference import (

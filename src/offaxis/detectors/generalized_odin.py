@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.base import Detector, Passes, Reads
-from offaxis.detectors.checks import at_least_one, channel_std, check_outputs
 from offaxis.detectors.odin import perturbed_scores
-from offaxis.errors import NotFittedError
+from offaxis.errors import NotFittedError, at_least_one, channel_std
 from offaxis.heads import Outputs
+from offaxis.heads.base import check_outputs
 from offaxis.networks.inference import Batches, Network, eval_mode, prepared_batches, to_network
 
 EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)

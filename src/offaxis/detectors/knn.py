@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector
-from offaxis.detectors.checks import at_least_one, check_outputs
-from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
+from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError, at_least_one
 from offaxis.heads import Outputs
-from offaxis.heads.base import at_least_float32
+from offaxis.heads.base import at_least_float32, check_outputs
 from offaxis.networks.inference import Network
 
 QUERIES, ENTRIES = 1024, 8192  # a block of products has this many rows and columns: 32 MB in float32

@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.base import Detector, Passes, Reads
-from offaxis.detectors.checks import channel_std, not_negative, positive
 from offaxis.detectors.odin import perturbed_scores
-from offaxis.errors import DetectorError
+from offaxis.errors import DetectorError, channel_std, not_negative, positive
 from offaxis.heads import Outputs
 from offaxis.networks.ensemble import LeaveOutEnsemble
 from offaxis.networks.inference import Network, eval_mode, to_network

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from offaxis.detectors.base import Detector
-from offaxis.detectors.checks import at_least_one, positive
+from offaxis.errors import at_least_one, positive
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32
 from offaxis.networks.inference import Network, widest

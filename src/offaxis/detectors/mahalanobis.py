@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from offaxis.detectors.base import Detector, Passes, Reads, best_setting
-from offaxis.detectors.checks import channel_std, check_outputs, not_negative
 from offaxis.detectors.odin import (
     backbone_of,
     counting_calls,
@@ -29,8 +28,9 @@ from offaxis.detectors.odin import (
     step,
 )
 from offaxis.detectors.statistics import ClassMoments, TiedGaussian
-from offaxis.errors import ArgumentError, DetectorError
+from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negative
 from offaxis.heads import Outputs
+from offaxis.heads.base import check_outputs
 from offaxis.networks.inference import Batches, Network, eval_mode, to_network
 
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector, Passes, Reads
-from offaxis.detectors.checks import channel_std, not_negative, positive
 from offaxis.detectors.logit_scores import max_softmax_score
-from offaxis.errors import ArgumentError, DetectorError
+from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negative, positive
 from offaxis.heads import Outputs
 from offaxis.networks.classifier import Classifier, Paired, has_channels_last, pooled
 from offaxis.networks.inference import Network, check_finite, check_labels, eval_mode, to_network

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from offaxis.detectors.activation_shaping import HeadCopy
 from offaxis.detectors.base import Detector
-from offaxis.detectors.checks import at_least_one
 from offaxis.detectors.logit_scores import energy_score
 from offaxis.detectors.statistics import Reservoir
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, at_least_one
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Network, accumulating, widest
 

@@ -151,7 +151,7 @@ def prepared_batches(
             )
         if labels and batch_labels is not None:
             check_labels(batch_labels, len(images), network.num_classes)
-        parts = split_batch(to_network(network, images))
+        parts = memory_parts(to_network(network, images))
         if batch_labels is None or len(parts) == 1:
             own: Sequence[Tensor | None] = [batch_labels] * len(parts)
         else:
@@ -162,7 +162,7 @@ def prepared_batches(
             progress.to(done)
 
 
-def split_batch(images: Tensor) -> tuple[Tensor, ...]:
+def memory_parts(images: Tensor) -> tuple[Tensor, ...]:
     """Split a batch of images (N, c, h, w) on the CPU into parts of at most ``MOST_PIXELS``: 512 of 32x32, 10 of 224x224.
 
     More photographs at once take more memory, and the time that the system needs to hand it out anew for every layer

@@ -14,10 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from offaxis.data import CATALOGUE
 from offaxis.detectors.base import Detector
-from offaxis.detectors.checks import at_least_one
 from offaxis.detectors.cosine import Cosine
 from offaxis.detectors.mahalanobis import Mahalanobis
 from offaxis.detectors.odin import ODIN
+from offaxis.errors import at_least_one
 from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.inference import resolve_device, to_network

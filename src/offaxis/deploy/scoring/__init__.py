@@ -70,6 +70,7 @@ def write_score_page(summary: dict[str, Any], path: Path, title: str, model: Mod
         of=pictures.of,
         maps=any(row["map"] for row in rows),
         reason=pictures.reason,
+        shown=pictures.shown,
     )
     write_text(path, page)
     return True
@@ -94,6 +95,7 @@ class _Pictures:
     def __init__(self, model: Model) -> None:
         self.model, self.found = model, dict[str, Row]()
         self.reason: str | None = None
+        self.shown = "cosine"  # by the maps
         calibration = model.calibration
         self.of = "score" if calibration.cosine is None else "cosine"
         shown = calibration.scores if calibration.cosine is None else calibration.cosine
@@ -156,7 +158,7 @@ class _Pictures:
         both = zip(explain(self.model, pixels), self.model.predict_each(pixels), strict=True)
         for (name, _), (why, prediction) in zip(self._waiting, both, strict=True):
             row = self.found[name]
-            self.reason = why.reason
+            self.reason, self.shown = why.reason, why.of
             row["map"] = None if why.map is None else data_uri("image/png", map_png(why.map))
             row["examples"] = [(of, cosine, data_uri("image/png", png)) for of, cosine, png in why.examples]
             if isinstance(prediction, str):  # the files have changed meanwhile

@@ -219,7 +219,7 @@ async function why(entry) {
   if (!found) return;
   at("map-row").hidden = !found.map;
   caption.textContent = found.map
-    ? `Blue adds to the cosine with “${found.class}”, red takes from it; the mean over the map is ${found.cosine.toFixed(3)}.`
+    ? `“${found.class}”: blue adds to the ${found.of}, red takes from it; the mean over the map is ${found.cosine.toFixed(3)}.`
     : found.reason;
   at("examples").hidden = !found.examples.length;
   at("example-list").replaceChildren(...found.examples.map((example) => {
