@@ -17,7 +17,7 @@ from benchmarks.paired import paired, publish
 from offaxis.deploy.open import open_network
 from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import run_batch, memory_parts, to_network
+from offaxis.networks.inference import memory_parts, run_batch, to_network
 
 NETWORKS = ("wrn-10-1-half", "wrn-10-4-half", "densenet-22-12-half", "wrn-16-2")
 

@@ -199,6 +199,6 @@ def test_folders_as_people_have_them_are_trained_on(photos: Path) -> None:
     data = json.loads((trained / "run.json").read_text())["settings"]["data"]
     assert data["classes"] == ["night", "день"]
     assert data["images"] == 38  # four fifths of 20 and of 27
-    inspected = run(app, ["data", "inspect", str(photos)])
+    inspected = run(app, ["data", "inspect", str(photos), "--sheet", str(photos.parent / "sheet.png")])
     assert inspected.exit_code == 0, inspected.output
     assert "день" in inspected.output
