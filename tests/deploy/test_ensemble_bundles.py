@@ -77,7 +77,8 @@ def test_what_is_loaded_is_what_was_saved(name: str, kept: dict[str, Any], tmp_p
 
 
 def test_an_ensemble_averages_cosines_and_probabilities(ensemble: Model, world: World) -> None:
-    pixels = world.test.batch(torch.arange(40))
+    noise = torch.randint(0, 256, (200, *world.test.shape), generator=torch.Generator().manual_seed(0)).byte()
+    pixels = torch.cat([world.test.batch(torch.arange(40)), noise])
     images = ensemble.preprocessing.normalise(pixels)
     with torch.no_grad():
         each: list[Any] = [member.eval().outputs(images) for member in ensemble.network.networks]
@@ -89,7 +90,7 @@ def test_an_ensemble_averages_cosines_and_probabilities(ensemble: Model, world: 
     assert [p.cosine for p in said] == pytest.approx(cosine.amax(1).tolist(), abs=1e-5)
     assert [-p.score for p in said] == pytest.approx(cosine.amax(1).tolist(), abs=1e-5)
     assert said[0].nearest[0][0] == ensemble.classes[cosine[0].argmax()]
-    assert any(p.class_index != out for p, out in zip(said, each[0].logits.argmax(1).tolist(), strict=True))
+    assert any(p.class_index != out for p, out in zip(said, each[0].logits.argmax(1).tolist(), strict=True))  # on noise
 
 
 def test_leave_out_networks_sum_the_probabilities_of_what_each_knows(leave_out: Model, world: World) -> None:
