@@ -14,6 +14,7 @@ from offaxis.data import Normalise, TensorSet
 from offaxis.errors import ArgumentError, DataError, RunError
 from offaxis.heads import HEADS, CosineHead, HeadLike
 from offaxis.training import Recipe, finetune, frozen, load_run, train, train_frozen
+from offaxis.training.checkpoint import read_tensors
 from offaxis.training.features import extract_features
 from offaxis.training.frozen import share_of_rate, train_head, with_enough_epochs
 
@@ -130,7 +131,7 @@ def test_cached_features_are_those_of_the_backbone(tmp_path: Path) -> None:
     for damaged in (whole[:-20], whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:]):  # cut off; one bit of a feature
         file.write_bytes(damaged)
         assert torch.equal(kept, extract_features(net, images, normalise, cache=tmp_path))
-        assert file.read_bytes() == whole
+        assert torch.equal(read_tensors(file, required=True)[0]["features"], kept)  # the order of its header may vary
     other = network(seed=1)
     assert not torch.equal(kept, extract_features(other, images, normalise, cache=tmp_path))
     assert len(list(tmp_path.iterdir())) == 2
