@@ -9,6 +9,7 @@ time counts from the first rows on, when a quarter of the images is done, withou
 a second by the clock, for a machine that has nothing else to do, and processor time of the driver, of Ray and of the workers.
 """
 
+import importlib
 import itertools
 import json
 import sys
@@ -79,9 +80,7 @@ def _seconds(bundle: Path, work: list[WorkUnit], workers: int) -> tuple[float, f
 
 def _processor_seconds() -> float:
     """Return the processor time of this process and of all that it started."""
-    import psutil
-
-    here = psutil.Process()
+    here = importlib.import_module("psutil").Process()
     return sum(sum(process.cpu_times()[:2]) for process in [here, *here.children(recursive=True)])
 
 
