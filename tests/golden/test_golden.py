@@ -6,6 +6,7 @@
 
 import copy
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_scores_of_our_detectors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", scores.PYTORCH_OOD_CASES)
-def test_scores_of_pytorch_ood(name: str, ood: Any) -> None:
+def test_scores_of_pytorch_ood(name: str, ood: ModuleType) -> None:
     check_detector(name)
 
 
