@@ -154,8 +154,11 @@ PREPARE: dict[str, Callable[[], None]] = {
     "your-classifier.md": _kept,
 }
 """Writes what the commands of a page start from."""
-ADDED = {"--benchmark openood": "--partial"}
-"""What is added where small images stand for published ones."""
+ADDED = {
+    "offaxis evaluate ": "--images 60 --fit-images 200 ",  # of what a page takes whole
+    "--benchmark openood-cifar10 ": "--partial ",  # where small images stand for published ones
+}
+"""What is added behind words of a command."""
 
 
 def test_every_command_is_run_or_has_a_reason_not_to_be() -> None:
@@ -217,6 +220,6 @@ def test_the_commands_of_a_page_run_in_order(name: str, tmp_path: Path, monkeypa
                 continue
             if command.startswith("curl "):
                 command = f"{command} --fail --silent --show-error".replace(":8000", f":{port}")
-            for sign, added in ADDED.items():
-                command = command.replace(sign, f"{added} {sign}")
+            for words, added in ADDED.items():
+                command = command.replace(words, words + added)
             run_shell(command)
