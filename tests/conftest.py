@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
+from offaxis.networks.third_party import import_library
 from tests.models import bundle, cosine_runs, ensemble, leave_out, leave_out_runs, model, pictures, world
 
 if TYPE_CHECKING:
@@ -38,29 +38,15 @@ BROWSER_FLAGS = (
     "--disable-sync",
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )
-_kept: list[torch.library.Library] = []
-
-
-def declare_torchvision_operators() -> None:
-    """Let torchvision be imported beside a CPU build of torch, for which its wheels lack two operators.
-
-    They are only declared; nothing in these tests calls them.
-    """
-    if _kept:
-        return
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        try:
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        except RuntimeError:  # a matching pair of torch and torchvision has them
-            continue
-    _kept.append(library)
 
 
 @pytest.fixture(scope="session")
 def torchvision_operators() -> None:
-    """The operators that torchvision asks for."""
-    declare_torchvision_operators()
+    """The operators that torchvision asks for beside a CPU build of torch."""
+    try:
+        import_library("torchvision")
+    except ModuleNotFoundError:
+        pytest.skip("torchvision is not installed")
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +55,7 @@ def ood(torchvision_operators: None) -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what third parties deprecate while they are imported is not ours
         try:
-            importlib.import_module("pytorch_ood.detector")
+            import_library("pytorch_ood.detector")
         except ModuleNotFoundError:
             pytest.skip("pytorch-ood is not installed (extra pytorch-ood)")
         return importlib.import_module("pytorch_ood")

@@ -15,7 +15,7 @@ from PIL import Image
 import offaxis
 from offaxis.cli import app
 from offaxis.detectors import DETECTORS
-from tests.conftest import declare_torchvision_operators
+from offaxis.networks.third_party import import_library
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -113,7 +113,7 @@ def test_a_tutorial_runs_from_its_first_line_to_its_last(
 def test_the_snippet_of_the_readme_runs_on_a_folder_of_photographs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    declare_torchvision_operators()  # timm imports torchvision
+    import_library("timm")
     timm = pytest.importorskip("timm")
     made = timm.create_model  # with weights that are new in place of those that would be fetched
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained: made(name, pretrained=False))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.conftest import declare_torchvision_operators
+from offaxis.networks.third_party import import_library
 
 from . import cases, subjects
 
@@ -48,7 +48,7 @@ def record(name: str) -> None:
 def main() -> None:
     """Record the groups that are named."""
     os.chdir(subjects.ROOT)
-    declare_torchvision_operators()
+    import_library("torchvision")
     every = (*cases.ARRAY_GROUPS, *cases.JSON_GROUPS, *cases.TEXT_GROUPS)
     subjects.VALUES.mkdir(exist_ok=True)
     (subjects.VALUES / "recorded.json").write_text(json.dumps(subjects.about(), indent=1) + "\n", encoding="utf-8")
