@@ -29,7 +29,9 @@ def test_a_missing_operator_of_torchvision_does_not_keep_a_library_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(third_party, "_declared", [object()])  # as if they were declared: a matching torchvision has them
+    monkeypatch.setattr(
+        third_party, "_declared", [object()]
+    )  # as if they were declared: a matching torchvision has them
     write(tmp_path, "needs_operators", "operator torchvision::nms does not exist")
     library = import_library("needs_operators")
     assert library.imports == 2
