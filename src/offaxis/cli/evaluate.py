@@ -175,7 +175,7 @@ def _ranked(rows: "list[tuple[str, Summary]]", grouped: bool = False) -> "Table"
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("network", "detector", "tuned on"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")  # not cut off where there is no wide terminal
     groups = ("near", "far") if grouped else ()
     for column in ("AUROC %", *groups, "lowest", "tests"):
         table.add_column(column, justify="right")

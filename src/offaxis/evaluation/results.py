@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache, cached_property
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -56,16 +56,11 @@ class NetworkFields:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the record that ``to_json`` described; fields of a newer version are left out."""
-        names = _names(cls)
+        names = cls.__dataclass_fields__  # fields() would look for pseudo-fields of each of thousands of records
         return cls(**{n: _frozen(v) if n in _TUPLES else v for n, v in values.items() if n in names})
 
 
 _TUPLES = ("members", "command", "commands", "passes", "images", "scores")
-
-
-@cache  # a store has thousands of records
-def _names(kind: type[NetworkFields]) -> frozenset[str]:
-    return frozenset(f.name for f in fields(kind))
 
 
 def _frozen(value: Any) -> Any:
