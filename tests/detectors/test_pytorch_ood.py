@@ -119,6 +119,14 @@ def test_tuning_takes_their_search_space(ood: ModuleType, toy: Toy, network_of: 
     assert PyTorchOOD("Entropy").state is State.NONE
 
 
+def test_too_few_training_images_are_refused_with_the_reason(ood: ModuleType, toy: Toy, network_of: NetworkOf) -> None:
+    detector = PyTorchOOD("KNN", {"k": 5000})
+    detector.fit(network_of("linear"), toy.train)
+    with pytest.raises(NotFittedError, match="k=5000 exceeds"):
+        detector.check_fitted()
+    assert all(setting["keywords"]["k"] <= len(detector.bank) for setting in detector.settings[:-1])
+
+
 def test_errors(ood: ModuleType, toy: Toy, network_of: NetworkOf) -> None:
     with pytest.raises(ArgumentError, match="DICE"):
         PyTorchOOD("Dice")
