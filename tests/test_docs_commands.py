@@ -1,5 +1,6 @@
 """The commands of every page run as they stand, in order, in a folder with small images under the names that the page uses."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from PIL import Image
 
 from offaxis.data.formats import write_records
 from offaxis.networks.resnet import resnet_cifar, to_published
-from tests.conftest import declare_torchvision_operators
+from offaxis.networks.third_party import import_library
 from tests.data.openood_root import CLASSES, noise_root
 from tests.test_docs import PAGES, ROOT, TUTORIALS, run_shell
 
@@ -120,8 +121,9 @@ def _deploy() -> None:
 
 
 def _kept() -> None:
-    declare_torchvision_operators()  # timm imports torchvision
-    timm = pytest.importorskip("timm", reason="needs timm")
+    if importlib.util.find_spec("timm") is None:
+        pytest.skip("needs timm")
+    timm = import_library("timm")
     torch.save(timm.create_model("resnet18", num_classes=2).state_dict(), "mine.pt")
     torch.save(to_published(resnet_cifar(20, num_classes=10, head="linear")), "resnet20-12fca82f.th")
     _photographs("photos/train", 10, ("apple", "pear"))
