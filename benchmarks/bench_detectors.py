@@ -50,6 +50,7 @@ from offaxis.detectors import (
 from offaxis.heads import Outputs
 from offaxis.networks import densenet_bc, wide_resnet
 from offaxis.networks.classifier import Classifier
+from offaxis.networks.third_party import import_library
 
 
 def noise(count: int, seed: int = 0) -> Tensor:
@@ -166,22 +167,12 @@ def knn(rounds: int) -> None:
 
 @functools.cache
 def pytorch_ood() -> Any:
-    """pytorch-ood, with the operators declared that torchvision lacks beside a CPU build of torch."""
+    """Import pytorch-ood's detectors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            try:
-                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            except RuntimeError:  # a matching pair has them
-                continue
-        KEPT.append(library)
-        import pytorch_ood.detector
-
-        return pytorch_ood.detector
+        return import_library("pytorch_ood.detector")
 
 
-KEPT: list[torch.library.Library] = []
 ALL: dict[str, Callable[[int], None]] = {
     "cosine": cosine,
     "all": everything,

@@ -89,12 +89,11 @@ def cleanlab(rows: Array, labels: Array) -> Score:  # noqa: ARG001 - it takes no
 
 def pytorch_ood(rows: Array, labels: Array) -> Score:
     """Fit pytorch-ood's KNN."""
-    from tests.conftest import declare_torchvision_operators
+    from offaxis.networks.third_party import import_library
 
-    declare_torchvision_operators()  # pytorch-ood imports torchvision
-    from pytorch_ood.detector import KNN
-
-    detector = KNN(None).fit_features(torch.from_numpy(rows), torch.from_numpy(labels))
+    detector = (
+        import_library("pytorch_ood.detector").KNN(None).fit_features(torch.from_numpy(rows), torch.from_numpy(labels))
+    )
     return lambda queries: np.asarray(detector.predict_features(torch.from_numpy(queries)))
 
 

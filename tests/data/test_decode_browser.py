@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageCms, ImageOps
 
 from offaxis.data.decode import decode
-from tests.server.test_page import browser  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver
@@ -92,7 +91,7 @@ def _srgb() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def paint(browser: "WebDriver") -> Callable[[bytes], NDArray[np.uint8] | None]:  # noqa: F811
+def paint(browser: "WebDriver") -> Callable[[bytes], NDArray[np.uint8] | None]:
     """Return a function that paints a file in the browser: uint8 (h, w, 3), or None where it shows no image."""
     browser.get("about:blank")
 

@@ -93,6 +93,21 @@ def test_the_default_detector_has_nothing_to_tune_and_finds_noise(kept: Model, w
     assert default_detector(attach(make_network(), "cosine")).name == "cosine"
 
 
+def test_a_frozen_network_has_one_default_in_python_and_in_the_shell(trained: nn.Module, world: World) -> None:
+    frozen = attach(make_network(), "cosine").freeze().eval()
+    given = Model.calibrated(frozen, world.calibration, fit=world.train, preprocessing=PREPROCESSING)
+    assert given.detector.name == "two-cosines"  # as in offaxis bundle, whose default this is
+    named = Model.calibrated(frozen, world.calibration, used=[world.train], preprocessing=PREPROCESSING)
+    assert named.detector.name == "two-cosines"
+    without = Model.calibrated(frozen, world.calibration, preprocessing=PREPROCESSING)
+    assert without.detector.name == "cosine"  # there is nothing to fit two-cosines on
+    whole = attach(make_network(), "cosine").eval()
+    assert (
+        Model.calibrated(whole, world.calibration, fit=world.train, preprocessing=PREPROCESSING).detector.name
+        == "cosine"
+    )
+
+
 @pytest.mark.parametrize("name", [name for name in NATIVE if name not in FOR_OTHER_HEADS])
 def test_every_detector_is_calibrated_and_bundled(name: str, trained: nn.Module, world: World, tmp_path: Path) -> None:
     network = attach(trained, head="keep")

@@ -93,6 +93,13 @@ def test_folders_archives_and_bad_files_give_rows_in_order(bundle: Path, mixed: 
     assert not (tmp_path / "out.jsonl.journal").exists()
 
 
+def test_where_nothing_can_be_scored_the_command_fails(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"none")
+    done = run(app, ["score", str(bundle), str(tmp_path / "a.png"), "--out", str(tmp_path / "out.csv"), "--quiet"])
+    assert isinstance(done.exception, DataError)
+    assert "Expected an image" in (tmp_path / "out.csv").read_text()
+
+
 def test_rows_are_what_predict_says(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
     rows = scored(bundle, [str(path) for path in pictures], tmp_path / "out.jsonl")
     expected = offaxis.load(bundle).predict(pictures)

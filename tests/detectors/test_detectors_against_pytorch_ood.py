@@ -5,7 +5,8 @@ Where the definitions differ by a constant factor the factor is in the test, wit
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -31,6 +32,15 @@ EXACT: dict[str, Any] = {"rtol": 1e-8, "atol": 1e-8}
 STD = (0.5,)
 
 
+class World(NamedTuple):
+    """Their detectors, a network in float64, training images with labels, test images."""
+
+    theirs: ModuleType
+    network: Any
+    train: tuple[Tensor, Tensor]
+    images: Tensor
+
+
 @pytest.fixture(autouse=True)
 def double() -> Iterator[None]:
     """pytorch-ood makes its statistics in the default type."""
@@ -40,11 +50,10 @@ def double() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(ood: Any, toy: Toy, network_of: NetworkOf) -> Any:
-    """(pytorch_ood.detector, network in float64, train, test images)."""
+def world(ood: ModuleType, toy: Toy, network_of: NetworkOf) -> World:
     network = network_of("linear").double()
     images, labels = (torch.cat(column) for column in zip(*toy.train, strict=True))
-    return ood.detector, network, (images.double(), labels), toy.images.double()
+    return World(ood.detector, network, (images.double(), labels), toy.images.double())
 
 
 @torch.no_grad()
@@ -56,14 +65,14 @@ def flat_head(network: Any) -> nn.Module:
     return nn.Sequential(nn.Flatten(), copy.deepcopy(network.head))
 
 
-def test_max_softmax(world: Any) -> None:
+def test_max_softmax(world: World) -> None:
     theirs, network, _, images = world
     with torch.no_grad():
         expected = theirs.MaxSoftmax(network).predict(images)
     torch.testing.assert_close(MaxSoftmax().score_images(network, images), expected, **EXACT)
 
 
-def test_max_logit(world: Any) -> None:
+def test_max_logit(world: World) -> None:
     theirs, network, _, images = world
     with torch.no_grad():
         expected = theirs.MaxLogit(network).predict(images)
@@ -71,7 +80,7 @@ def test_max_logit(world: Any) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 10.0])
-def test_energy(world: Any, temperature: float) -> None:
+def test_energy(world: World, temperature: float) -> None:
     theirs, network, _, images = world
     with torch.no_grad():
         expected = theirs.EnergyBased(network, t=temperature).predict(images)
@@ -79,7 +88,7 @@ def test_energy(world: Any, temperature: float) -> None:
 
 
 @pytest.mark.parametrize("top", [None, 2])
-def test_gen_is_the_sum_of_the_paper_where_theirs_is_the_mean(world: Any, top: int | None) -> None:
+def test_gen_is_the_sum_of_the_paper_where_theirs_is_the_mean(world: World, top: int | None) -> None:
     # G_gamma(p) = -sum_j p_j^gamma (1 - p_j)^gamma. Theirs divides by the number of terms, and clamps p at 1e-7: the
     # logits here are small enough for that not to matter.
     theirs, network, _, images = world
@@ -92,13 +101,13 @@ def test_gen_is_the_sum_of_the_paper_where_theirs_is_the_mean(world: Any, top: i
 
 
 @pytest.mark.parametrize(("temperature", "eps"), [(1000.0, 0.0014), (1.0, 0.01), (10.0, 0.0)])
-def test_odin(world: Any, temperature: float, eps: float) -> None:
+def test_odin(world: World, temperature: float, eps: float) -> None:
     theirs, network, _, images = world
     expected = theirs.ODIN(network, eps=eps, temperature=temperature, norm_std=list(STD)).predict(images)
     torch.testing.assert_close(ODIN(temperature, eps, std=STD).score_images(network, images), expected, **EXACT)
 
 
-def test_knn(world: Any) -> None:
+def test_knn(world: World) -> None:
     theirs, network, (train, labels), images = world
     reference = theirs.KNN(None, k=7).fit_features(features(network, train), labels)
     expected = reference.predict_features(features(network, images))
@@ -107,7 +116,7 @@ def test_knn(world: Any) -> None:
 
 
 @pytest.mark.parametrize("percentile", [0.85, 0.9, 0.99])
-def test_react(world: Any, percentile: float) -> None:
+def test_react(world: World, percentile: float) -> None:
     theirs, network, (train, labels), images = world
     reference = theirs.ReAct(None, flat_head(network), percentile=percentile)
     reference.fit_feature_maps(features(network, train)[:, :, None, None], labels)
@@ -118,7 +127,7 @@ def test_react(world: Any, percentile: float) -> None:
 
 @pytest.mark.parametrize("variant", ["s", "b", "p"])
 @pytest.mark.parametrize("percentile", [0.65, 0.9])
-def test_ash(world: Any, variant: str, percentile: float) -> None:
+def test_ash(world: World, variant: str, percentile: float) -> None:
     theirs, network, train, images = world
     reference = theirs.ASH(None, flat_head(network), variant=f"ash-{variant}", percentile=percentile)
     expected = reference.predict_feature_maps(features(network, images)[:, :, None, None])
@@ -127,7 +136,7 @@ def test_ash(world: Any, variant: str, percentile: float) -> None:
 
 
 @pytest.mark.parametrize("percentile", [0.65, 0.85])
-def test_scale(world: Any, percentile: float) -> None:
+def test_scale(world: World, percentile: float) -> None:
     theirs, network, train, images = world
     reference = theirs.SCALE(None, flat_head(network), percentile=percentile)
     expected = reference.predict_feature_maps(features(network, images)[:, :, None, None])
@@ -135,7 +144,7 @@ def test_scale(world: Any, percentile: float) -> None:
     torch.testing.assert_close(ours.score_images(network, images), expected, **EXACT)
 
 
-def test_vim(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vim(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # Theirs turns everything to float32, in which the residual space of these features is not well defined: it is made
     # to compute in float64.
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
@@ -147,7 +156,7 @@ def test_vim(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(ours, expected, **EXACT)
 
 
-def test_multi_layer_mahalanobis_divides_the_covariance_by_the_number_of_images(world: Any) -> None:
+def test_multi_layer_mahalanobis_divides_the_covariance_by_the_number_of_images(world: World) -> None:
     # Lee et al.: Sigma = 1/N sum (f - mu)(f - mu)'. Theirs leaves out 1/N, so that its distances are ours over N, and
     # adds 1e-6 to the diagonal, which their scale makes tiny but visible: it is taken away here.
     theirs, network, (train, labels), images = world
@@ -161,7 +170,7 @@ def test_multi_layer_mahalanobis_divides_the_covariance_by_the_number_of_images(
     torch.testing.assert_close(ours.score_images(network, images), expected, rtol=1e-8, atol=1e-8)
 
 
-def test_mahalanobis_with_a_perturbation(world: Any) -> None:
+def test_mahalanobis_with_a_perturbation(world: World) -> None:
     theirs, network, (train, labels), images = world
 
     def encoder(x: Tensor) -> Tensor:
@@ -178,7 +187,7 @@ def test_mahalanobis_with_a_perturbation(world: Any) -> None:
     torch.testing.assert_close(ours.score_images(network, images), expected, rtol=1e-8, atol=1e-8)
 
 
-def test_relative_mahalanobis_divides_the_covariances_by_the_number_of_images(world: Any) -> None:
+def test_relative_mahalanobis_divides_the_covariances_by_the_number_of_images(world: World) -> None:
     # Ren et al. divide both covariances by N, as we do; theirs divides neither, so its scores are ours over N. Theirs has
     # no pseudo-inverse, so the features are what a layer without ReLU gives: one of the last layer's is dead.
     theirs, network, (train, labels), images = world

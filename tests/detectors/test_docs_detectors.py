@@ -2,14 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from offaxis.detectors import DETECTORS, NATIVE, Reads
 
 PAGE = Path(__file__).parents[2] / "docs" / "detectors.md"
 
 
-def test_every_detector_has_its_row_with_paper_and_hyperparameters(ood: Any) -> None:
+def test_every_detector_has_its_row_with_paper_and_hyperparameters(ood: ModuleType) -> None:
     rows: dict[str, str] = {}
     for found in re.finditer(r"^\| `([\w+-]+)` \|.*$", PAGE.read_text(encoding="utf-8"), re.M):
         rows.setdefault(found[1], found[0])  # tables of details come later

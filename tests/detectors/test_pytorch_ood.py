@@ -4,6 +4,7 @@ import copy
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,12 +28,12 @@ UNSOLVED = {"RankFeat", "MCD", "SHE"}
 
 
 @pytest.fixture(params=TABLE)
-def case(request: pytest.FixtureRequest, ood: Any, toy: Toy, network_of: NetworkOf) -> tuple[PyTorchOOD, Any]:
+def case(request: pytest.FixtureRequest, ood: ModuleType, toy: Toy, network_of: NetworkOf) -> tuple[PyTorchOOD, Any]:
     network = network_of("linear")
     return PyTorchOOD(request.param, KEYWORDS.get(request.param)).fit(network, toy.train), network
 
 
-def test_the_table_is_all_of_pytorch_ood(ood: Any) -> None:
+def test_the_table_is_all_of_pytorch_ood(ood: ModuleType) -> None:
     theirs = importlib.import_module("pytorch_ood.detector").__all__
     assert set(TABLE) == {name for name in theirs if name != "odin_preprocessing"}
     assert len(TABLE) == 35
@@ -82,7 +83,7 @@ def test_saved_and_loaded_they_score_the_same_to_the_bit(
     assert torch.equal(again.score_images(network, toy.images), detector.score_images(network, toy.images))
 
 
-def test_they_share_our_pass(ood: Any, toy: Toy, network_of: NetworkOf) -> None:
+def test_they_share_our_pass(ood: ModuleType, toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     kinds = [kind for kind, entry in TABLE.items() if entry.feed is not Feed.MODEL]
     detectors = [PyTorchOOD(kind, KEYWORDS.get(kind)) for kind in kinds]
@@ -101,14 +102,14 @@ def test_they_share_our_pass(ood: Any, toy: Toy, network_of: NetworkOf) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind, entry in TABLE.items() if entry.head])
 def test_those_that_need_a_linear_head_work_with_a_cosine_head(
-    kind: str, ood: Any, toy: Toy, network_of: NetworkOf
+    kind: str, ood: ModuleType, toy: Toy, network_of: NetworkOf
 ) -> None:
     network = network_of("cosine")
     detector = PyTorchOOD(kind, KEYWORDS.get(kind)).fit(network, toy.train)
     assert torch.isfinite(detector.score_images(network, toy.images)).all()
 
 
-def test_tuning_takes_their_search_space(ood: Any, toy: Toy, network_of: NetworkOf) -> None:
+def test_tuning_takes_their_search_space(ood: ModuleType, toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     detector = PyTorchOOD("DICE").fit(network, toy.train)
     assert detector.state is State.DEFAULT
@@ -118,7 +119,15 @@ def test_tuning_takes_their_search_space(ood: Any, toy: Toy, network_of: Network
     assert PyTorchOOD("Entropy").state is State.NONE
 
 
-def test_errors(ood: Any, toy: Toy, network_of: NetworkOf) -> None:
+def test_too_few_training_images_are_refused_with_the_reason(ood: ModuleType, toy: Toy, network_of: NetworkOf) -> None:
+    detector = PyTorchOOD("KNN", {"k": 5000})
+    detector.fit(network_of("linear"), toy.train)
+    with pytest.raises(NotFittedError, match="k=5000 exceeds"):
+        detector.check_fitted()
+    assert all(setting["keywords"]["k"] <= len(detector.bank) for setting in detector.settings[:-1])
+
+
+def test_errors(ood: ModuleType, toy: Toy, network_of: NetworkOf) -> None:
     with pytest.raises(ArgumentError, match="DICE"):
         PyTorchOOD("Dice")
     with pytest.raises(ArgumentError, match=r"pytorch-ood's GEN .*gamma.* but got k\."):

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -234,7 +235,7 @@ def test_installed_packages_offer_detectors(
         make_detector("nothing", network)
 
 
-def test_texts_with_arguments(network_of: NetworkOf, ood: Any) -> None:
+def test_texts_with_arguments(network_of: NetworkOf, ood: ModuleType) -> None:
     network = network_of("linear")
     assert make_detector("knn:k=10:search=blocks", network).arguments == {"k": 10, "search": "blocks"}
     odin = make_detector("odin:temperatures=(1.0, 10.0)", network, (0.5,))
@@ -255,7 +256,7 @@ def test_texts_with_arguments(network_of: NetworkOf, ood: Any) -> None:
         make_detector("pytorch-ood-gen:size=7", network)
 
 
-def test_families(network_of: NetworkOf, ood: Any) -> None:
+def test_families(network_of: NetworkOf, ood: ModuleType) -> None:
     register_detector(Margin)
     linear, ensemble = network_of("linear"), network_of("ensemble")
     native = [one.name for one in make_detectors(["native"], linear)]

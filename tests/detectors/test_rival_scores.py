@@ -1,6 +1,7 @@
 """fDBD, NCI and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
 
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,6 +15,15 @@ from offaxis.detectors import FDBD, NCI, Detector, MahalanobisPlusPlus, Relative
 from offaxis.detectors.feature_mahalanobis import ledoit_wolf
 from offaxis.errors import MissingOutputError, NotFittedError
 from offaxis.heads import HEADS, CosineHead, LinearHead, Outputs
+
+
+class World(NamedTuple):
+    """A linear head, the features and labels that a detector is fitted on, other features."""
+
+    network: Classifier
+    train: torch.Tensor
+    labels: torch.Tensor
+    test: torch.Tensor
 
 
 def rows(count: int, width: int = 12, seed: int = 0) -> torch.Tensor:
@@ -30,10 +40,10 @@ def fitted(detector: Detector, network: Classifier, train: torch.Tensor, labels:
 
 
 @pytest.fixture
-def world() -> tuple[Classifier, torch.Tensor, torch.Tensor, torch.Tensor]:
+def world() -> World:
     torch.manual_seed(0)
     train, labels = rows(240), torch.arange(240) % 4
-    return Classifier(nn.Identity(), LinearHead(12, 4)).eval(), train, labels, rows(30, seed=1)
+    return World(Classifier(nn.Identity(), LinearHead(12, 4)).eval(), train, labels, rows(30, seed=1))
 
 
 def linear(network: Classifier) -> nn.Linear:
@@ -44,7 +54,7 @@ def linear(network: Classifier) -> nn.Linear:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(FDBD, "fDBD"), (NCI, "NCI")])
-def test_equal_to_pytorch_ood(ours: type[Detector], theirs: str, world: Any, ood: Any) -> None:
+def test_equal_to_pytorch_ood(ours: type[Detector], theirs: str, world: World, ood: ModuleType) -> None:
     network, train, labels, test = world
     reference = getattr(ood.detector, theirs)(None, linear(network)).fit_features(train, labels)
     expected = reference.predict_features(test)
@@ -52,7 +62,7 @@ def test_equal_to_pytorch_ood(ours: type[Detector], theirs: str, world: Any, ood
     torch.testing.assert_close(found.float(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_fdbd_is_its_formula(world: Any) -> None:
+def test_fdbd_is_its_formula(world: World) -> None:
     network, train, labels, test = world
     detector = fitted(FDBD(), network, train, labels)
     weight, mean = network.head.weight.detach().double(), train.double().mean(0)
@@ -68,7 +78,9 @@ def test_fdbd_is_its_formula(world: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [FDBD, NCI])
-def test_a_cosine_head_is_taken_on_unit_features_and_other_heads_are_refused(kind: type[Detector], world: Any) -> None:
+def test_a_cosine_head_is_taken_on_unit_features_and_other_heads_are_refused(
+    kind: type[Detector], world: World
+) -> None:
     _, train, labels, test = world
     network = Classifier(nn.Identity(), CosineHead(12, 4)).eval()
     scores = fitted(kind(), network, train, labels).score(network.head.outputs(test))
@@ -82,14 +94,14 @@ def test_a_cosine_head_is_taken_on_unit_features_and_other_heads_are_refused(kin
         empty.finish()
 
 
-def test_equal_weight_rows_stay_finite(world: Any) -> None:
+def test_equal_weight_rows_stay_finite(world: World) -> None:
     network, train, labels, test = world
     network.head.weight.data[1] = network.head.weight.data[0]
     for kind in (FDBD, NCI):
         assert torch.isfinite(fitted(kind(), network, train, labels).score(network.head.outputs(test))).all()
 
 
-def test_mahalanobis_plus_plus_is_the_distance_of_unit_features(world: Any) -> None:
+def test_mahalanobis_plus_plus_is_the_distance_of_unit_features(world: World) -> None:
     network, train, labels, test = world
     unit, points = (F.normalize(x.double(), dim=1).numpy() for x in (train, test))
     means = np.stack([unit[labels.numpy() == c].mean(0) for c in range(4)])
@@ -105,7 +117,7 @@ def test_mahalanobis_plus_plus_is_the_distance_of_unit_features(world: Any) -> N
     np.testing.assert_allclose(relative.numpy(), (distances - apart[:, None]).min(1), rtol=1e-6)
 
 
-def test_the_length_of_features_does_not_matter_to_unit_features(world: Any) -> None:
+def test_the_length_of_features_does_not_matter_to_unit_features(world: World) -> None:
     network, train, labels, test = world
     detector = fitted(MahalanobisPlusPlus(), network, train, labels)
     longer = Outputs(5 * test, network.head(test))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cases
+from . import subjects
 
 RTOL = ATOL = 1e-4
 P_VALUES = 0.02
@@ -79,22 +79,22 @@ class Comparison:
 
 def recorded_here(group: str, changed: frozenset[str]) -> bool:
     """Return whether bits of this group can be compared: same torch, same CPU capability, same arithmetic."""
-    recorded = json.loads((cases.VALUES / "recorded.json").read_text(encoding="utf-8"))
-    return group not in changed and cases.surroundings().items() <= recorded.items()
+    recorded = json.loads((subjects.VALUES / "recorded.json").read_text(encoding="utf-8"))
+    return group not in changed and subjects.surroundings().items() <= recorded.items()
 
 
 def expected_json(group: str) -> Any:
     """Return the values of a group that are numbers and words."""
-    return json.loads((cases.VALUES / f"{group}.json").read_text(encoding="utf-8"))
+    return json.loads((subjects.VALUES / f"{group}.json").read_text(encoding="utf-8"))
 
 
-def expected_arrays(group: str) -> cases.Arrays:
+def expected_arrays(group: str) -> subjects.Arrays:
     """Return the values of a group of arrays."""
-    with np.load(cases.VALUES / f"{group}.npz") as file:
+    with np.load(subjects.VALUES / f"{group}.npz") as file:
         return dict(file)
 
 
 def expected_texts(group: str) -> dict[str, str]:
     """Return the texts of a group."""
-    text = (cases.VALUES / f"{group}.txt").read_text(encoding="utf-8")
+    text = (subjects.VALUES / f"{group}.txt").read_text(encoding="utf-8")
     return {part.partition("\n")[0]: part.partition("\n")[2] for part in re.split(r"^@@ ", text, flags=re.M)[1:]}

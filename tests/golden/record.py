@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.conftest import declare_torchvision_operators
+from offaxis.networks.third_party import import_library
 
-from . import cases
+from . import cases, subjects
 
 
-def write_json(path: Path, value: cases.Json) -> None:
+def write_json(path: Path, value: subjects.Json) -> None:
     """Write a value so that a diff shows what has moved: a line for each entry of the second level."""
     lines = []
     for name, entry in value.items():
@@ -36,24 +36,24 @@ def write_texts(path: Path, texts: dict[str, str]) -> None:
 def record(name: str) -> None:
     """Compute one group and write its file."""
     if name == "networks":
-        np.savez_compressed(cases.VALUES / "networks.npz", **cases.networks())  # type: ignore[arg-type]
+        np.savez_compressed(subjects.VALUES / "networks.npz", **subjects.networks())  # type: ignore[arg-type]
     elif name in cases.ARRAY_GROUPS:
-        np.savez_compressed(cases.VALUES / f"{name}.npz", **cases.ARRAY_GROUPS[name]())  # type: ignore[arg-type]
+        np.savez_compressed(subjects.VALUES / f"{name}.npz", **cases.ARRAY_GROUPS[name]())  # type: ignore[arg-type]
     elif name in cases.JSON_GROUPS:
-        write_json(cases.VALUES / f"{name}.json", cases.JSON_GROUPS[name]())
+        write_json(subjects.VALUES / f"{name}.json", cases.JSON_GROUPS[name]())
     else:
-        write_texts(cases.VALUES / f"{name}.txt", cases.TEXT_GROUPS[name]())
+        write_texts(subjects.VALUES / f"{name}.txt", cases.TEXT_GROUPS[name]())
 
 
 def main() -> None:
     """Record the groups that are named."""
-    os.chdir(cases.ROOT)
-    declare_torchvision_operators()
+    os.chdir(subjects.ROOT)
+    import_library("torchvision")
     every = (*cases.ARRAY_GROUPS, *cases.JSON_GROUPS, *cases.TEXT_GROUPS)
-    cases.VALUES.mkdir(exist_ok=True)
-    (cases.VALUES / "recorded.json").write_text(json.dumps(cases.about(), indent=1) + "\n", encoding="utf-8")
+    subjects.VALUES.mkdir(exist_ok=True)
+    (subjects.VALUES / "recorded.json").write_text(json.dumps(subjects.about(), indent=1) + "\n", encoding="utf-8")
     for name in sys.argv[1:] or every:
-        with cases.one_thread():
+        with subjects.one_thread():
             record(name)
         print(name)
 

@@ -6,6 +6,7 @@
 
 import copy
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy import stats
 
 from offaxis.detectors import DETECTORS
 
-from . import cases
+from . import calibrations, cases, scores, subjects, texts, trainings
 from .compare import Comparison, expected_arrays, expected_json, expected_texts, recorded_here
 
 CHANGED: frozenset[str] = frozenset()
@@ -29,36 +30,36 @@ WHOLE = [group for group in cases.JSON_GROUPS if group not in ("trainings", "fir
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One thread, no warnings, at the root of the project."""
-    monkeypatch.chdir(cases.ROOT)
-    with cases.one_thread():
+    monkeypatch.chdir(subjects.ROOT)
+    with subjects.one_thread():
         yield
 
 
 def check_detector(name: str) -> None:
-    expected = {key: scores for key, scores in expected_arrays("detectors").items() if key.rpartition("/")[0] == name}
-    found, exact = cases.detector_scores(name), recorded_here("detectors", CHANGED)
-    if name in cases.ILL_CONDITIONED and not exact:
+    expected = {key: values for key, values in expected_arrays("detectors").items() if key.rpartition("/")[0] == name}
+    found, exact = scores.detector_scores(name), recorded_here("detectors", CHANGED)
+    if name in scores.ILL_CONDITIONED and not exact:
         assert list(found) == list(expected)
-        for key, scores in expected.items():
-            assert stats.spearmanr(found[key], scores).statistic > ORDER, key
+        for key, values in expected.items():
+            assert stats.spearmanr(found[key], values).statistic > ORDER, key
         return
-    hangs = cases.DETECTOR_CASES[name][0].startswith((*cases.PERTURBING, *cases.SINGLE_PRECISION))
+    hangs = scores.DETECTOR_CASES[name][0].startswith((*scores.PERTURBING, *scores.SINGLE_PRECISION))
     Comparison(exact).look(found, expected).require(MOST if hangs else 1)
 
 
-@pytest.mark.parametrize("name", [*cases.NATIVE_CASES, *cases.DIGITS_CASES])
+@pytest.mark.parametrize("name", [*scores.NATIVE_CASES, *scores.DIGITS_CASES])
 def test_scores_of_our_detectors(name: str) -> None:
     check_detector(name)
 
 
-@pytest.mark.parametrize("name", cases.PYTORCH_OOD_CASES)
-def test_scores_of_pytorch_ood(name: str, ood: Any) -> None:
+@pytest.mark.parametrize("name", scores.PYTORCH_OOD_CASES)
+def test_scores_of_pytorch_ood(name: str, ood: ModuleType) -> None:
     check_detector(name)
 
 
 def test_every_detector_is_pinned() -> None:
-    assert {kind for kind, _, _ in cases.DETECTOR_CASES.values()} == set(DETECTORS)
-    assert {key.rpartition("/")[0] for key in expected_arrays("detectors")} == set(cases.DETECTOR_CASES)
+    assert {kind for kind, _, _ in scores.DETECTOR_CASES.values()} == set(DETECTORS)
+    assert {key.rpartition("/")[0] for key in expected_arrays("detectors")} == set(scores.DETECTOR_CASES)
 
 
 @pytest.mark.parametrize("group", WHOLE)
@@ -66,13 +67,13 @@ def test_numbers(group: str) -> None:
     exact = recorded_here(group, CHANGED)
     found, expected = cases.JSON_GROUPS[group](), expected_json(group)
     if not exact:
-        found, expected = ({k: v for k, v in each.items() if k != cases.FAR_OFF} for each in (found, expected))
+        found, expected = ({k: v for k, v in each.items() if k != calibrations.FAR_OFF} for each in (found, expected))
     Comparison(exact).look(found, expected).require(MOST if group == "tuning" else 1)
 
 
-@pytest.mark.parametrize("name", [*cases.TRAININGS, "digits"])
+@pytest.mark.parametrize("name", [*trainings.TRAININGS, "digits"])
 def test_trainings(name: str) -> None:
-    found = cases.large_digits_training() if name == "digits" else cases.training(name)
+    found = trainings.large_digits_training() if name == "digits" else trainings.training(name)
     expected = expected_json("trainings")[name]
     if recorded_here("trainings", CHANGED):
         Comparison(True).look(found, expected).require()
@@ -84,11 +85,11 @@ def test_trainings(name: str) -> None:
 
 
 def test_every_training_is_pinned() -> None:
-    assert set(expected_json("trainings")) == {*cases.TRAININGS, "digits"}
+    assert set(expected_json("trainings")) == {*trainings.TRAININGS, "digits"}
 
 
 def test_first_weights() -> None:
-    found, expected = cases.first_weights(), expected_json("first-weights")
+    found, expected = trainings.first_weights(), expected_json("first-weights")
     assert list(found) == list(expected)
     if recorded_here("first-weights", CHANGED):
         Comparison(True).look(found, expected).require()
@@ -99,7 +100,7 @@ def test_texts(group: str) -> None:
     found, expected = cases.TEXT_GROUPS[group](), expected_texts(group)
     pinned = expected_json("text-numbers").get(group)
     if pinned is not None:  # kept apart from the words, which may be recorded anew without them
-        Comparison(True).look({name: cases.numbers(text) for name, text in found.items()}, pinned).require()
+        Comparison(True).look({name: texts.numbers(text) for name, text in found.items()}, pinned).require()
     assert list(found) == list(expected)
     for name in expected:
         assert found[name] == expected[name], name

@@ -8,14 +8,14 @@ import torch
 from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError, HeadError
-from offaxis.heads import HEADS, DeConfHead, IsoMaxHead
+from offaxis.heads import HEADS, DeConfHead, Head, IsoMaxHead
 from offaxis.networks import wide_resnet
 
 RIVALS = ("deconf-c", "deconf-i", "deconf-e", "isomax")
 
 
 @pytest.fixture(params=RIVALS)
-def head(request: pytest.FixtureRequest) -> Any:
+def head(request: pytest.FixtureRequest) -> Head:
     torch.manual_seed(0)
     return HEADS[request.param](16, 5)
 
@@ -50,7 +50,7 @@ def test_isomax_is_the_distance_to_prototypes_with_the_entropic_scale_while_trai
     torch.testing.assert_close(head.train()(f), -20 * distance, rtol=1e-4, atol=1e-4)
 
 
-def test_gradients_are_finite_where_features_lie_on_a_prototype_or_are_zero(head: Any) -> None:
+def test_gradients_are_finite_where_features_lie_on_a_prototype_or_are_zero(head: Head) -> None:
     weight = head.prototypes if isinstance(head, IsoMaxHead) else head.weight
     f = torch.cat([weight.detach(), torch.zeros(2, 16)]).requires_grad_()
     head(f).sum().backward()
@@ -59,7 +59,7 @@ def test_gradients_are_finite_where_features_lie_on_a_prototype_or_are_zero(head
     assert all(p.grad.isfinite().all() for p in head.parameters())
 
 
-def test_under_autocast_they_compute_in_float32(head: Any) -> None:
+def test_under_autocast_they_compute_in_float32(head: Head) -> None:
     f = torch.randn(4, 16)
     expected = head.eval().outputs(f).logits
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -70,7 +70,7 @@ def test_under_autocast_they_compute_in_float32(head: Any) -> None:
     assert head.double().outputs(f.double()).logits.dtype == torch.float64
 
 
-def test_they_export(head: Any) -> None:
+def test_they_export(head: Head) -> None:
     program = torch.export.export(head.eval(), (torch.randn(4, 16),), strict=True)
     f = torch.randn(4, 16)
     torch.testing.assert_close(program.module()(f), head(f))
@@ -101,7 +101,7 @@ def test_weight_decay_spares_the_numerator_of_deconf_alone() -> None:
     assert decayed["weight_decay"] == 5e-4
 
 
-def test_errors(head: Any) -> None:
+def test_errors(head: Head) -> None:
     with pytest.raises(ArgumentError, match="similarity"):
         DeConfHead(16, 5, "dot")  # type: ignore[arg-type]
     with pytest.raises(HeadError, match="shape"):

@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 PREPROCESSING = Preprocessing((1, 8, 8), Normalise((0.0,), (1.0,)))
 RUN = """
 import runpy, sys
-from tests.conftest import declare_torchvision_operators
-declare_torchvision_operators()
+from offaxis.networks.third_party import import_library
+import_library("torchvision")
 sys.argv = sys.argv[1:]
 start = runpy.run_path if sys.argv[0].endswith(".py") else runpy.run_module
 start(sys.argv[0], run_name="__main__")

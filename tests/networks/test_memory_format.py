@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -122,7 +123,7 @@ def test_the_layout_does_not_change_a_score(
 
 @pytest.mark.parametrize("kind", [kind for kind, entry in TABLE.items() if entry.feed is Feed.MODEL])
 def test_those_of_pytorch_ood_that_run_the_network_take_this_layout_too(
-    ood: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+    ood: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = wide_resnet(10, 1, num_classes=4, head="linear", dropout=0.2).eval()
     last, first = both_ways(PyTorchOOD(kind), network, monkeypatch)

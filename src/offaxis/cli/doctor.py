@@ -6,7 +6,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
-from importlib import import_module, metadata
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -39,11 +39,13 @@ def _version(package: str) -> str | None:
 
 def _importable(package: str) -> str:
     """Return the version of a package, or why it cannot be used."""
+    from offaxis.networks.third_party import import_library
+
     version = _version(package)
     if version is None:
         return "not installed"
     try:
-        import_module(package.replace("-", "_"))
+        import_library(package.replace("-", "_"))
     except Exception as error:  # whatever a broken installation raises
         reason = " ".join(str(error).split())[:120]
         return f"{version}, which cannot be imported ({type(error).__name__}: {reason})"

@@ -22,8 +22,6 @@ from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector, default_detector, make_detector
 from offaxis.detectors.registry import find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError
-from offaxis.heads import CosineHead
-from offaxis.networks.classifier import Classifier
 from offaxis.training.features import on_features
 
 FIT_BATCH = 256
@@ -114,7 +112,7 @@ def make_model(
     least = smallest_count(alpha, confidence) * (network.network.num_classes if per_class else 1)
     calibrating, rest = _divide(id_images, calibrate_share, least)
     fitting = _load_named(fit, network, data) if fit is not None and fit != known else None
-    chosen = _chosen(detector or (FROZEN if images is not None and _is_frozen(network) else None), network)
+    chosen = _chosen(detector, network, can_fit=images is not None or fitting is not None)
     if features is not None and images is not None and chosen.needs_fit and not chosen.needs_images:
         batches = as_batches(
             images if fitting is None else fitting,
@@ -167,19 +165,11 @@ def _report(model: Model, images: ImageSet) -> dict[str, Any]:
     return {"images": count, "accuracy": None if hits is None else hits / count, "flagged": flagged / count}
 
 
-FROZEN = "two-cosines"
-"""The default detector of a network whose backbone was frozen: of all, it sees most (docs/photographs.md)."""
-
-
-def _is_frozen(network: EvaluatedNetwork) -> bool:
-    """Return whether a network has a cosine head on a backbone that was not trained with it."""
-    net = network.network
-    return isinstance(net, Classifier) and net.frozen and net.unfrozen_from is None and isinstance(net.head, CosineHead)
-
-
-def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:
+def _chosen(detector: str | None, network: EvaluatedNetwork, can_fit: bool = False) -> Detector:
     std = None if network.normalise is None else network.normalise.std
-    return default_detector(network.network, std) if detector is None else make_detector(detector, network.network, std)
+    if detector is None:
+        return default_detector(network.network, std, can_fit=can_fit)
+    return make_detector(detector, network.network, std)
 
 
 def images_like(

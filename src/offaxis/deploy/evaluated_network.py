@@ -11,6 +11,7 @@ from offaxis.errors import ArgumentError
 from offaxis.heads import describe_head
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble, folds
+from offaxis.networks.third_party import LITE
 from offaxis.training.checkpoint import checksum
 from offaxis.training.leave_out import MarginEntropyLoss, check_folds
 
@@ -158,7 +159,8 @@ def _architecture(classifier: Classifier) -> str | None:
     if classifier.origin is not None:
         return short_name(classifier.origin)
     if classifier.builder is not None:
-        return f"{classifier.builder['library']}:{classifier.builder['name']}"
+        library, name = classifier.builder["library"], classifier.builder["name"]
+        return str(name) if library == LITE else f"{library}:{name}"  # as it is named on the command line
     return None
 
 

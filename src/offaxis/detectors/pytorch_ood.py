@@ -4,7 +4,6 @@ Those that score logits or features read the outputs that all detectors share, s
 are called with images. pytorch-ood's scores have the same sign: larger = more out-of-distribution.
 """
 
-import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -27,6 +26,7 @@ from offaxis.detectors.pytorch_ood_table import (
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.networks.inference import Batches, Network, to_network
+from offaxis.networks.third_party import import_library
 
 FITTED_BY_IMAGES = ("Gram", "NACUE")
 NOT_HYPERPARAMETERS = (
@@ -38,7 +38,7 @@ NOT_HYPERPARAMETERS = (
 def pytorch_ood() -> Any:
     """Import the module ``pytorch_ood.detector``, or raise MissingPackageError with the way to install it."""
     try:
-        return importlib.import_module("pytorch_ood.detector")
+        return import_library("pytorch_ood.detector")
     except ModuleNotFoundError as error:
         raise MissingPackageError(
             f"Expected the package pytorch-ood for the detectors pytorch-ood-... but {error.name} is not installed: "
@@ -105,6 +105,7 @@ class PyTorchOOD(Detector):
             self.head = HeadCopy()
         # pytorch-ood's object, built at its first use, with its network; in a tuple, or the network would be a submodule
         self._built: tuple[Any, object] | None = None
+        self._num_classes: int | None = None  # of the network that it was fitted with
 
     # what it is ------------------------------------------------------------------------------------------------------
 
@@ -125,10 +126,13 @@ class PyTorchOOD(Detector):
 
     @property
     def grid(self) -> dict[str, tuple[dict[str, Any], ...]]:
-        """Return pytorch-ood's search space, as constructor arguments."""
+        """Return pytorch-ood's search space, as constructor arguments; neighbours and dimensions up to those that there are."""
         if not self.space:
             return {}
-        return {"keywords": tuple(dict(zip(self.space, v, strict=True)) for v in product(*self.space.values()))}
+        bank = self._buffers.get("bank")
+        most = {} if bank is None else {"k": len(bank), "d": bank.shape[1] - 1}
+        values = [[v for v in own if name not in most or v <= most[name]] for name, own in self.space.items()]
+        return {"keywords": tuple(dict(zip(self.space, chosen, strict=True)) for chosen in product(*values))}
 
     @property
     def state(self) -> State:
@@ -142,9 +146,17 @@ class PyTorchOOD(Detector):
 
     # fitting ---------------------------------------------------------------------------------------------------------
 
+    def check_fitted(self) -> None:
+        """Raise NotFittedError unless pytorch-ood's object takes the training images, where it keeps them."""
+        super().check_fitted()
+        if self._num_classes is not None and self.keeps_bank and self.feed is not Feed.MODEL:
+            linear = self._linear() if self.takes_head else None
+            self._object(NetworkParts(num_classes=self._num_classes, linear=linear), None)
+
     def begin(self, network: Network) -> None:
         """Copy the head where it is needed and start to collect."""
         self._discard()
+        self._num_classes = network.num_classes
         if self.feed is Feed.LAYERS and not self.inner:
             self.inner = tuple(network.layers)
         if self.takes_head:
@@ -243,8 +255,14 @@ class PyTorchOOD(Detector):
             theirs = self.build(pytorch_ood(), parts._replace(layers=layers), self.keywords)
             if self.keeps_bank:
                 theirs.to(self.bank.device)
-                with torch.enable_grad():  # temperature scaling optimises
-                    self._fit_with_bank(theirs)
+                try:
+                    with torch.enable_grad():  # temperature scaling optimises
+                        self._fit_with_bank(theirs)
+                except (ValueError, RuntimeError) as error:
+                    raise NotFittedError(
+                        f"Expected training images that pytorch-ood's {self.kind} can be fitted on but it refuses them "
+                        f"({error}): give it more, or other arguments."
+                    ) from error
             self._built = theirs, network
         return self._built[0]
 

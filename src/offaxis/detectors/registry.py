@@ -29,6 +29,8 @@ from offaxis.detectors.pytorch_ood_table import TABLE
 from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import check_seal, running_python
+from offaxis.heads import CosineHead
+from offaxis.networks.classifier import Classifier
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
 from offaxis.networks.inference import Network, eval_mode
 from offaxis.training.checkpoint import read_tensors, write_tensors
@@ -253,23 +255,32 @@ def parse_detector(text: str) -> tuple[str, list[str]]:
     return name, parts
 
 
-def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
-    """Construct the detector that a network is scored with where none is named.
+def default_detector(network: Network, std: Sequence[float] | None = None, *, can_fit: bool = False) -> Detector:
+    """Construct the detector that a network is scored with where none is named, in Python and in the shell.
 
-    The cosine, or of an ensemble its kind's. A network without a cosine, such as one whose trained output layer was kept, is
-    scored with Mahalanobis++: it has nothing to tune, and was the best or within 0.2 points of the best on each network of a
-    comparison (docs/your-classifier.md). It must be fitted on training images.
+    The cosine, or of an ensemble its kind's. A cosine head on a frozen backbone is scored with two-cosines, which sees more
+    there (docs/photographs.md), where there are training images to fit it on. A network without a cosine, such as one whose
+    trained output layer was kept, is scored with Mahalanobis++: it has nothing to tune, and was the best or within 0.2 points
+    of the best on each network of a comparison (docs/your-classifier.md). It must be fitted on training images.
 
     Args:
         network: the network.
         std: what each channel is divided by in normalisation; None where unknown.
+        can_fit: whether there are training images to fit it on.
     """
     kind: type[Detector] = MahalanobisPlusPlus
     if isinstance(network, Ensemble):
         kind = LeaveOut if isinstance(network, LeaveOutEnsemble) else CosineEnsemble
     elif has_cosine(network):
-        kind = Cosine
+        kind = TwoCosines if can_fit and _is_frozen(network) else Cosine
     return kind(**arguments_for(kind.options, network, std))
+
+
+def _is_frozen(network: Network) -> bool:
+    """Return whether a network has a cosine head on a backbone that was not trained with it."""
+    if not isinstance(network, Classifier) or not isinstance(network.head, CosineHead):
+        return False
+    return network.frozen and network.unfrozen_from is None
 
 
 @torch.no_grad()

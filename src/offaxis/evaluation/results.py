@@ -56,9 +56,8 @@ class NetworkFields:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the record that ``to_json`` described; fields of a newer version are left out."""
-        names = {f.name for f in fields(cls)}
-        known = {name: value for name, value in values.items() if name in names}
-        return cls(**{name: _frozen(value) if name in _TUPLES else value for name, value in known.items()})
+        names = cls.__dataclass_fields__  # fields() would look for pseudo-fields of each of thousands of records
+        return cls(**{n: _frozen(v) if n in _TUPLES else v for n, v in values.items() if n in names})
 
 
 _TUPLES = ("members", "command", "commands", "passes", "images", "scores")

@@ -134,10 +134,12 @@ class LoopCalibration:
     def _fitted(self, network: AnyNetwork, training: Any) -> Detector:
         std = self.preprocessing.normalise.std
         detector = self.detector
-        if not isinstance(detector, Detector):
-            detector = default_detector(network, std) if detector is None else make_detector(detector, network, std)
+        loader = training if self.fit_on is None else self.fit_on
+        if detector is None:
+            detector = default_detector(network, std, can_fit=loader is not None)
+        elif not isinstance(detector, Detector):
+            detector = make_detector(detector, network, std)
         if detector.needs_fit:
-            loader = training if self.fit_on is None else self.fit_on
             if loader is None:
                 raise ArgumentError(
                     f"Expected the loader that {detector.name} is fitted on, for there is no training loader here: give "

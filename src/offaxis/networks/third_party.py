@@ -6,6 +6,7 @@ shapes of their parameters, and a bundle is only written if the rebuilt network 
 
 import importlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -43,6 +44,34 @@ class InputConfig:
 
     size: tuple[int, int] | None = None
     normalise: Normalise | None = None
+
+
+_declared: list[torch.library.Library] = []
+
+
+def import_library(name: str) -> ModuleType:
+    """Import a library that may import torchvision, also beside a torch that its compiled part was not built for.
+
+    torchvision then cannot be imported because an operator for boxes is missing (``torchvision::nms does not exist``: its
+    wheels of PyPI beside a CPU build of torch). No image classifier calls one, so they are declared, without a definition.
+
+    Raises:
+        ImportError: the library, or one that it needs, is not installed.
+        RuntimeError: it cannot be imported for another reason.
+    """
+    try:
+        return importlib.import_module(name)
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+    if not _declared:
+        _declared.append(torch.library.Library("torchvision", "DEF"))
+        for operator in ("nms", "qnms"):
+            _declared[0].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    half = (name.partition(".")[0], "torchvision")
+    for module in [m for m in sys.modules if m.partition(".")[0] in half]:
+        del sys.modules[module]  # what was imported before the error
+    return importlib.import_module(name)
 
 
 def find_builder(network: nn.Module) -> Builder | None:
@@ -97,7 +126,7 @@ def make_network(builder: Builder, pretrained: bool = False) -> nn.Module:
     if library not in makers or not isinstance(name, str):
         raise BundleError(f"Expected a network of {', '.join(makers)} but got {name!r} of {library!r}.")
     try:
-        package = importlib.import_module(library)
+        package = import_library(library)
     except ImportError as error:
         install = "'offaxis[photos]'" if library == LITE else library
         raise MissingPackageError(

@@ -108,7 +108,7 @@ def _section(
                 "published": p.published,
                 "dependency": [] if p.ranking else _dependency(section.results, section.id),
                 "best": _ranking(p.summaries) if p.ranking else None,
-                "bars": None if p.ranking else _bars(p.summaries, slug(section.id, p.view)),
+                "bars": None if p.ranking else _bars(p.summaries),
             }
             for p in section.protocols
         ],
@@ -203,25 +203,27 @@ def _ranking(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     }
 
 
-def _bars(summaries: Sequence[Summary], prefix: str) -> Markup | None:
-    """Draw detectors without hyperparameters and the best tuned ones, over the assumed sets."""
+def _bars(summaries: Sequence[Summary]) -> dict[str, Any] | None:
+    """Return what the page draws of detectors without hyperparameters and the best tuned ones, over the assumed sets."""
     plain = [s for s in summaries if s.state == "none"]
     free = sorted(plain, key=lambda s: not s.detector.startswith("cosine"))[:FREE_BARS]
     tuned = [s for s in summaries if s.state == "tuned"][:TUNED_BARS]
     if not free or not tuned:
         return None
-    from offaxis.reports.figures import as_svg, less_biased_bars  # which take a second to import
-
-    short = _short_names([*free, *tuned])
-    panel = {
-        ", ".join(word for word in (s.method, short[s.network]) if word): {
-            set_title(name): (100 * cell.mean, 100 * (cell.std or 0.0)) for name, cell in s.rows.items()
-        }
-        for s in (*free, *tuned)
-    }
+    shown = [*free, *tuned]
+    short = _short_names(shown)
+    bars = [{name: (100 * cell.mean, 100 * (cell.std or 0.0)) for name, cell in s.rows.items()} for s in shown]
+    sets = list(dict.fromkeys(name for row in bars for name in row))
+    low = min(mean - std for row in bars for mean, std in row.values())
     title = METRIC_TITLES[free[0].metric]
-    figure = less_biased_bars({"mean over all other sets, by the set that was assumed": panel}, f"{title} (%)")
-    return Markup(as_svg(figure, f"Less-biased {title} by assumed set", f"{prefix}-"))
+    return {
+        "description": f"Less-biased {title} by assumed set",
+        "label": f"{title} (%), mean over all other sets, by the set that was assumed; lines are standard deviations",
+        "methods": [", ".join(word for word in (s.method, short[s.network]) if word) for s in shown],
+        "bars": bars,
+        "sets": {name: set_title(name) for name in sets},
+        "start": max(min(50, 10 * math.floor(low / 10)), 0),
+    }
 
 
 def _dependency(results: Sequence[Result], prefix: str) -> list[Table]:

@@ -16,7 +16,7 @@ from offaxis.reports.result_tables import (
     openood_table,
     pairs_table,
     ranking_table,
-    results_table,
+    results_csv,
     set_title,
     sets_table,
 )
@@ -178,7 +178,8 @@ def write_tables(
         for p in section.protocols
         if p.differences
     ]
-    for table in (results_table(results), *pairs):
+    write_text(out / "tables" / "results.csv", results_csv(results), durable=False)
+    for table in pairs:
         write_text(out / "tables" / f"{table.name}.csv", comma_separated(table), durable=False)
     return sections
 

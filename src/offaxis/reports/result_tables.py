@@ -1,11 +1,13 @@
 """Results -> the tables of a report."""
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from offaxis.data import CATALOGUE
-from offaxis.evaluation.results import Cell, NetworkRecord, Result
+from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_pairs, reference_of
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.reports.tables import Entry, Table, Value, in_percent, percent
@@ -285,16 +287,15 @@ def _plus_minus(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
     return f"{values.mean():.2f}" + (f" ± {values.std():.2f}" if len(values) > 1 else "")
 
 
-def results_table(results: Iterable[Result]) -> Table:
-    """Make the table with a line for each result and a column for each field and metric, for other programs."""
+def results_csv(results: Iterable[Result]) -> str:
+    """Return CSV with a line for each result and a column for each field and metric, for other programs."""
     lines = [r.to_row() for r in results]
     columns = list(dict.fromkeys(name for line in lines for name in line))
-    rows = [[_entry(line.get(name)) for name in columns] for line in lines]
-    return Table(name="results", title="Every result", columns=columns, rows=rows)
-
-
-def _entry(value: Cell) -> Entry:
-    return value or "" if value is None or isinstance(value, str) else Value(value, str(value))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([line.get(name) for name in columns] for line in lines)
+    return out.getvalue()
 
 
 def _pair(c: Comparison) -> list[Entry]:

@@ -18,7 +18,7 @@ from offaxis.evaluation.store import archive_store
 from offaxis.evaluation.summary import View, summarise
 from offaxis.reports.page import _dependency, _ranking, histogram, recorded_commands, score_plots, write_page
 from offaxis.reports.report import build_sections, write_tables
-from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, sets_table
+from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Table, Value, comma_separated, escape, in_percent, latex, markdown, percent
 from offaxis.reports.thumbnails import Thumbnails, extreme_images
 from offaxis.reproduce.tables import beside, paper_numbers, paper_rows
@@ -158,7 +158,11 @@ def test_figures_name_the_metric_and_put_the_best_on_top(made_up: Store, tmp_pat
     write_page(made_up, sections, tmp_path / "index.html", title="Errors")
     text = (tmp_path / "index.html").read_text()
     assert "mean FPR at TPR 95 % (ID positive) (%); the line goes from the best set to the worst" in text
-    assert "Less-biased FPR at TPR 95 % (ID positive) by assumed set" in text
+    bars = text[text.index("Less-biased FPR at TPR 95 % (ID positive) by assumed set") :]
+    [assumed] = [p.summaries for p in sections[0].protocols if p.view == "less-biased by assumed set"]
+    tuned = next(s for s in assumed if s.state == "tuned")
+    for name, cell in tuned.rows.items():
+        assert f"{set_title(name)}: {100 * cell.mean:.2f}</title></rect>" in bars
     assert "FPR at TPR 95 % (OOD positive, as OpenOOD and pytorch-ood) (%) by tested set" in text  # stands beside it
     assert "mean AUROC" not in text
     drawing = text[text.index("Detectors by mean FPR") :]
