@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from offaxis.evaluation.summary import summarise
-from offaxis.reports.figures import fixed_scale, ranking, save_figure
+from offaxis.reports.figures import fixed_scale, histograms, ranking, save_figure
 from offaxis.reproduce import figures as drawings
+from offaxis.reproduce.commands import Reproduction
 from offaxis.reproduce.items import sweep
 from study.query import is_evaluated, results_for
 from study.sets import REPORTED
@@ -48,6 +49,12 @@ def ranks(id_name: str) -> None:
     save_figure(ranking(intervals, states, label), OUT / f"study-ranking-{id_name}")
 
 
+def readme(chain: Reproduction) -> None:
+    """Draw the histograms of both networks on one OOD set, side by side."""
+    panels = drawings.score_panels(chain, *main_runs("cifar10", 0))
+    save_figure(histograms([panel for panel in panels if panel.ood_name == "SVHN"]), OUT / "readme")
+
+
 def main() -> None:
     """Draw every figure that there are results for."""
     cifar, fashion = "cifar10", "fashion-mnist"
@@ -58,6 +65,7 @@ def main() -> None:
         ranks(id_name)
     chain = chain_for(cifar, KEPT)
     drawings.score_histograms(chain, *main_runs(cifar, 0), OUT)
+    readme(chain)
     pairs = [main_runs(cifar, seed) for seed in SEEDS]
     drawings.bars(chain, pairs, OUT)
     drawings.dependencies(chain, pairs, OUT)

@@ -43,8 +43,8 @@ def head(_: Reproduction, out: Path) -> list[Path]:
     return list(save_figure(head_diagram(), out / "head"))
 
 
-def score_histograms(chain: Reproduction, standard: TrainingRun, cosine: TrainingRun, out: Path) -> list[Path]:
-    """Draw the largest logit of a standard network above the largest cosine of a cosine network, set by set."""
+def score_panels(chain: Reproduction, standard: TrainingRun, cosine: TrainingRun) -> list[Panel]:
+    """Return the largest logits of a standard network, then the largest cosines of a cosine network, set by set."""
     store = Store.existing(chain.store)
     panels = []
     for run, detector, label in ((standard, "max-logit", "largest logit"), (cosine, "cosine", "largest cosine")):
@@ -64,7 +64,12 @@ def score_histograms(chain: Reproduction, standard: TrainingRun, cosine: Trainin
                         label=label,
                     )
                 )
-    return list(save_figure(histograms(panels), out / "histograms"))
+    return panels
+
+
+def score_histograms(chain: Reproduction, standard: TrainingRun, cosine: TrainingRun, out: Path) -> list[Path]:
+    """Draw the largest logit of a standard network above the largest cosine of a cosine network, set by set."""
+    return list(save_figure(histograms(score_panels(chain, standard, cosine)), out / "histograms"))
 
 
 def bars(chain: Reproduction, pairs: Sequence[tuple[TrainingRun, TrainingRun]], out: Path) -> list[Path]:
