@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import offaxis
 from offaxis import CosineHead, Outputs, train
-from offaxis.errors import RunError
+from offaxis.errors import RunError, StorageError
 from offaxis.files import json_line
 from offaxis.networks import build
-from offaxis.training import RECIPES, Recipe, cross_entropy, load_run, read_run, short
+from offaxis.training import RECIPES, Recipe, checkpoint, cross_entropy, load_run, read_run, short
 from offaxis.training.checkpoint import load_checkpoint
 from offaxis.training.leave_out import MarginEntropyLoss, check_folds
 from offaxis.training.step import describe_loss
@@ -189,3 +190,21 @@ def test_a_line_of_the_log_that_is_no_record_is_told(tmp_path: Path, line: str) 
         file.write(json_line(json.loads(line)) if line.startswith("{") else f"{line}\n")
     with pytest.raises(RunError, match=r"Line \d of .*log.jsonl is"):
         load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Error while serializing: I/O error: No space left on device (os error 28)",
+        'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })',
+    ],
+)
+def test_a_full_disk_is_told_in_the_words_of_any_version_of_safetensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def full(*_: object) -> None:
+        raise SafetensorError(words)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(StorageError, match="The disk is full"):
+        checkpoint.write_tensors(tmp_path / "x.safetensors", {"x": torch.zeros(1)}, {})

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,10 +201,12 @@ def restore_momentum(network: nn.Module, optimizer: torch.optim.Optimizer, momen
 
 
 def _errno(message: str) -> int:
-    """Return the error number in a message such as 'No space left on device (os error 28)'; 0 where there is none."""
-    _, _, tail = message.partition("os error ")
-    digits = tail.split(")")[0]
-    return int(digits) if digits.isdigit() else 0
+    """Return the error number in a message such as 'No space left on device (os error 28)'; 0 where there is none.
+
+    safetensors 0.4 says 'Os { code: 28, kind: StorageFull }'.
+    """
+    found = re.search(r"(?:os error|Os \{ code:) (\d+)", message)
+    return int(found[1]) if found else 0
 
 
 def checksum(network: nn.Module, normalise: object) -> str:
