@@ -25,9 +25,8 @@ from offaxis.evaluation import store as store_module
 from offaxis.networks import wide_resnet
 from offaxis.training import Recipe, load_run
 from offaxis.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from tests.hostile.damage import damaged, flipped, picture, rewritten
+from tests.hostile.damage import Counts, damaged, flipped, picture, rewritten, try_inputs
 
-Counts = dict[str, int]
 HUGE: tuple[Any, ...] = (
     10**9,
     10**7,
@@ -71,23 +70,6 @@ def small_model(seed: int = 0, members: int = 1) -> Model:
     )
 
 
-def load_each(folder: Path, count: int, seed: int, change: Any) -> Counts:
-    """Load ``count`` changed bundles."""
-    counts, chance = {"read": 0, "refused": 0}, random.Random(seed)
-    for number in range(count):
-        path, what = change(chance)
-        try:
-            offaxis.load(path)
-            counts["read"] += 1
-        except BundleError as error:
-            if str(path) not in str(error):
-                raise AssertionError(f"bundle {number} of seed {seed} is not named: {error}") from error
-            counts["refused"] += 1
-        except BaseException as error:
-            raise AssertionError(f"bundle {number} of seed {seed}, {what}: {error!r}") from error
-    return counts
-
-
 def fuzz_bundles(count: int, seed: int) -> Counts:
     """Cut, changed and overwritten bytes of bundle files."""
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +81,7 @@ def fuzz_bundles(count: int, seed: int) -> Counts:
             path.write_bytes(damaged(data, chance) if chance.random() < 0.7 else flipped(data, chance))
             return path, "damaged bytes"
 
-        return load_each(Path(folder), count, seed, change)
+        return try_inputs(change, offaxis.load, count, seed, BundleError)
 
 
 def fuzz_manifests(count: int, seed: int) -> Counts:
@@ -132,7 +114,7 @@ def fuzz_manifests(count: int, seed: int) -> Counts:
                 part[key] = new
             return rewritten(bundles[which], Path(folder) / "x.oax", manifest, replace=True), f"{where} = {new!r:.60}"
 
-        return load_each(Path(folder), count, seed, change)
+        return try_inputs(change, offaxis.load, count, seed, BundleError)
 
 
 def hostile_bundles() -> dict[str, float]:
@@ -285,27 +267,20 @@ def _read_all(folder: Path) -> None:
 
 def fuzz_weights(count: int, seed: int) -> Counts:
     """Damaged state dictionaries of PyTorch, as ``--weights`` takes them, zipped and of the format before."""
-    chance, counts = random.Random(seed), {"read": 0, "refused": 0}
     state = {"weight": torch.randn(4, 3), "bias": torch.randn(4), "steps": torch.tensor(7)}
     with tempfile.TemporaryDirectory() as folder:
         path, wholes = Path(folder) / "weights.pt", []
         for zipped in (True, False):
             torch.save(state, path, _use_new_zipfile_serialization=zipped)
             wholes.append(path.read_bytes())
-        for number in range(count):
+
+        def change(chance: random.Random) -> tuple[Path, str]:
             whole = chance.choice(wholes)
             data = flipped(whole, chance) if chance.random() < 0.3 else damaged(whole, chance)
             path.write_bytes(data)
-            try:
-                read_weights(path)
-                counts["read"] += 1  # these files have no checksum of offaxis
-            except CheckpointError as error:
-                if str(path) not in str(error):
-                    raise AssertionError(f"weights {number} of seed {seed} are not named: {error}") from error
-                counts["refused"] += 1
-            except BaseException as error:
-                raise AssertionError(f"weights {number} of seed {seed}, {data[:200].hex()}: {error!r}") from error
-    return counts
+            return path, data[:200].hex()
+
+        return try_inputs(change, read_weights, count, seed, CheckpointError)  # these files have no checksum of offaxis
 
 
 def fuzz_images(count: int, seed: int) -> Counts:

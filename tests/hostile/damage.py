@@ -4,14 +4,49 @@ import io
 import json
 import random
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from PIL import Image
 
 from offaxis.deploy import container
+from offaxis.errors import OffaxisError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
+
+
+Counts = dict[str, int]
+
+
+def try_inputs(
+    make: Callable[[random.Random], tuple[Path, object]],
+    read: Callable[[Path], object],
+    count: int,
+    seed: int,
+    refusal: type[OffaxisError] = OffaxisError,
+) -> Counts:
+    """Read ``count`` inputs; each must be read or be refused by a sentence that names the file.
+
+    Args:
+        make: writes an input and returns its file and what to say of it where something else happens.
+        read: reads a file.
+        count: how many.
+        seed: of the chance that ``make`` gets.
+        refusal: what is raised for a file that is refused.
+    """
+    chance, counts = random.Random(seed), {"read": 0, "refused": 0}
+    for number in range(count):
+        path, what = make(chance)
+        try:
+            read(path)
+            counts["read"] += 1
+        except refusal as error:
+            if str(path) not in str(error):
+                raise AssertionError(f"input {number} of seed {seed} is not named: {error}") from error
+            counts["refused"] += 1
+        except BaseException as error:
+            raise AssertionError(f"input {number} of seed {seed}, {what}: {error!r}") from error
+    return counts
 
 
 def picture(chance: random.Random) -> bytes:

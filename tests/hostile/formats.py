@@ -18,29 +18,20 @@ import numpy as np
 from offaxis.data.archive import read_each, unpack
 from offaxis.data.formats import read_cifar10_pickled, read_idx_pair, read_svhn
 from offaxis.errors import OffaxisError
-from tests.hostile.damage import damaged
-
-Counts = dict[str, int]
+from tests.hostile.damage import Counts, damaged, try_inputs
 
 
 def try_each(inputs: Callable[[random.Random], bytes], read: Callable[[Path], object], count: int, seed: int) -> Counts:
-    """Read ``count`` inputs; each must be read or be refused by a sentence that names the file."""
-    chance, counts = random.Random(seed), {"read": 0, "refused": 0}
+    """Read ``count`` inputs from a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input"
-        for number in range(count):
+
+        def make(chance: random.Random) -> tuple[Path, str]:
             data = inputs(chance)
             path.write_bytes(data)
-            try:
-                read(path)
-                counts["read"] += 1
-            except OffaxisError as error:
-                if str(path) not in str(error):
-                    raise AssertionError(f"input {number} of seed {seed} is not named: {error}") from error
-                counts["refused"] += 1
-            except BaseException as error:
-                raise AssertionError(f"input {number} of seed {seed}, {data[:300].hex()}: {error!r}") from error
-    return counts
+            return path, data[:300].hex()
+
+        return try_inputs(make, read, count, seed)
 
 
 # MATLAB ---------------------------------------------------------------------------------------------------------------
