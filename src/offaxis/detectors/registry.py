@@ -260,8 +260,8 @@ def default_detector(network: Network, std: Sequence[float] | None = None, *, ca
 
     The cosine, or of an ensemble its kind's. A cosine head on a frozen backbone is scored with two-cosines, which sees more
     there (docs/photographs.md), where there are training images to fit it on. A network without a cosine, such as one whose
-    trained output layer was kept, is scored with Mahalanobis++: it has nothing to tune, and was the best or within 0.2 points
-    of the best on each network of a comparison (docs/your-classifier.md). It must be fitted on training images.
+    trained output layer was kept, is scored with Mahalanobis++: it has nothing to tune, and of the candidates it found most
+    of other sets at 5 % false alarms (docs/your-classifier.md). It must be fitted on training images.
 
     Args:
         network: the network.
