@@ -133,6 +133,12 @@ class Classifier(nn.Module):
             if not images.is_floating_point():
                 how = "Normalise(mean, std)(images), with the mean and std of the training images, does both"
             return f"Expected images in {own}, normalised as in training, but got {images.dtype}: {how}."
+        flat = re.search(r"shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x", said)
+        if flat is not None and (len(images), images[0].numel()) == (int(flat[1]), int(flat[2])):
+            return (
+                f"Expected images of {flat[3]} values, as the network takes them in a row, but those of {tuple(images.shape)} "
+                f"have {flat[2]}: another size or number of channels than in training."
+            )
         channels = re.search(r"to have (\d+) channels, but got (\d+) channels", said)
         if channels is None or images.dim() != 4 or images.shape[1] != int(channels[2]):
             return None
