@@ -1,11 +1,14 @@
 """Standard output that cannot be written: a sentence and exit code 2, or silence where the reader has gone."""
 
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from offaxis.__main__ import start
 from offaxis.errors import StorageError
 from offaxis.files import write_text
 
@@ -47,3 +50,34 @@ def test_a_device_is_never_replaced_by_a_file() -> None:
     with pytest.raises(StorageError, match="no plain file"):
         write_text(FULL, "x")
     assert FULL.is_char_device()
+
+
+def test_ctrl_c_that_turns_into_another_error_gives_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import that is cut off can leave a module half made, which then fails in a way of its own."""
+
+    def half_made() -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr("offaxis.cli.main", half_made)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as left:
+            start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert left.value.code == 130
+
+
+def test_another_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr("offaxis.cli.main", broken)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(RecursionError):
+            start()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -16,7 +16,7 @@ def test_every_named_test_exists() -> None:
 
 
 def test_every_promise_has_a_test() -> None:
-    table = PAGE.partition("## Promises and their tests")[2].partition("\n## ")[0]
+    table = PAGE.partition("## Guarantees and their tests")[2].partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 20
     for row in rows:

@@ -8,20 +8,21 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 import httpx
 
-from offaxis import Model, Prediction
+from offaxis import Model, Prediction, attach
 from offaxis.deploy.explain import with_examples
 from offaxis.errors import BundleError
 from tests.models import World
@@ -58,6 +59,37 @@ def test_another_bundle_is_served_without_a_pause(model: Model, world: World) ->
         assert httpx.get(f"{address}/v1/model").json()["classes"][0].startswith("new-")
         assert httpx.get(f"{address}/v1/drift").json()["images"] < len(statuses)  # the monitor begins anew
         assert 'offaxis_reloads_total{result="served"} 1.0' in httpx.get(f"{address}/metrics").text
+
+
+def test_requests_wait_while_the_network_of_another_bundle_is_traced(model: Model, world: World) -> None:
+    """Tracing changes nn.Module for the whole process: the old network would fail in it."""
+    traced, go_on = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            traced.set()
+            go_on.wait(60)
+            return cast(Tensor, self.fc(x))
+
+    def load() -> Model:
+        attach(Slow(), layer="fc")
+        return model
+
+    with running(model, reload=load) as (address, server), ThreadPoolExecutor(2) as threads:
+        image: dict[str, Any] = {"content": png(world.test, 0), "timeout": 60}
+        assert httpx.post(f"{address}/v1/predict", **image).status_code == 200  # the next one is quick
+        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+        assert traced.wait(20)
+        asked = [threads.submit(httpx.post, f"{address}/v1/predict{end}", **image) for end in ("", "?explain=1")]
+        assert not wait(asked, timeout=0.3).done
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        go_on.set()
+        assert [each.result().status_code for each in asked] == [200, 200]
+        assert eventually(lambda: 'result="served"} 1.0' in httpx.get(f"{address}/metrics").text)
 
 
 def test_a_bundle_that_cannot_be_loaded_leaves_the_old_one(model: Model, world: World) -> None:

@@ -31,7 +31,7 @@ from offaxis.detectors import Detector
 from offaxis.detectors.cosine import MeanCosine, TwoCosines
 from offaxis.errors import ArgumentError
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.inference import eval_mode, to_network
+from offaxis.networks.inference import run_batch, running, to_network
 
 POOLING = frozenset({"aten.mean.dim", "aten.avg_pool2d.default", "aten._adaptive_avg_pool2d.default"})
 NEAREST = 3
@@ -81,8 +81,8 @@ def explain(model: Model, pixels: Tensor) -> list[Explanation]:
     if not len(pixels):
         return []
     images = to_network(model.network, model.preprocessing.normalise(pixels))
-    with eval_mode(model.network), torch.no_grad(), _Pooled() as pooled:
-        outputs = model.network.outputs(images)
+    with running(), _Pooled() as pooled:
+        outputs = run_batch(model.network, images)
     classes = outputs.logits.argmax(1)
     reason = _why_not(model, outputs.cosine is not None)
     places = None if reason else pooled.before(outputs.features)
@@ -157,8 +157,7 @@ def with_examples(model: Model, images: ImageSet, count: int) -> Model:
     features: list[Tensor] = []
     predicted: list[Tensor] = []
     for pixels in shaped.batches(256):
-        with eval_mode(model.network), torch.no_grad():
-            outputs = model.network.outputs(to_network(model.network, wanted.normalise(pixels)))
+        outputs = run_batch(model.network, to_network(model.network, wanted.normalise(pixels)))
         features.append(F.normalize(outputs.features.float(), dim=1).cpu())
         predicted.append(outputs.logits.argmax(1).cpu())
     chosen = _spread(torch.cat(predicted), count)

@@ -34,7 +34,7 @@ from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.inference import memory_parts, resolve_device, run_batch, to_network
+from offaxis.networks.inference import memory_parts, resolve_device, run_batch, running, to_network
 from offaxis.progress import html_card
 
 if TYPE_CHECKING:
@@ -306,7 +306,9 @@ class Model:
 
     def _predict(self, images: Tensor) -> list[Prediction]:
         """Predict normalised images (N, c, h, w): the only place where a model runs its network."""
-        return [p for part in memory_parts(to_network(self.network, images)) for p in self._predict_part(part)]
+        parts = memory_parts(to_network(self.network, images))
+        with running():
+            return [p for part in parts for p in self._predict_part(part)]
 
     def _predict_part(self, batch: Tensor) -> list[Prediction]:
         outputs = run_batch(self.network, batch, self.detector.layers)

@@ -26,7 +26,7 @@ from offaxis.detectors import Reads
 from offaxis.errors import ExportError, MissingPackageError
 from offaxis.files import replacing
 from offaxis.heads import Outputs
-from offaxis.networks.inference import eval_mode
+from offaxis.networks.inference import eval_mode, tracing
 
 TOLERANCE = 1e-4
 INPUT = "pixels"
@@ -271,7 +271,7 @@ def _traced(model: Model, graph: Graph, names: list[str]) -> Any:
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), eval_mode(model.network), torch.no_grad():
+        with tracing(), warnings.catch_warnings(), eval_mode(model.network), torch.no_grad():
             warnings.simplefilter("ignore")  # about operators of torchvision and the like, which no user can act on
             return torch.onnx.export(
                 graph,

@@ -10,6 +10,7 @@ from torch import nn
 from offaxis.errors import ArgumentError, AttachError
 from offaxis.heads import HeadLike, LinearHead, make_head
 from offaxis.networks.classifier import Classifier
+from offaxis.networks.inference import tracing
 
 COMMON_NAMES = ("fc", "classifier", "head", "heads", "output", "out", "logits")
 
@@ -162,7 +163,8 @@ def _refuse_squashed(model: nn.Module, layer: str) -> None:
 def _from_the_output(model: nn.Module) -> Iterator[torch.fx.Node]:
     """Iterate over the traced graph's nodes from the output backwards along first inputs; empty if untraceable."""
     try:
-        graph = torch.fx.Tracer().trace(model)
+        with tracing():
+            graph = torch.fx.Tracer().trace(model)
     except Exception:  # control flow, untraceable operators: any failure only means that tracing does not tell
         return
     (source,) = next(n for n in graph.nodes if n.op == "output").args

@@ -5,6 +5,7 @@ progress. Fitting, scoring, calibration, evaluation and the service use it, or `
 batch; none of them has a loop of its own.
 """
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -102,6 +103,43 @@ def run(
         if check_finite:
             check_outputs_finite(outputs)
         yield outputs, images, batch_labels
+
+
+class _Turns:
+    """Networks that run, any number of them at the same time, or one that is traced."""
+
+    def __init__(self) -> None:
+        self.changed, self.running, self.tracer = threading.Condition(), 0, 0
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        with self.changed:
+            self.changed.wait_for(lambda: self.tracer in (0, threading.get_ident()))
+            self.running += 1
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.running -= 1
+                self.changed.notify_all()
+
+    @contextmanager
+    def trace(self) -> Iterator[None]:
+        with self.changed:
+            self.changed.wait_for(lambda: not self.tracer and not self.running)
+            self.tracer = threading.get_ident()
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.tracer = 0
+                self.changed.notify_all()
+
+
+_turns = _Turns()
+running, tracing = _turns.run, _turns.trace
+"""Contexts of a prediction and of a trace. Tracing changes ``nn.Module`` for the whole process, so that a network that runs in
+another thread would fail; in the service, which loads another bundle beside the old one, each waits for the other."""
 
 
 def run_batch(network: Network, images: Tensor, layers: Iterable[str] = (), *, gradients: bool = False) -> Outputs:

@@ -67,6 +67,9 @@ class Batcher:
         self.predict_batch, self.limits, self.any_size = predict_batch, limits, any_size
         self.queue: deque[tuple[Pixels, _Asked, int]] = deque()
         self.batches = 0
+        self.in_thread = (
+            False  # no batch in the event loop: another network is traced meanwhile, which this one waits for
+        )
         self._work = asyncio.Event()
         self._closing = False
         self._leading = self._running = False  # a request is about to run a batch; the thread does
@@ -111,7 +114,7 @@ class Batcher:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments))
 
     def _is_quick(self, images: int) -> bool:
-        return images * self._seconds < QUICK_SECONDS
+        return not self.in_thread and images * self._seconds < QUICK_SECONDS
 
     async def _lead(self) -> None:
         """Run a batch here, with the images of all requests that came at the same time."""

@@ -190,7 +190,11 @@ class Service:
             OffaxisError: it cannot be loaded or does not predict; the old one then goes on.
         """
         loop = asyncio.get_running_loop()
-        new = await loop.run_in_executor(None, lambda: self._checked(load()))
+        self.served.batcher.in_thread = True
+        try:
+            new = await loop.run_in_executor(None, lambda: self._checked(load()))
+        finally:
+            self.served.batcher.in_thread = False
         await new.batcher.__aenter__()
         old, self.served = self.served, new
         self.metrics.set_drift(new.drift_monitor.state())

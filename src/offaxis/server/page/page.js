@@ -216,7 +216,10 @@ async function why(entry) {
     picture(entry);
   }
   const found = entry.explanation;
-  if (!found) return;
+  if (!found) {
+    caption.textContent = "The explanation did not arrive. Choose the image again.";
+    return;
+  }
   at("map-row").hidden = !found.map;
   caption.textContent = found.map
     ? `“${found.class}”: blue adds to the ${found.of}, red takes from it; the mean over the map is ${found.cosine.toFixed(3)}.`
