@@ -409,7 +409,8 @@ def test_files_that_hold_no_rows_are_named_with_the_reason(
     else:
         np.save(file, content)
     done = run(app, ["score", str(bundle), str(file), "--format", "jsonl"])
-    assert done.exit_code == 0, done.output
+    assert isinstance(done.exception, DataError), done.output
+    assert "Nothing could be scored" in str(done.exception)
     assert reason in done.output
 
 

@@ -137,7 +137,8 @@ class Classifier(nn.Module):
         if flat is not None and (len(images), images[0].numel()) == (int(flat[1]), int(flat[2])):
             return (
                 f"Expected images of {flat[3]} values, as the network takes them in a row, but those of {tuple(images.shape)} "
-                f"have {flat[2]}: another size or number of channels than in training."
+                f"have {flat[2]}: another size or number of channels than in training, or a layer given to attach that is not "
+                "the output layer."
             )
         channels = re.search(r"to have (\d+) channels, but got (\d+) channels", said)
         if channels is None or images.dim() != 4 or images.shape[1] != int(channels[2]):
