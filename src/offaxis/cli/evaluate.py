@@ -101,7 +101,7 @@ def evaluate_command(
     validation: Annotated[
         int, typer.Option(help="Images of each set that tuning may see; never more than a fifth.", min=0)
     ] = 1000,
-    batch_size: Annotated[int, typer.Option(help="Images at a time.", min=1)] = 256,
+    batch_size: Annotated[int, typer.Option(help="Images at a time.", min=1)] = 64,
     device: Device = "auto",
     data: Data = None,
     quiet: Quiet = False,

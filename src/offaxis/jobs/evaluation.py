@@ -146,7 +146,7 @@ def _evaluate(
     arguments: dict[str, Any] = {
         "store": store,
         "tune": run.tune,
-        "batch_size": run.batch_size or 256,
+        "batch_size": run.batch_size or 64,
         "features": cache_folder() / "features",
         "device": device,
         "command": command or (),
