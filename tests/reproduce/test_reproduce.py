@@ -106,7 +106,7 @@ def test_the_commands_stand_for_what_is_called(
 def _defaults_filled(run: object) -> object:
     """The settings of a run with the defaults that the command line names in place of None."""
     if isinstance(run, EvaluationRun):
-        return replace(run, validation=run.validation or 1000, batch_size=run.batch_size or 256)
+        return replace(run, validation=run.validation or 1000, batch_size=run.batch_size or 64)
     return run
 
 
