@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from offaxis.heads import make_head
+from offaxis.metrics import auroc
 from study.second import store, tables
 from study.second.judge import Images, judge
 from study.second.sets import (
@@ -43,13 +45,15 @@ def some_images(count: int, seed: int, shift: float = 0.0) -> Images:
 
 def test_a_head_is_judged_by_every_score_that_it_can_feed() -> None:
     torch.manual_seed(0)
-    rows = judge(make_head("cosine", 12, 4), some_images(200, 0), some_images(80, 1), {"far": some_images(60, 2, 5.0)})
+    far = some_images(60, 2, 5.0)
+    rows, scores = judge(make_head("cosine", 12, 4), some_images(200, 0), some_images(80, 1), {"far": far})
     assert set(rows[0]) == {"accuracy", "id_images"}
     found = {row["detector"]: row for row in rows[1:]}
     assert {"cosine", "two-cosines", "knn", "mahalanobis++", "mahalanobis++ shrunk", "energy"} <= set(found)
     assert not {"isomax", "generalized-odin"} & set(found)
     assert found["mahalanobis++"]["auroc"] > 0.9
     assert found["knn"]["ood_images"] == 60
+    assert auroc(scores["id"]["knn"], scores["far"]["knn"]) == pytest.approx(found["knn"]["auroc"], abs=1e-5)
 
 
 def test_classes_are_left_out() -> None:
@@ -68,6 +72,21 @@ def test_rows_are_replaced_and_kept_in_order(tmp_path: Path, monkeypatch: pytest
     store.replace("step", network, [{"accuracy": 0.6}])
     assert [(row["seed"], row["accuracy"]) for row in store.read("step")] == [(0, 0.4), (1, 0.6)]
     assert len(store.networks("step")) == 2
+
+
+def test_scores_of_the_first_seed_are_kept_for_histograms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
+    network = {"id": "fruit", "network": "a b", "head": "linear", "seed": 0, "unseen": None}
+    values = np.random.default_rng(0).normal(size=3000)
+    scores = {"id": {"knn": values, "vim": values}, "packages": {"knn": values[:40] + 3, "vim": values[:40]}}
+    store.keep_scores("step", network, scores)
+    kept = store.kept_scores("step", network, "knn")
+    assert {name: len(own) for name, own in kept.items()} == {"id": store.KEPT_IMAGES, "packages": 40}
+    np.testing.assert_allclose(kept["packages"], values[:40] + 3, rtol=1e-3)
+    assert store.kept_scores("step", network, "vim") == {}
+    for other in ({**network, "seed": 1, "head": "x"}, {**network, "unseen": 2, "head": "y"}):
+        store.keep_scores("step", other, scores)
+        assert not store.scores_path("step", other).exists()
 
 
 @pytest.mark.parametrize(

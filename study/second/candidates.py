@@ -29,7 +29,7 @@ from offaxis.reports.tables import markdown
 from study.second import store, tables
 from study.second.features import WORK, head_of
 from study.second.judge import Images
-from study.second.photos import HEADS, chosen_recipes, load, ood_images, train_head
+from study.second.photos import HEADS, chosen_rates, load, ood_images, trained_head
 from study.second.published import NETWORKS as PUBLISHED
 from study.second.scratch import NETWORKS, trainings
 from study.second.sets import CLASSES, DEVELOPMENT, DEVELOPMENT_CHOICES, SEEDS, is_development, unseen_classes
@@ -129,8 +129,8 @@ def _photo_rows(folder: Path, id_name: str, choice: int | None, *, kind: str, se
         known = [c for c in range(classes) if c not in unseen]
         classes, ood = len(known), {f"unseen-{choice}": test.of_classes(unseen)}
         training, test = training.of_classes(known), test.of_classes(known)
-    recipe = chosen_recipes(folder)[f"{id_name} {kind}"]
-    head = train_head(kind, training, classes=classes, seed=seed, rate=recipe["rate"], decay=recipe["decay"])
+    rate = chosen_rates(folder)[f"{id_name} {kind}"]
+    head = trained_head(kind, training, classes=classes, seed=seed, rate=rate)
     return judge(head, training, test, ood, id_name)
 
 

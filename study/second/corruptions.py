@@ -23,14 +23,14 @@ from torch.nn import functional as F
 from benchmarks.photo_features import MEAN, STD, efficientnet_lite0, load_image
 from offaxis import open_network
 from offaxis.calibration.conformal import threshold
-from offaxis.data import TensorSet, load_images
+from offaxis.data import TensorSet, limit_images, load_images
 from offaxis.detectors import Detector
 from offaxis.files import replacing
 from offaxis.heads import Head
 from study.second import store
-from study.second.features import WORK, features, head_of
+from study.second.features import OOD_IMAGES, WORK, features, head_of
 from study.second.judge import Images, fitted, scores_of
-from study.second.photos import chosen_recipes, load, ood_images, train_head
+from study.second.photos import chosen_rates, load, ood_images, trained_head
 from study.second.sets import CLASSES, DEVELOPMENT, SEEDS
 from study.shift import blur, brighter, darker, jpeg, moved
 
@@ -106,7 +106,10 @@ def cifar(name: str, weights: Path | None) -> None:
         for kind, change in CORRUPTIONS.items()
     }
     training = features(subject, load_images("cifar10", "train"), folder / "cifar10-train.npy")
-    ood = {each: Images(torch.from_numpy(np.load(folder / f"{each}.npy"))) for each in DEVELOPMENT["cifar10"]}
+    ood = {}
+    for each in DEVELOPMENT["cifar10"]:
+        images = limit_images(load_images(each, "test", like=test), OOD_IMAGES)
+        ood[each] = Images(features(subject, images, folder / f"{each}.npy").features)
     head = head_of(subject)
     detectors = fitted(head, training, MAIN)
     network = {"id": "cifar10", **key, "unseen": None}
@@ -123,15 +126,14 @@ PHOTO_CORRUPTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def photographs(id_name: str, photos: Path, folder: Path) -> None:
     """Compute the rows of linear and cosine heads on frozen features of photographs, three seeds."""
-    recipes = chosen_recipes(folder)
+    chosen = chosen_rates(folder)
     training, plain = load(folder, f"{id_name}-train"), load(folder, f"{id_name}-test")
     test = photo_features(photos / id_name / "test", WORK / "features" / f"{id_name}-corrupted.npz", plain.labels)
     ood = {name: ood_images(folder, name) for name in DEVELOPMENT[id_name]}
     for kind in ("linear", "cosine"):
-        recipe = recipes[f"{id_name} {kind}"]
         for seed in SEEDS:
-            rate, decay = recipe["rate"], recipe["decay"]
-            head = train_head(kind, training, classes=CLASSES[id_name], seed=seed, rate=rate, decay=decay)
+            rate = chosen[f"{id_name} {kind}"]
+            head = trained_head(kind, training, classes=CLASSES[id_name], seed=seed, rate=rate)
             network = {
                 "id": id_name,
                 "network": "efficientnet-lite0 frozen",

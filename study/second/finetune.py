@@ -27,7 +27,7 @@ from offaxis.networks import Classifier
 from offaxis.training import short, train
 from study.second import store
 from study.second.features import WORK, cifar_features, head_of
-from study.second.judge import judge
+from study.second.judge import judge, record
 from study.second.published import NETWORKS as PUBLISHED
 from study.second.sets import SEEDS
 
@@ -160,7 +160,7 @@ def main() -> None:
             return
         elif options.command == "judge" and trained and not judged:
             subject = open_network(out)
-            store.replace(STEP, key, judge(head_of(subject), *cifar_features(subject, out.name)))
+            record(STEP, key, judge(head_of(subject), *cifar_features(subject, out.name)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from offaxis.detectors.passes import compatible_detectors, fit_all, score_all
 from offaxis.heads import Head
 from offaxis.metrics import all_metrics
 from offaxis.networks import Classifier
+from study.second import store
 from study.second.store import Row
 
 DETECTORS = (
@@ -109,15 +110,29 @@ def accuracy(head: Head, images: Images) -> float:
     return float((head(images.features).argmax(1) == images.labels).double().mean())
 
 
+class Judged(NamedTuple):
+    """What a head is worth: the rows of the store, and every score, ``scores[set][detector]``; ``id`` are the test images."""
+
+    rows: list[Row]
+    scores: dict[str, dict[str, NDArray[np.float64]]]
+
+
 def judge(
     head: Head, training: Images, test: Images, ood: Mapping[str, Images], names: Sequence[str] = DETECTORS
-) -> list[Row]:
-    """Return a row for each detector and OOD set, and one with the accuracy."""
+) -> Judged:
+    """Judge a head by every detector and OOD set: a row for each, and one with the accuracy."""
     detectors = fitted(head, training, names)
-    known = scores_of(head, detectors, test)
+    scores = {"id": scores_of(head, detectors, test)}
     rows: list[Row] = [{"accuracy": round(accuracy(head, test), 5), "id_images": len(test.features)}]
     for name, images in ood.items():
-        for detector, values in scores_of(head, detectors, images).items():
-            metrics = {k: round(v, 5) for k, v in all_metrics(known[detector], values).items()}
+        scores[name] = scores_of(head, detectors, images)
+        for detector, values in scores[name].items():
+            metrics = {k: round(v, 5) for k, v in all_metrics(scores["id"][detector], values).items()}
             rows.append({"detector": detector, "ood": name, **metrics, "ood_images": len(images.features)})
-    return rows
+    return Judged(rows, scores)
+
+
+def record(step: str, network: Mapping[str, object], judged: Judged) -> None:
+    """Put what a network is worth into the store."""
+    store.replace(step, network, judged.rows)
+    store.keep_scores(step, network, judged.scores)

@@ -17,7 +17,7 @@ from offaxis.data.catalogue import Split
 from offaxis.deploy.open import EvaluatedNetwork
 from study.second import store
 from study.second.features import WORK, features, head_of
-from study.second.judge import Images, judge
+from study.second.judge import Images, judge, record
 from study.second.sets import DEVELOPMENT, REPORTED
 
 STEP = "photo-finetune"
@@ -53,7 +53,7 @@ def main() -> None:
         for name in (*DEVELOPMENT[id_name], *REPORTED[id_name]):
             images = photographs(subject, options.photos / name, "test", kept / f"{name}.npy")
             ood[name] = Images(images.features)
-        store.replace(STEP, key, judge(head_of(subject), training, test, ood))
+        record(STEP, key, judge(head_of(subject), training, test, ood))
         print(key, flush=True)
 
 

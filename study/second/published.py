@@ -14,7 +14,7 @@ import torch
 from offaxis import open_network
 from study.second import store
 from study.second.features import cifar_features, head_of
-from study.second.judge import judge
+from study.second.judge import judge, record
 
 STEP = "published"
 NETWORKS = {"resnet20-cifar": "resnet20-12fca82f.th", "resnet56-cifar": "resnet56-4bfd9763.th"}
@@ -32,7 +32,7 @@ def main() -> None:
             continue
         subject = open_network(name, weights=weights / file, head="keep")
         training, test, ood = cifar_features(subject, name)
-        store.replace(STEP, network, judge(head_of(subject), training, test, ood))
+        record(STEP, network, judge(head_of(subject), training, test, ood))
         print(name, flush=True)
 
 

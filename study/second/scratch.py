@@ -2,9 +2,9 @@
 
     python -m study.second.scratch list             # what is trained and judged, and what is left
     python -m study.second.scratch train [NAME]     # the next training, or a named one; it resumes
-    python -m study.second.scratch judge            # every trained network that has no rows yet
+    python -m study.second.scratch judge [NAME]     # every trained network that has no rows yet, or a named one
 
-The recipe is the first study's (study/steps.py), in 32 bits. Networks are kept in runs/study/networks.
+The recipe is the first study's (study/steps.py), with its precision. Networks are kept in runs/study/networks.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from lightning_fabric import Fabric
 
 from offaxis import open_network
 from offaxis.data import PUBLISHED, TensorSet, load_images
@@ -22,14 +23,15 @@ from offaxis.networks import by_name
 from offaxis.training import train
 from study.second import store
 from study.second.features import WORK, cifar_features, head_of
-from study.second.judge import Images, judge
+from study.second.judge import Images, judge, record
 from study.second.sets import CHOICES, CLASSES, DEVELOPMENT_CHOICES, SEEDS, unseen_classes
 from study.steps import NETWORKS as RECIPES_OF
 
 STEP = "scratch"
 NETWORKS = WORK / "networks"
-FIRST: tuple[str, ...] = ("cosine", "linear", "logitnorm", "t2fnorm", "elogitnorm")
+FIRST: tuple[str, ...] = ("logitnorm", "cosine", "elogitnorm", "linear", "t2fnorm")
 LAST: tuple[str, ...] = ("deconf-c", "isomax")
+UNSEEN_HEADS: tuple[str, ...] = ("linear", "cosine")
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Training:
 
 
 def training(id_name: str, head: str, seed: int, architecture: str | None = None) -> Training:
-    """Return a training by the first study's recipe, in 32 bits and with the default start of the cosine head."""
+    """Return a training by the first study's recipe, with the default start of the cosine head."""
     recipe = RECIPES_OF[id_name]
     run = TrainingRun(
         id=id_name,
@@ -77,33 +79,28 @@ def training(id_name: str, head: str, seed: int, architecture: str | None = None
         recipe=recipe.recipe,
         overrides=recipe.overrides,
         seed=seed,
+        precision=recipe.precision,
     )
     return Training(run)
 
 
 def trainings() -> Iterator[Training]:
     """Yield every training, in the order in which they should be done while time lasts."""
-    for seed in SEEDS:
-        for head in (*FIRST, *LAST):
-            yield training("fashion-mnist", head, seed)
-    for head in FIRST:
+    for head in (*FIRST, *LAST):
         yield training("cifar10", head, 0)
-    for head in ("cosine", "linear"):
-        for seed in SEEDS[1:]:
-            yield training("cifar10", head, seed)
     for choice in (*CHOICES["cifar10"], DEVELOPMENT_CHOICES[0]):
-        for head in ("linear", "cosine"):
+        for head in UNSEEN_HEADS:
             yield Training(training("cifar10", head, 0).run, choice)
     for seed in SEEDS[1:]:
-        for head in FIRST[2:]:
-            yield training("cifar10", head, seed)
-    for seed in SEEDS:
-        for head in LAST:
+        for head in (*FIRST, *LAST):
             yield training("cifar10", head, seed)
     for id_name, architecture in (("cifar100", "wrn-10-4-half"), ("cifar10", "densenet-22-12-half")):
         for seed in SEEDS[1:]:
             for head in ("linear", "cosine"):
                 yield training(id_name, head, seed, architecture)
+    for seed in SEEDS:
+        for head in (*FIRST, *LAST):
+            yield training("fashion-mnist", head, seed)
 
 
 def train_one(each: Training) -> None:
@@ -127,8 +124,8 @@ def train_one(each: Training) -> None:
     )
     own = ["python", "-m", "study.second.scratch", "train", each.name]
     train(
-        network, data, run.numbers(images.shape), seed=run.seed, out=out, resume=True, device="cpu",
-        normalise=PUBLISHED.get(run.id), quiet=True, command=own,
+        network, data, run.numbers(images.shape), seed=run.seed, out=out, resume=True, command=own, quiet=True,
+        normalise=PUBLISHED.get(run.id), fabric=Fabric(accelerator="cpu", devices=1, precision=run.precision),
     )  # fmt: skip
 
 
@@ -141,7 +138,7 @@ def judge_one(each: Training) -> None:
         known = [c for c in range(CLASSES[each.run.id]) if c not in unseen]
         ood = {f"unseen-{each.unseen}": test.of_classes(unseen), **ood}
         training_images, test = training_images.of_classes(known), test.of_classes(known)
-    store.replace(STEP, each.key, judge(head_of(subject), training_images, test, ood))
+    record(STEP, each.key, judge(head_of(subject), training_images, test, ood))
 
 
 def main() -> None:
@@ -154,7 +151,7 @@ def main() -> None:
     for each in trainings():
         if options.command == "list":
             print(f"{'judged' if each.judged else 'trained' if each.trained else 'left':8s} {each.name}")
-        elif options.command == "judge" and each.trained and not each.judged:
+        elif options.command == "judge" and each.trained and not each.judged and options.name in (None, each.name):
             print(each.name, flush=True)
             judge_one(each)
         elif options.command == "train" and not each.trained and options.name in (None, each.name):

@@ -2,6 +2,9 @@
 
 A row says what was judged (``id``, ``network``, ``head``, ``seed``, ``unseen``: the choice of unseen classes or None), by
 what (``detector``) and beside what (``ood``), and has every metric. A row without a detector is of a network: its accuracy.
+
+Of the first seed of each network the scores of six detectors are kept too, in 16 bits, of up to 1,000 images of each set:
+enough for histograms.
 """
 
 import json
@@ -9,12 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offaxis.files import write_text
+import numpy as np
+from numpy.typing import NDArray
+
+from offaxis.evaluation.store import quantise
+from offaxis.files import replacing, write_text
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
 KEY = ("id", "network", "head", "seed", "unseen")
 """What tells networks apart."""
+KEPT_SCORES = ("two-cosines", "cosine", "mahalanobis++", "knn", "energy", "max-softmax")
+KEPT_IMAGES = 1000
 
 
 def path_of(step: str) -> Path:
@@ -42,6 +51,38 @@ def replace(step: str, network: Mapping[str, Any], rows: Iterable[Row]) -> None:
     every = sorted([*kept, *({**network, **row} for row in rows)], key=_order)
     RESULTS.mkdir(exist_ok=True)
     write_text(path_of(step), "".join(json.dumps(row) + "\n" for row in every))
+
+
+def scores_path(step: str, network: Mapping[str, Any]) -> Path:
+    """Return the file of a network's kept scores."""
+    words = [step, *(str(network[k]) for k in ("id", "network", "head"))]
+    return RESULTS / "scores" / ("-".join(words).replace(" ", "-") + ".npz")
+
+
+def keep_scores(step: str, network: Mapping[str, Any], scores: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> None:
+    """Keep the scores of six detectors, ``scores[set][detector]``, where the network is a first seed that knows all classes.
+
+    A set is ``id`` or the name of an OOD set.
+    """
+    if network["seed"] != 0 or network["unseen"] is not None:
+        return
+    kept = {}
+    for name, by_detector in scores.items():
+        for detector, values in by_detector.items():
+            if detector in KEPT_SCORES:
+                spread = np.linspace(0, len(values) - 1, min(len(values), KEPT_IMAGES)).round().astype(int)
+                kept[f"{detector}/{name}"] = quantise(values[spread])
+    path = scores_path(step, network)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **kept)
+
+
+def kept_scores(step: str, network: Mapping[str, Any], detector: str) -> dict[str, NDArray[np.float64]]:
+    """Read a detector's kept scores, by set."""
+    with np.load(scores_path(step, network)) as file:
+        names = [name for name in file.files if name.startswith(f"{detector}/")]
+        return {name.partition("/")[2]: file[name].astype(np.float64) for name in names}
 
 
 def _order(row: Row) -> tuple[str, ...]:
