@@ -159,8 +159,9 @@ def test_neighbours_are_averaged_as_cleanlab_does() -> None:
     found = NearestNeighbors(n_neighbors=10, metric="cosine").fit(rows).kneighbors(new)[0].mean(1)
     np.testing.assert_allclose(EmbeddingDetector("knn").fit(rows).score_samples(new), -found, rtol=0, atol=1e-6)
     kth = EmbeddingDetector("knn:average=False").fit(rows).detector_
-    assert (kth.k, kth.average) == (10, False)
-    assert EmbeddingDetector("knn:k=3").fit(rows).detector_.average is False
+    assert kth.arguments == {"k": 10, "search": "auto", "average": False}
+    third = EmbeddingDetector("knn:k=3").fit(rows).detector_
+    assert third.arguments == {"k": 3, "search": "auto", "average": False}
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1e6, 1e200])
@@ -315,10 +316,10 @@ def test_too_few_rows_and_bad_labels_are_refused(fitted: EmbeddingDetector) -> N
 def test_labels_of_calibration_rows_give_the_accuracy(fitted: EmbeddingDetector) -> None:
     rows, labels = draw(99, 8)
     again = copy.deepcopy(fitted)
-    assert again.calibrate(rows).calibration_.accuracy is None
+    assert again.calibrate(rows).to_model().calibration.accuracy is None
     threshold = again.offset_
     wrong = np.where(np.arange(99) < 33, (labels + 1) % CLASSES, labels)
-    assert again.calibrate(rows, wrong).calibration_.accuracy == pytest.approx(2 / 3, abs=0.03)
+    assert again.calibrate(rows, wrong).to_model().calibration.accuracy == pytest.approx(2 / 3, abs=0.03)
     assert again.offset_ == threshold
     with pytest.raises(DataError, match="of the 4 classes that were fitted to but y has 9 too"):
         again.calibrate(rows, np.where(labels == 0, 9, labels))
