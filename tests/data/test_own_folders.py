@@ -223,6 +223,17 @@ def test_linked_folders_are_followed_but_never_in_circles(by_class: Path, tmp_pa
     assert len(images) == 8
 
 
+def test_a_link_takes_no_images_from_the_folder_that_holds_them(by_class: Path) -> None:
+    (by_class / "cat" / "all").symlink_to(by_class.parent)
+    (by_class / "cat" / "others").symlink_to(by_class / "dog")
+    images = load_images(by_class)
+    assert images.labels is not None
+    assert images.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    (by_class / "above").symlink_to(by_class.parent)
+    with pytest.raises(DataError, match="every class folder but .*above has none"):
+        load_images(by_class)
+
+
 @given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM"]))
 @settings(max_examples=150, deadline=None)
 def test_damaged_images_give_pixels_or_an_error_that_names_them(data: st.DataObject, kind: str) -> None:

@@ -125,16 +125,27 @@ def ignored(name: str) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield every file below a folder that is not ignored; links are followed, but no folder is entered twice."""
+    """Yield every file below a folder that is not ignored.
+
+    Links are followed once the folders themselves are read, so that no link takes their images from them; no folder is
+    entered twice, and none that contains the first.
+    """
+    root = folder.resolve()
     entered = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        here = Path(place)
-        if here.resolve() in entered:
-            folders.clear()
-            continue
-        entered.add(here.resolve())
-        folders[:] = [name for name in folders if not ignored(name)]
-        yield from (here / name for name in names if not ignored(name))
+    waiting = [folder]
+    while waiting:
+        links: list[Path] = []
+        for place, folders, names in (found for start in waiting for found in os.walk(start)):
+            here = Path(place)
+            real = here.resolve()
+            if real in entered or real in root.parents:
+                folders.clear()
+                continue
+            entered.add(real)
+            folders[:] = [name for name in folders if not ignored(name)]
+            links += [here / name for name in folders if (here / name).is_symlink()]
+            yield from (here / name for name in names if not ignored(name))
+        waiting = sorted(links)
 
 
 MEMORY_LIMIT = 2 * 2**30  # bytes of pixels: larger sets stay in their files
