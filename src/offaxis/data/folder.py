@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.data.decode import SUFFIXES, decode, printable
+from offaxis.data.decode import OTHER_SUFFIXES, SUFFIXES, decode, printable
 from offaxis.data.image_set import ImageSet, Skipped, TensorSet
 from offaxis.data.transforms import Resize, Shape, check_shape, fit, resize_rule
 from offaxis.errors import DataError
@@ -69,9 +69,10 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
     present = sorted(_walk(folder))
     skipped = [Skipped(printable(path), "not an image file") for path in present if path.suffix.lower() not in SUFFIXES]
     if skipped and not skip_bad:
+        converted = "convert it to JPEG" if Path(skipped[0].path).suffix.lower() in OTHER_SUFFIXES else "remove it"
         raise DataError(
-            f"{skipped[0].path} is not an image file, and {folder} may hold nothing else "
-            f"(such files: {len(skipped)}): remove it, or skip bad files (skip_bad=True, --skip-bad)."
+            f"{skipped[0].path} is not an image file that is read here ({', '.join(sorted(SUFFIXES))}), and {folder} may hold "
+            f"nothing else (such files: {len(skipped)}): {converted}, or skip bad files (skip_bad=True, --skip-bad)."
         )
     paths = tuple(path for path in present if path.suffix.lower() in SUFFIXES)
     if not paths:
