@@ -1,5 +1,6 @@
 """``offaxis bundle``, ``calibrate`` and ``export``: a run -> a bundle, a new calibration, an ONNX file."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -140,6 +141,10 @@ def bundle_command(
         print_note(f"{count} calibration images leave with {out}: anyone who has the bundle can see them.", "yellow")
     model.save(out, folder=folder)
     _report(model, out)
+    own = {"--network": network or networks[0], "--detector": detector or ""}  # code that no bundle holds
+    words = "".join(f" {option} {shlex.quote(file)}" for option, file in own.items() if ".py" in file)
+    name = shlex.quote(str(out))
+    print_note(f"To use it: offaxis score {name} IMAGES{words}, or offaxis serve {name}{words}")
 
 
 @app.command("calibrate", epilog=example("offaxis calibrate digits.oax photos/ --alpha 0.01"))
