@@ -114,10 +114,12 @@ def offaxis_command(
 
 
 def print_note(text: str, style: str | None = None) -> None:
-    """Print a sentence to standard error, as it is."""
+    """Print a sentence to standard error, as it is but for what a terminal would obey."""
     from rich.console import Console
 
-    Console(stderr=True).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    from offaxis.progress import visible
+
+    Console(stderr=True).print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def main() -> None:

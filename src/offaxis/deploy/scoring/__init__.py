@@ -268,10 +268,10 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
             flags = flag_together(journal.rows(), model, options.fdr)
             write_rows(flag_rows(journal.rows(), flags.flagged.tolist()), out, kind, (*FIELDS, FLAGGED))
             summary["flagged_together"] = _describe_flags(flags)
+        write_json(summary_file, {"bundle": journal.identity, **summary}, ensure_ascii=False)
+        write_score_page(summary, page, f"offaxis score: {out.name}", model)
     finally:
         journal.close()
-    write_json(summary_file, {"bundle": journal.identity, **summary}, ensure_ascii=False)
-    write_score_page(summary, page, f"offaxis score: {out.name}", model)
     journal.path.unlink()
     return summary
 
