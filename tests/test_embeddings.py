@@ -420,6 +420,13 @@ def test_files_that_hold_no_rows_are_named_with_the_reason(
     assert reason in done.output
 
 
+def test_a_file_without_rows_cannot_calibrate(bundle: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "none.npy", np.zeros((0, 16)))
+    done = run(app, ["calibrate", str(bundle), str(tmp_path / "none.npy"), "--out", str(tmp_path / "again.oax")])
+    assert isinstance(done.exception, TooFewImagesError)
+    assert not (tmp_path / "again.oax").exists()
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_file_of_rows_that_shrinks_meanwhile_is_told(tmp_path: Path, order: Any) -> None:
     """A program that saves the file again truncates it first; memory that maps it would end this process with SIGBUS."""

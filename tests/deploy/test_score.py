@@ -465,6 +465,22 @@ def test_a_class_is_no_formula(bundle: Path, model: Model) -> None:
     ]
 
 
+def test_a_finished_run_of_other_paths_or_flags_is_not_taken_for_this_one(
+    bundle: Path, pictures: list[Path], tmp_path: Path
+) -> None:
+    out, paths = tmp_path / "out.jsonl", [str(path) for path in pictures[:3]]
+    rows = scored(bundle, paths, out)
+    assert scored(bundle, paths, out, resume=True) == rows
+    with pytest.raises(ArgumentError, match="holds the rows of other paths"):
+        scored(bundle, paths[:2], out, resume=True)
+    with pytest.raises(ArgumentError, match="its rows were written without --fdr"):
+        scored(bundle, paths, out, resume=True, fdr=0.2)
+    scored(bundle, paths, out, overwrite=True, fdr=0.2)
+    with pytest.raises(ArgumentError, match="its rows were written with --fdr 0.2"):
+        scored(bundle, paths, out, resume=True)
+    scored(bundle, paths, out, resume=True, fdr=0.2)
+
+
 @pytest.mark.parametrize("again", [{"resume": True}, {"overwrite": True}])
 def test_a_journal_that_another_process_writes_is_refused(
     bundle: Path, pictures: list[Path], tmp_path: Path, again: dict[str, bool]

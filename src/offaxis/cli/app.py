@@ -4,6 +4,7 @@ Modules of this folder import nothing heavy at their top, so that the program st
 room that needs them are imported inside the commands.
 """
 
+import io
 import os
 import sys
 import time
@@ -126,6 +127,9 @@ def main() -> None:
     """Run the command line; a user's error is one sentence, with exit code 2."""
     for told_elsewhere in ("Image size .* exceeds limit", "Corrupt EXIF data"):  # by Pillow, in lines of its own
         warnings.filterwarnings("ignore", message=told_elsewhere)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names that are not text, and terminals without Unicode
     try:
         try:
             app()

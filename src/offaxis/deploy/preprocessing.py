@@ -189,7 +189,7 @@ class VectorInput:
         if not fits or numbers.shape[1] != self.size:
             came = f"{numbers.shape[1]} of type {numbers.dtype}" if numbers.ndim == 2 else "something else"
             raise DataError(
-                f"Expected rows of {self.size} numbers, as the model was fitted to, but {name} has {came}: use features of the "
+                f"Expected rows of {self.size} numbers, as fitted to, but got {came} ({name}): use features of the "
                 "same model."
             )
         if not np.isfinite(numbers).all():
