@@ -326,4 +326,4 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:2]), *sys.argv[2:])
+    main(*map(float, sys.argv[1:2]), keep="".join(sys.argv[2:3]))
