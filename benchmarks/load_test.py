@@ -43,7 +43,7 @@ BATCH = 32
 CLIENTS = 64
 
 
-def main(seconds: float = 60.0, keep: str = "") -> None:
+def main(seconds: str = "60", keep: str = "") -> None:
     with tempfile.TemporaryDirectory() as room:
         folder = Path(keep or room)
         model, pictures = prepare(folder)
@@ -56,7 +56,7 @@ def main(seconds: float = 60.0, keep: str = "") -> None:
             result["served_over_onnxruntime"] = result["served_images_a_second"] / result["onnxruntime_images_a_second"]
             result |= told({"one_client_one_image": latency(port, pictures)})
             expected = offaxis.load(folder / "x.oax").predict(pictures)
-            result["storm"] = storm(port, server.pid, pictures, [p.class_name for p in expected], seconds)
+            result["storm"] = storm(port, server.pid, pictures, [p.class_name for p in expected], float(seconds))
         finally:
             server.terminate()
             server.wait(60)
@@ -326,4 +326,4 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:2]), keep="".join(sys.argv[2:3]))
+    main(*sys.argv[1:])

@@ -149,7 +149,7 @@ def wait_until_right(services: dict[str, tuple["subprocess.Popen[bytes]", int]],
     body, headers = multipart(pictures[:32])
     answers = {}
     for name, (process, port) in services.items():
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 600
         while name not in answers:
             try:
                 status, answer = post(http.client.HTTPConnection("127.0.0.1", port, timeout=30), body, headers)
