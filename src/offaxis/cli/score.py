@@ -95,6 +95,8 @@ def score_command(
     )
     summary = score_images(bundle, model, _paths(paths or ["-"]), options)
     print_note(sentences(summary))
+    if out != "-" and Path(out).with_suffix(".html").exists():
+        print_note(f"The images with the highest scores: {Path(out).with_suffix('.html')}")
     if summary["bad_files"] and not summary["images"]:
         raise DataError("Nothing could be scored: every row has its reason, and the first of them stand above.")
 
