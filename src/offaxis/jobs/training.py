@@ -387,9 +387,11 @@ def _fabric(device: str, devices: int, nodes: int, precision: Precision) -> "Fab
     """Return the device, processes and arithmetic of a training, where this machine has them."""
     from lightning_fabric import Fabric
 
-    from offaxis.networks.inference import resolve_device
+    from offaxis.networks.inference import check_bfloat16, resolve_device
 
     chosen = resolve_device(device)
+    if precision.startswith("bf16"):
+        check_bfloat16(chosen)
     several = devices * nodes > 1
     try:
         return Fabric(
