@@ -302,7 +302,7 @@ def test_copies_that_are_in_the_data_itself_are_allowed() -> None:
 def test_too_few_rows_and_bad_labels_are_refused(fitted: EmbeddingDetector) -> None:
     with pytest.raises(TooFewImagesError, match="at least 19 calibration rows .* Add rows"):
         fitted.calibrate(draw(18, 1)[0])
-    with pytest.raises(ValueError, match=r"one-hot rows become labels with y\.argmax\(1\)"):
+    with pytest.raises(ValueError, match=r"One-hot rows become labels with y\.argmax\(1\)"):
         EmbeddingDetector().fit(draw(50, 0)[0], np.eye(4)[draw(50, 0)[1]])
     with pytest.raises(ValueError, match="Make numbers of texts first"):
         EmbeddingDetector().fit([["a word"], ["another"]])

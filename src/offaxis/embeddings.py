@@ -379,12 +379,10 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
 def _column(y: ArrayLike, count: int) -> NDArray[Any]:
     """Return labels as (N,), as scikit-learn checks them."""
-    shape = np.shape(y)
-    if len(shape) == 2 and shape[1] > 1:
-        raise ValueError(
-            f"y should be a 1d array, got an array of shape {shape} instead: one-hot rows become labels with y.argmax(1)."
-        )
-    column = column_or_1d(y, warn=True)
+    try:
+        column = column_or_1d(y, warn=True)
+    except ValueError as error:
+        raise ValueError(f"{error} One-hot rows become labels with y.argmax(1).") from error
     check_classification_targets(column)
     if len(column) != count:
         raise ValueError(f"Expected a label for each of {count} rows of X but got {len(column)} labels.")

@@ -5,6 +5,7 @@ shapes of their parameters, and a bundle is only written if the rebuilt network 
 """
 
 import importlib
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,8 @@ def import_library(name: str) -> ModuleType:
         ImportError: the library, or one that it needs, is not installed.
         RuntimeError: it cannot be imported for another reason.
     """
+    if name == "transformers" and importlib.util.find_spec("torchvision") is not None:
+        import_library("torchvision")  # which transformers imports with the first network, and then wraps its error
     try:
         return importlib.import_module(name)
     except RuntimeError as error:
