@@ -15,7 +15,6 @@ from offaxis.cli.app import (
     Device,
     Network,
     Quiet,
-    Weights,
     app,
     choice,
     command_words,
@@ -87,7 +86,13 @@ def evaluate_command(
         typer.Option("--as", help="The networks: each by itself (single), or as one: ensemble, paired, leave-out."),
     ] = "single",
     network: Network = None,
-    weights: Weights = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A file of weights for a network that is named: safetensors, or a state dictionary of PyTorch. Given again "
+            "for each further seed."
+        ),
+    ] = None,
     label: Annotated[
         str | None, typer.Option(help="What tables call the networks.", show_default="network and head")
     ] = None,
@@ -112,7 +117,7 @@ def evaluate_command(
     run = EvaluationRun(
         networks=tuple(networks),
         network=network,
-        weights=weights,
+        weights=tuple(weights or ()),
         id=id,
         benchmark=None if benchmark is None else choice("--benchmark", benchmark, BENCHMARKS),
         partial=partial_data,
