@@ -264,7 +264,7 @@ def _choose_detectors(
     originals = dict(zip(map(builtins.id, checked), usable, strict=True))
     able, unable = compatible_detectors(checked, network.network, _sample(id_set))
     for name, reason in unable.items():
-        note(f"{name} is left out: {reason}.")
+        note(f"{name} is left out: {reason.rstrip('.')}.")
     if not able:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unable.items()) or "none is left"
         raise EvaluationError(f"No detector fits {network.label}: {reasons}.")
