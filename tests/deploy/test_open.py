@@ -276,6 +276,10 @@ def test_networks_of_timm_and_torchvision(tmp_path: Path) -> None:
     assert loaded.network.num_classes == 1000
     assert isinstance(loaded.network, Classifier)
     assert torch.equal(loaded.network.backbone.conv1[0].weight, original.conv1[0].weight)  # type: ignore[index, union-attr]
+    with pytest.raises(
+        ArgumentError, match=r"timm:resnett18 cannot be built.*'resnett18'\. Did you mean resnet18 or .*\?"
+    ):
+        open_network("timm:resnett18", num_classes=3)
     with pytest.raises(ArgumentError, match="timm:no-such-net cannot be built"):
         open_network("timm:no-such-net")
     pytest.importorskip("torchvision")
