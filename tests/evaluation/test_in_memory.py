@@ -42,8 +42,12 @@ def network(subject: Make) -> Classifier:
     return found
 
 
+Expected = Mapping[tuple[str, str], Mapping[str, float]]
+"""(detector, OOD set) -> the metrics."""
+
+
 @pytest.fixture
-def expected(network: Classifier, world: World) -> dict[tuple[str, str], dict[str, float]]:
+def expected(network: Classifier, world: World) -> Expected:
     """What the cosine and max-softmax give, computed by hand."""
     scores = {}
     for images in (world["id"], *world["ood"]):
@@ -62,12 +66,12 @@ def expected(network: Classifier, world: World) -> dict[tuple[str, str], dict[st
     }
 
 
-def close(results: Results, expected: Mapping[tuple[str, str], Mapping[str, float]]) -> bool:
+def close(results: Results, expected: Expected) -> bool:
     found = numbers(results)
     return set(found) == set(expected) and all(found[key] == pytest.approx(expected[key]) for key in expected)
 
 
-def test_sets_of_images(network: Classifier, world: World, expected: Any, tmp_path: Path) -> None:
+def test_sets_of_images(network: Classifier, world: World, expected: Expected, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     results = offaxis.evaluate(network, world["id"], world["ood"], ["cosine", "max-softmax"], normalise=NORMALISE)
     assert isinstance(results, offaxis.Results)
@@ -80,7 +84,7 @@ def test_sets_of_images(network: Classifier, world: World, expected: Any, tmp_pa
     assert (record.kind, record.head["name"], record.architecture, record.commands) == ("single", "cosine", "", ())
 
 
-def test_arrays_and_tensors(network: Classifier, world: World, expected: Any) -> None:
+def test_arrays_and_tensors(network: Classifier, world: World, expected: Expected) -> None:
     images, labels = world["id"].images.numpy(), np.asarray(world["id"].labels)
     ood = {s.name: s.images.numpy() if number else s.images for number, s in enumerate(world["ood"])}
     results = offaxis.evaluate(network, (images, labels), ood, ["cosine", "max-softmax"], normalise=NORMALISE)
@@ -102,7 +106,7 @@ class Pairs(Dataset[tuple[Tensor, int]]):
         return self.images[index], self.labels[index]
 
 
-def test_torch_datasets(network: Classifier, world: World, expected: Any) -> None:
+def test_torch_datasets(network: Classifier, world: World, expected: Expected) -> None:
     assert world["id"].labels is not None
     known = Pairs(world["id"].images, world["id"].labels.tolist())
     ood = {s.name: TensorDataset(s.images) for s in world["ood"]}
@@ -115,7 +119,7 @@ def loader(images: TensorSet, **options: Any) -> "DataLoader[Any]":
     return DataLoader(TensorDataset(normalised(images), labels), batch_size=32, **options)  # type: ignore[arg-type]
 
 
-def test_data_loaders_are_used_unchanged(network: Classifier, world: World, expected: Any, tmp_path: Path) -> None:
+def test_data_loaders_are_used_unchanged(network: Classifier, world: World, expected: Expected, tmp_path: Path) -> None:
     ood = {s.name: loader(s) for s in world["ood"]}
     results = offaxis.evaluate(network, loader(world["id"]), ood, ["cosine", "max-softmax"])
     assert close(results, expected)
@@ -126,7 +130,7 @@ def test_data_loaders_are_used_unchanged(network: Classifier, world: World, expe
     assert not again.arrays  # nothing was computed
 
 
-def test_a_loader_and_a_set_can_be_mixed(network: Classifier, world: World, expected: Any) -> None:
+def test_a_loader_and_a_set_can_be_mixed(network: Classifier, world: World, expected: Expected) -> None:
     ood: dict[str, Any] = {s.name: s for s in world["ood"]}
     ood["dark"] = loader(world["ood"][1])
     results = offaxis.evaluate(network, world["id"], ood, ["cosine", "max-softmax"], normalise=NORMALISE)

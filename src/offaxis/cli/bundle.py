@@ -29,7 +29,7 @@ def bundle_command(
         typer.Argument(
             help="Folders of training runs; or a trained network that is kept as it is: timm:NAME, torchvision:NAME or "
             "resnet20-cifar with --weights, transformers:FOLDER, file.py:function.",
-            metavar="NETWORK...",
+            metavar="NETWORK",
         ),
     ],
     calibrate: Annotated[

@@ -48,7 +48,7 @@ def evaluate_command(
         typer.Argument(
             help="Folders of training runs, bundles, names such as resnet18-32 (with --weights), or file.py:function that "
             "returns a Classifier.",
-            metavar="RUN...",
+            metavar="RUN",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The results store; what is in it already is not computed again.")],

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,6 @@ from offaxis.data.image_set import ImageSet
 from offaxis.data.transforms import Normalise
 from offaxis.errors import ArgumentError, DataError
 
-Part = Literal["train", "validation", "test"]
 CLASSIC, LARGE = "images_classic", "images_largescale"
 
 

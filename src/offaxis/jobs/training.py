@@ -213,10 +213,10 @@ def _left_out(files: "Sequence[Skipped]") -> list[str]:
 
 def _outcome(run: TrainingRun, trained: "Trained", held_out: "ImageSet | None", out: str | Path) -> str:
     """Return the sentences that a training ends with; the accuracy on held-out images is logged."""
-    last = trained.history[-1]
+    last, epochs = trained.history[-1], trained.history[-1]["epoch"]
     lines = [
-        f"Trained for {last['epoch']} epochs: loss {last['loss']:.3f}, training accuracy {last['accuracy']:.2%}. "
-        f"The network is in {out}."
+        f"Trained for {epochs} epoch{'s' * (epochs != 1)}: loss {last['loss']:.3f}, "
+        f"training accuracy {last['accuracy']:.2%}. The network is in {out}."
     ]
     if held_out is None:
         lines.append(
