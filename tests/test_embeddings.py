@@ -26,6 +26,7 @@ import offaxis
 from offaxis import EmbeddingDetector, Model
 from offaxis.cli import app
 from offaxis.deploy.onnx import export_onnx
+from offaxis.deploy.preprocessing import read_rows
 from offaxis.errors import (
     ArgumentError,
     BundleError,
@@ -422,11 +423,13 @@ def test_rows_of_a_file_are_scored_and_calibrated_in_the_shell(
     assert isinstance(done.exception, OverlapError)
 
 
-LYING = (
-    b"\x93NUMPY\x01\x00\x76\x00"
-    + b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000, 16), }".ljust(0x75)
-)
-"""The start of an array of more than a petabyte."""
+def header(shape: str) -> bytes:
+    """The start of a .npy file of bytes that says this of its shape."""
+    return (
+        b"\x93NUMPY\x01\x00\x76\x00"
+        + f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}".encode().ljust(0x75)
+        + b"\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -435,10 +438,13 @@ LYING = (
         (b"not an array", "cannot be read"),
         (np.zeros(16), "holds an array of shape (16,)"),
         (b"PK\x05\x06" + bytes(18), "holds an archive of arrays"),
-        (LYING + b"\n", "cannot be read"),
+        (header("(10000000000000, 16)"), "cannot be read"),
         (None, "is no plain file"),
         (np.zeros((3, 5)), "Expected rows of 16 numbers"),
-        (np.array([["a"] * 16] * 2), "Expected rows of 16 numbers"),
+        (np.array([["a"] * 16] * 2), "holds an array of <U1 of shape (2, 16)"),
+        (np.zeros((9, 0)), "holds an array of float64 of shape (9, 0)"),
+        (header("(1000000000000, 0)"), "of shape (1000000000000, 0)"),  # rows of no bytes, for a week
+        (header("(4611686018427387904, 16)"), "cannot be read"),
     ],
 )
 def test_files_that_hold_no_rows_are_named_with_the_reason(
@@ -455,6 +461,28 @@ def test_files_that_hold_no_rows_are_named_with_the_reason(
     assert isinstance(done.exception, DataError), done.output
     assert "Nothing could be scored" in str(done.exception)
     assert reason in done.output
+
+
+def test_a_file_without_rows_cannot_calibrate(bundle: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "none.npy", np.zeros((0, 16)))
+    done = run(app, ["calibrate", str(bundle), str(tmp_path / "none.npy"), "--out", str(tmp_path / "again.oax")])
+    assert isinstance(done.exception, TooFewImagesError)
+    assert not (tmp_path / "again.oax").exists()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_file_of_rows_that_shrinks_meanwhile_is_told(tmp_path: Path, order: Any) -> None:
+    """A program that saves the file again truncates it first; memory that maps it would end this process with SIGBUS."""
+    file = tmp_path / "rows.npy"
+    rows = np.arange(400_000.0).reshape(25_000, 16)
+    np.save(file, np.asarray(rows, order=order))
+    assert np.concatenate([*read_rows(file)]).tolist() == rows.tolist()
+    reading = read_rows(file)
+    if order == "C":
+        assert next(reading).tolist() == rows[: 2**13].tolist()
+        os.truncate(file, 2**20 + 1000)
+        with pytest.raises(DataError, match="became shorter while it was read"):
+            list(reading)
 
 
 def test_the_service_takes_vectors_as_json(fitted: EmbeddingDetector, bundle: Path) -> None:

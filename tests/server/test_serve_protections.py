@@ -124,7 +124,7 @@ def test_a_deadline_cancels_what_still_waits(model: Model, monkeypatch: pytest.M
         begun = len(decoded)
         gate.set()
         assert eventually(lambda: gauge(address, "offaxis_decoding_images") == 0)
-        time.sleep(0.2)
+        time.sleep(0.2)  # no condition to wait for: nothing more must happen
         assert len(decoded) == begun <= 4
 
 

@@ -29,7 +29,7 @@ def bundle_command(
         typer.Argument(
             help="Folders of training runs; or a trained network that is kept as it is: timm:NAME, torchvision:NAME or "
             "resnet20-cifar with --weights, transformers:FOLDER, file.py:function.",
-            metavar="NETWORK...",
+            metavar="NETWORK",
         ),
     ],
     calibrate: Annotated[
@@ -171,6 +171,8 @@ def calibrate_command(
     data: Data = None,
 ) -> None:
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
+    import numpy as np
+
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
     from offaxis.deploy.preprocessing import VectorInput, read_rows
@@ -178,7 +180,7 @@ def calibrate_command(
     model = load(bundle, network).to(device)
     inputs: Any
     if isinstance(model.preprocessing, VectorInput):
-        inputs = read_rows(images)
+        inputs = np.concatenate([*read_rows(images)] or [np.empty((0, model.preprocessing.size))])
     else:
         inputs = images_like(images, model.preprocessing.shape, data, resize=model.preprocessing.resize)
     model = model.recalibrated(inputs, alpha, per_class, confidence=confidence)

@@ -213,10 +213,10 @@ def _left_out(files: "Sequence[Skipped]") -> list[str]:
 
 def _outcome(run: TrainingRun, trained: "Trained", held_out: "ImageSet | None", out: str | Path) -> str:
     """Return the sentences that a training ends with; the accuracy on held-out images is logged."""
-    last = trained.history[-1]
+    last, epochs = trained.history[-1], trained.history[-1]["epoch"]
     lines = [
-        f"Trained for {last['epoch']} epochs: loss {last['loss']:.3f}, training accuracy {last['accuracy']:.2%}. "
-        f"The network is in {out}."
+        f"Trained for {epochs} epoch{'s' * (epochs != 1)}: loss {last['loss']:.3f}, "
+        f"training accuracy {last['accuracy']:.2%}. The network is in {out}."
     ]
     if held_out is None:
         lines.append(
@@ -387,9 +387,11 @@ def _fabric(device: str, devices: int, nodes: int, precision: Precision) -> "Fab
     """Return the device, processes and arithmetic of a training, where this machine has them."""
     from lightning_fabric import Fabric
 
-    from offaxis.networks.inference import resolve_device
+    from offaxis.networks.inference import check_bfloat16, resolve_device
 
     chosen = resolve_device(device)
+    if precision.startswith("bf16"):
+        check_bfloat16(chosen)
     several = devices * nodes > 1
     try:
         return Fabric(
