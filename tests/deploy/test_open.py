@@ -419,6 +419,8 @@ def test_labels_say_what_differs() -> None:
     label = make_label(architecture="wrn-28-10", head=head, recipe={"decay_head": True}, dropout=0.3)
     assert label == "wrn-28-10 cosine scale=16 hidden=512 decayed dropout=0.3"
     assert make_label(architecture=None, head=head) == "own network"
+    for name, tau, shown in (("logitnorm", 0.04, ""), ("t2fnorm", 0.1, ""), ("logitnorm", 0.1, " tau=0.1")):
+        assert make_label(architecture="wrn-28-10", head={"name": name, "tau": tau}) == f"wrn-28-10 {name}{shown}"
     assert make_label(architecture="wrn-28-10", head={"name": "linear", "scale": None}, recipe={}) == "wrn-28-10 linear"
     network = wide_resnet(10, 1, dropout=0.3)
     assert EvaluatedNetwork(network=network, recipe={"decay_head": True}).label == "wrn-10-1 cosine decayed dropout=0.3"
