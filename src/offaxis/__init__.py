@@ -66,9 +66,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home at its first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'offaxis' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
