@@ -269,7 +269,7 @@ def test_another_number_of_features_is_refused(fitted: EmbeddingDetector) -> Non
     rows = draw(50, 0)[0][:, :-1]
     with pytest.raises(ValueError, match="15 features.*16 features.*whose features were fitted to"):
         fitted.p_value(rows)
-    with pytest.raises(DataError, match="Expected rows of 16 numbers.*has 15"):
+    with pytest.raises(DataError, match="Expected rows of 16 numbers.*but got 15"):
         fitted.to_model().predict(rows)
 
 
