@@ -428,7 +428,9 @@ def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
         yield "--no-tune"
     if evaluation.kind != "single":
         yield from ("--as", evaluation.kind)
-    for name in ("weights", "images", "fit_images", "batch_size", "label"):
+    for file in evaluation.weights:
+        yield from ("--weights", file)
+    for name in ("images", "fit_images", "batch_size", "label"):
         value = getattr(evaluation, name)
         if value is not None:
             yield from (f"--{name.replace('_', '-')}", str(value))
