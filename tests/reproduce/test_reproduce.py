@@ -290,6 +290,6 @@ def test_an_outcome_without_results_says_so(tmp_path: Path) -> None:
 
 
 def test_every_file_of_weights_is_an_option_of_its_own() -> None:
-    words = list(evaluation_words(EvaluationRun(("resnet18-32",), weights=("a.ckpt", "b.ckpt")), "here"))
+    words = list(evaluation_words(EvaluationRun(networks=("resnet18-32",), weights=("a.ckpt", "b.ckpt")), "here"))
     assert [words[i + 1] for i, word in enumerate(words) if word == "--weights"] == ["a.ckpt", "b.ckpt"]
-    assert "--weights" not in list(evaluation_words(EvaluationRun(("runs/a",)), "here"))
+    assert "--weights" not in list(evaluation_words(EvaluationRun(networks=("runs/a",)), "here"))
