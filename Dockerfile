@@ -1,17 +1,18 @@
 # offaxis serve in a container: no root, no compiler, nothing that is written but /tmp and /cache.
 #
-#   docker build --tag offaxis .
+#   docker build --tag offaxis --build-arg PIP_EXTRA_INDEX_URL=INDEX .
 #   docker run --read-only --tmpfs /tmp --tmpfs /cache --cap-drop ALL --security-opt no-new-privileges \
 #       --volume "$PWD/digits.oax:/model/model.oax:ro" --env OFFAXIS_TOKEN --publish 127.0.0.1:8000:8000 offaxis
 #
+# INDEX is PyTorch's index of CPU builds (pytorch.org, "Start Locally"); without it pip installs the several GB for CUDA.
 # A volume instead of --tmpfs /cache keeps the exported graph, so that later starts are seconds faster.
 FROM python:3.11-slim AS build
+ARG PIP_EXTRA_INDEX_URL
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
 RUN python -m venv /opt/offaxis \
- && /opt/offaxis/bin/pip install --no-cache-dir --constraint constraints.txt \
-      --extra-index-url https://download.pytorch.org/whl/cpu '.[serve,onnx]'
+ && /opt/offaxis/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,onnx]'
 
 FROM python:3.11-slim
 COPY --from=build /opt/offaxis /opt/offaxis

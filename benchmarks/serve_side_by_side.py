@@ -27,8 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.load_test import free_port, multipart, png, post, prepare, run_threads
-from offaxis.data import load_images
+from benchmarks.load_test import free_port, multipart, post, prepare, run_threads
 
 CASES = ((1, 1), (16, 1), (64, 1), (3, 32))
 MINIMAL = """
@@ -110,10 +109,7 @@ def main(rounds: str = "9", seconds: str = "3", keep: str = "") -> None:
 
 def prepared(folder: Path) -> list[bytes]:
     """Bundle and graph in the folder, made where they are absent, and PNG files of digits."""
-    if not (folder / "x.onnx").exists():
-        prepare(folder)
-    unseen = load_images("digits", "test")
-    return [png(unseen, number) for number in range(500, 700)]
+    return prepare(folder)[1]
 
 
 def start_all(folder: Path) -> dict[str, tuple["subprocess.Popen[bytes]", int]]:
@@ -153,7 +149,7 @@ def wait_until_right(services: dict[str, tuple["subprocess.Popen[bytes]", int]],
     body, headers = multipart(pictures[:32])
     answers = {}
     for name, (process, port) in services.items():
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 600
         while name not in answers:
             try:
                 status, answer = post(http.client.HTTPConnection("127.0.0.1", port, timeout=30), body, headers)

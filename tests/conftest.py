@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 os.environ.setdefault("MPLBACKEND", "agg")
+# a virtual machine may announce AMX and not have it: a product in bfloat16 would end the tests with SIGILL
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 BROWSER_FLAGS = (
     "--headless=new",
     "--no-sandbox",

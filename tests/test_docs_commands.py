@@ -7,8 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,6 +22,7 @@ from offaxis.networks.resnet import resnet_cifar, to_published
 from offaxis.networks.third_party import import_library
 from tests.data.openood_root import CLASSES, noise_root
 from tests.test_docs import PAGES, ROOT, TUTORIALS, run_shell
+from tests.waiting import eventually
 
 PROGRAM = re.compile(r"(offaxis|pip|python3?|make|curl|docker)\s")
 SHOWING = [page for page in PAGES if page not in TUTORIALS]
@@ -194,15 +193,17 @@ def _serve(command: str, stack: ExitStack) -> int:
         service = subprocess.Popen(called, stdout=output, stderr=output)
     stack.callback(service.wait, 60)
     stack.callback(service.terminate)
-    until = time.monotonic() + 120
-    while time.monotonic() < until and service.poll() is None:
+
+    def ready() -> bool:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).close()
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-        else:
-            return port
-    raise AssertionError(f"{command}: {log.read_text(encoding='utf-8')}")
+        except OSError:
+            return False
+        return True
+
+    assert eventually(lambda: service.poll() is not None or ready(), 120), f"{command} is not ready after two minutes"
+    assert service.poll() is None, f"{command}: {log.read_text(encoding='utf-8')}"
+    return port
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """EmbeddingDetector: scikit-learn's contract, calibration, classes, no labels, files, the shell and the service."""
 
+import copy
 import json
 import os
 import pickle
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
+from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -23,6 +26,7 @@ import offaxis
 from offaxis import EmbeddingDetector, Model
 from offaxis.cli import app
 from offaxis.deploy.onnx import export_onnx
+from offaxis.deploy.preprocessing import read_rows
 from offaxis.errors import (
     ArgumentError,
     BundleError,
@@ -135,8 +139,30 @@ def test_it_works_in_a_pipeline_and_with_tensors() -> None:
     rows, labels = draw(200, 0)
     pipeline = make_pipeline(StandardScaler(), EmbeddingDetector(random_state=0)).fit(rows * 1e6, labels)
     assert pipeline.predict(rows * 1e6).shape == (200,)
+    pipeline[-1].calibrate(pipeline[:-1].transform(draw(99, 1)[0] * 1e6))
+    assert (pipeline.predict(draw(99, 2)[0] * 1e6) == 1).mean() > 0.8
     tensors = EmbeddingDetector(random_state=0).fit(torch.from_numpy(rows).float(), torch.from_numpy(labels))
     assert tensors.score_samples(torch.from_numpy(rows).float()).dtype == np.float64
+
+
+def test_sparse_rows_score_as_arrays_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.where(np.abs(draw(200, 0)[0]) < 0.5, 0, draw(200, 0)[0])
+    dense = EmbeddingDetector("knn").fit(rows)
+    sparse = EmbeddingDetector("knn").fit(csr_array(rows))
+    np.testing.assert_array_equal(sparse.score_samples(csr_array(rows[:5])), dense.score_samples(rows[:5]))
+    monkeypatch.setattr("offaxis.embeddings.DENSE_BYTES", 1000)
+    with pytest.raises(DataError, match=r"the sparse X \(200 x 16\).*TruncatedSVD"):
+        EmbeddingDetector("knn").fit(csr_array(rows))
+
+
+def test_neighbours_are_averaged_as_cleanlab_does() -> None:
+    rows, new = draw(400, 0)[0], draw(50, 1)[0]
+    found = NearestNeighbors(n_neighbors=10, metric="cosine").fit(rows).kneighbors(new)[0].mean(1)
+    np.testing.assert_allclose(EmbeddingDetector("knn").fit(rows).score_samples(new), -found, rtol=0, atol=1e-6)
+    kth = EmbeddingDetector("knn:average=False").fit(rows).detector_
+    assert kth.arguments == {"k": 10, "search": "auto", "average": False}
+    third = EmbeddingDetector("knn:k=3").fit(rows).detector_
+    assert third.arguments == {"k": 3, "search": "auto", "average": False}
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1e6, 1e200])
@@ -243,7 +269,7 @@ def test_another_number_of_features_is_refused(fitted: EmbeddingDetector) -> Non
     rows = draw(50, 0)[0][:, :-1]
     with pytest.raises(ValueError, match="15 features.*16 features.*whose features were fitted to"):
         fitted.p_value(rows)
-    with pytest.raises(DataError, match="Expected rows of 16 numbers.*has 15"):
+    with pytest.raises(DataError, match="Expected rows of 16 numbers.*but got 15"):
         fitted.to_model().predict(rows)
 
 
@@ -274,14 +300,32 @@ def test_copies_that_are_in_the_data_itself_are_allowed() -> None:
 
 
 def test_too_few_rows_and_bad_labels_are_refused(fitted: EmbeddingDetector) -> None:
-    with pytest.raises(TooFewImagesError, match="at least 19"):
+    with pytest.raises(TooFewImagesError, match="at least 19 calibration rows .* Add rows"):
         fitted.calibrate(draw(18, 1)[0])
+    with pytest.raises(ValueError, match=r"One-hot rows become labels with y\.argmax\(1\)"):
+        EmbeddingDetector().fit(draw(50, 0)[0], np.eye(4)[draw(50, 0)[1]])
+    with pytest.raises(ValueError, match="Make numbers of texts first"):
+        EmbeddingDetector().fit([["a word"], ["another"]])
     with pytest.raises(ValueError, match="for each of 50 rows of X but got 49"):
         EmbeddingDetector().fit(draw(50, 0)[0], np.zeros(49, int))
     with pytest.raises(ValueError, match="Unknown label type"):
         EmbeddingDetector().fit(draw(50, 0)[0], np.linspace(0, 1, 50))
     with pytest.raises(ArgumentError, match="alpha"):
         EmbeddingDetector(alpha=2.0).fit(*draw(50, 0))
+
+
+def test_labels_of_calibration_rows_give_the_accuracy(fitted: EmbeddingDetector) -> None:
+    rows, labels = draw(99, 8)
+    again = copy.deepcopy(fitted)
+    assert again.calibrate(rows).to_model().calibration.accuracy is None
+    threshold = again.offset_
+    wrong = np.where(np.arange(99) < 33, (labels + 1) % CLASSES, labels)
+    assert again.calibrate(rows, wrong).to_model().calibration.accuracy == pytest.approx(2 / 3, abs=0.03)
+    assert again.offset_ == threshold
+    with pytest.raises(DataError, match="of the 4 classes that were fitted to but y has 9 too"):
+        again.calibrate(rows, np.where(labels == 0, 9, labels))
+    with pytest.raises(ValueError, match="for each of 99 rows"):
+        again.calibrate(rows, labels[:9])
 
 
 # files ----------------------------------------------------------------------------------------------------------------
@@ -379,11 +423,13 @@ def test_rows_of_a_file_are_scored_and_calibrated_in_the_shell(
     assert isinstance(done.exception, OverlapError)
 
 
-LYING = (
-    b"\x93NUMPY\x01\x00\x76\x00"
-    + b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000, 16), }".ljust(0x75)
-)
-"""The start of an array of more than a petabyte."""
+def header(shape: str) -> bytes:
+    """The start of a .npy file of bytes that says this of its shape."""
+    return (
+        b"\x93NUMPY\x01\x00\x76\x00"
+        + f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}".encode().ljust(0x75)
+        + b"\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -392,10 +438,13 @@ LYING = (
         (b"not an array", "cannot be read"),
         (np.zeros(16), "holds an array of shape (16,)"),
         (b"PK\x05\x06" + bytes(18), "holds an archive of arrays"),
-        (LYING + b"\n", "cannot be read"),
+        (header("(10000000000000, 16)"), "cannot be read"),
         (None, "is no plain file"),
         (np.zeros((3, 5)), "Expected rows of 16 numbers"),
-        (np.array([["a"] * 16] * 2), "Expected rows of 16 numbers"),
+        (np.array([["a"] * 16] * 2), "holds an array of <U1 of shape (2, 16)"),
+        (np.zeros((9, 0)), "holds an array of float64 of shape (9, 0)"),
+        (header("(1000000000000, 0)"), "of shape (1000000000000, 0)"),  # rows of no bytes, for a week
+        (header("(4611686018427387904, 16)"), "cannot be read"),
     ],
 )
 def test_files_that_hold_no_rows_are_named_with_the_reason(
@@ -412,6 +461,28 @@ def test_files_that_hold_no_rows_are_named_with_the_reason(
     assert isinstance(done.exception, DataError), done.output
     assert "Nothing could be scored" in str(done.exception)
     assert reason in done.output
+
+
+def test_a_file_without_rows_cannot_calibrate(bundle: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "none.npy", np.zeros((0, 16)))
+    done = run(app, ["calibrate", str(bundle), str(tmp_path / "none.npy"), "--out", str(tmp_path / "again.oax")])
+    assert isinstance(done.exception, TooFewImagesError)
+    assert not (tmp_path / "again.oax").exists()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_file_of_rows_that_shrinks_meanwhile_is_told(tmp_path: Path, order: Any) -> None:
+    """A program that saves the file again truncates it first; memory that maps it would end this process with SIGBUS."""
+    file = tmp_path / "rows.npy"
+    rows = np.arange(400_000.0).reshape(25_000, 16)
+    np.save(file, np.asarray(rows, order=order))
+    assert np.concatenate([*read_rows(file)]).tolist() == rows.tolist()
+    reading = read_rows(file)
+    if order == "C":
+        assert next(reading).tolist() == rows[: 2**13].tolist()
+        os.truncate(file, 2**20 + 1000)
+        with pytest.raises(DataError, match="became shorter while it was read"):
+            list(reading)
 
 
 def test_the_service_takes_vectors_as_json(fitted: EmbeddingDetector, bundle: Path) -> None:

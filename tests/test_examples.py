@@ -7,9 +7,22 @@ import runpy
 import subprocess
 import sys
 import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
+import httpx
 import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import offaxis
+from offaxis.cli import app
+from offaxis.data.embedded import small_digits
+from offaxis.deploy.engine import with_engine
+from tests.server.serving import running
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "offaxis"
@@ -120,18 +133,84 @@ def test_imports_point_up_the_tree() -> None:
                 assert order.index(named.split(".")[1]) <= order.index(part), f"{file} imports {named}"
 
 
-@pytest.mark.parametrize(
-    ("way", "most"),
-    [("`offaxis train`", 14), ("`offaxis evaluate` to `offaxis report`", 20), ("`offaxis serve`, one request", 18)],
-)
-def test_the_way_of_an_image_is_as_the_docs_show_it(way: str, most: int) -> None:
+def hops(way: str) -> list[tuple[str, str]]:
+    """The files and functions that the page on the architecture shows for one way of an image."""
     page = (ROOT / "docs" / "architecture.md").read_text()
     section = page.split(f"### {way}\n", 1)[1].split("\n### ", 1)[0]
-    hops = re.findall(r"^\| \d+ \| `([\w/.]+)` \| `(\w+)` \|$", section, flags=re.MULTILINE)
-    assert 8 < len(hops) <= most
-    for file, function in hops:
-        names = {getattr(node, "name", None) for node in ast.walk(ast.parse((PACKAGE / file).read_text()))}
-        assert function in names, f"{file} has no {function}"
+    return re.findall(r"^\| \d+ \| `([\w/.]+)` \| `(\w+)` \|$", section, flags=re.MULTILINE)
+
+
+@contextmanager
+def recorded_calls() -> Iterator[list[tuple[str, str]]]:
+    """The (file, function) of every call inside the package while the block lasts, in this thread and in new ones."""
+    calls: list[tuple[str, str]] = []
+    inside = str(PACKAGE) + os.sep
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(inside):
+            calls.append((code.co_filename.removeprefix(inside).replace(os.sep, "/"), code.co_name))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]  # None is what removes it
+
+
+def check_order(way: str, calls: list[tuple[str, str]], most: int) -> None:
+    """Check that the hops of the page were called, each after the one before it."""
+    expected = hops(way)
+    assert 8 < len(expected) <= most
+    rest = iter(calls)
+    for hop in expected:
+        assert hop in rest, f"{hop} is not called after the hops before it"
+
+
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+def test_the_way_of_an_image_is_as_the_docs_show_it(tmp_path: Path) -> None:
+    digits = small_digits("train")
+    for number, (image, label) in enumerate(zip(digits.images[:120], digits.labels.tolist(), strict=False)):
+        file = tmp_path / "digits" / ("test" if number % 3 else "train") / str(label) / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(file)
+
+    def invoke(*words: str) -> None:
+        done = CliRunner().invoke(app, [*words])
+        assert done.exit_code == 0, done.output
+
+    images, out = str(tmp_path / "digits"), str(tmp_path / "run")
+    with recorded_calls() as calls:
+        invoke(
+            "train",
+            "--id",
+            images,
+            "--network",
+            "wrn-10-1",
+            "--epochs",
+            "1",
+            "--batch-size",
+            "20",
+            "--out",
+            out,
+            "--quiet",
+        )
+    check_order("`offaxis train`", calls, 14)
+    store = str(tmp_path / "results")
+    with recorded_calls() as calls:
+        invoke("evaluate", out, "--ood", "uniform", "--detectors", "cosine,knn", "--images", "40", "--out", store)
+        invoke("report", store, "--out", str(tmp_path / "report"))
+    check_order("`offaxis evaluate` to `offaxis report`", calls, 20)
+    bundle = tmp_path / "digits.oax"
+    invoke("bundle", out, "--calibrate", images, "--alpha", "0.2", "--out", str(bundle))
+    model = with_engine(offaxis.load(bundle), "onnx")
+    with recorded_calls() as calls, running(model) as (address, _):
+        (file,) = list((tmp_path / "digits" / "test").rglob("1.png"))
+        answer = httpx.post(f"{address}/v1/predict", content=file.read_bytes(), timeout=30)
+        assert answer.status_code == 200, answer.text
+    check_order("`offaxis serve`, one request", calls, 18)
 
 
 def test_the_tree_of_the_docs_is_the_tree() -> None:

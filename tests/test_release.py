@@ -4,8 +4,8 @@ import re
 import runpy
 import subprocess
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -62,9 +62,14 @@ def test_the_hooks_are_make_check(targets: set[str]) -> None:
     assert hooks == check.split()
 
 
+Problems = Callable[[str, int, bool], list[str]]
+"""(name of a file, bytes, whether in a wheel) -> what is wrong with it."""
+
+
 @pytest.fixture(scope="module")
-def problems() -> Any:
-    return runpy.run_path(str(ROOT / "scripts" / "check_dist.py"))["problems"]
+def problems() -> Problems:
+    found: Problems = runpy.run_path(str(ROOT / "scripts" / "check_dist.py"))["problems"]
+    return found
 
 
 @pytest.mark.parametrize(
@@ -87,12 +92,12 @@ def problems() -> Any:
     ],
 )
 def test_data_and_weights_are_refused_in_a_release(
-    problems: Any, name: str, size: int, wheel: bool, wrong: bool
+    problems: Problems, name: str, size: int, wheel: bool, wrong: bool
 ) -> None:
     assert bool(problems(name, size, wheel)) is wrong
 
 
-def test_nothing_in_the_repository_is_refused_in_a_release(problems: Any) -> None:
+def test_nothing_in_the_repository_is_refused_in_a_release(problems: Problems) -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         pytest.skip("not a clone")

@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver
@@ -84,10 +85,9 @@ def test_it_is_searched_without_a_network_and_without_a_server(site: Path, brows
     box = browser.find_element("css selector", "input.md-search__input")
     box.click()
     box.send_keys("calibration")
-    results: list[str] = []
-    for _ in range(60):
-        results = [each.text for each in browser.find_elements("css selector", ".md-search-result__item h1")]
-        if results:
-            break
-        time.sleep(0.5)
-    assert any("calibration" in result for result in results)
+
+    def found() -> bool:
+        titles = browser.find_elements("css selector", ".md-search-result__item h1")
+        return any("calibration" in title.text for title in titles)
+
+    assert eventually(found, 30)

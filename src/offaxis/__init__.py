@@ -66,10 +66,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home at its first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'offaxis' has no attribute {name!r}")
-    module, _, original = _HOMES[name].partition(":")
-    found = getattr(importlib.import_module(module), original or name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

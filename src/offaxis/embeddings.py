@@ -3,21 +3,23 @@
 import math
 import platform
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration, ScoredBatches, check_copies, score_batches
-from offaxis.calibration.conformal import Floats, check_alpha
+from offaxis.calibration.conformal import Floats, check_alpha, check_count
 from offaxis.data.image_set import hash_batch
 from offaxis.deploy.bundle import load as load_bundle
 from offaxis.deploy.calibrating import pack_hashes, unpack_hashes
@@ -26,7 +28,7 @@ from offaxis.deploy.preprocessing import VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.registry import make_detector
-from offaxis.errors import ArgumentError, BundleError, CalibrationError
+from offaxis.errors import ArgumentError, BundleError, CalibrationError, DataError
 from offaxis.heads import Head, LinearHead
 from offaxis.heads.linear import NoClassesHead
 from offaxis.networks.classifier import Classifier, FeatureInput
@@ -39,11 +41,12 @@ LARGE, LARGE_BATCH, ROWS_SEEN = (
     1024,
     400_000,
 )  # more rows than LARGE go in larger steps, ROWS_SEEN of them in all
-NEIGHBOUR, BANK = (
+NEIGHBOURS, BANK = (
     10,
     20_000,
-)  # where no k is named, knn takes this neighbour (less below 100 rows) among as many rows at most
+)  # where no k is named, knn takes as many neighbours (fewer below 100 rows) among as many rows at most
 OFFSET_ROWS = 2000  # rows whose scores set the threshold of fit()
+DENSE_BYTES = 4 * 2**30  # a sparse matrix that would be larger than this as an array is refused
 UNLABELLED = "knn"  # the detector where there are no labels and the requested one needs them
 
 
@@ -64,10 +67,10 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     Args:
         detector: a name out of ``offaxis.detectors.DETECTORS``, perhaps with arguments as in ``"knn:k=20"``, that reads
-            features, logits or cosines. ``"knn"`` without a k is the distance to the 10th nearest of 20,000 rows at most,
-            drawn at random: as good as all of them, and faster. With labels a head is trained on X: a cosine head, or a
-            linear one where the detector reads logits. Without labels (or with a single class) ``"knn"`` takes the place of
-            a detector that needs classes, with a warning.
+            features, logits or cosines. ``"knn"`` without a k is the mean cosine distance to the 10 nearest of 20,000 rows
+            at most, drawn at random: as good as all of them, and faster. With labels a head is trained on X: a cosine head,
+            or a linear one where the detector reads logits. Without labels (or with a single class) ``"knn"`` takes the
+            place of a detector that needs classes, with a warning.
         alpha: the share of new ID rows that may be called unknown.
         random_state: of the head's first weights and of the order of the rows in its training.
 
@@ -97,13 +100,18 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.alpha = alpha
         self.random_state = random_state
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     # fitting and calibration ------------------------------------------------------------------------------------------
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:  # noqa: N803 - scikit-learn's
         """Fit the detector, and train a head where there are labels.
 
         Args:
-            X: features (N, d), finite.
+            X: features (N, d), finite; a sparse matrix, such as TF-IDF's, becomes an array.
             y: labels (N,), numbers or names; None where there are none.
 
         Raises:
@@ -130,19 +138,28 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.offset_ = float(np.quantile(-self._scored(rows[order[-OFFSET_ROWS:]]).scores, self.alpha))
         return self
 
-    def calibrate(self, X: ArrayLike) -> Self:  # noqa: N803 - scikit-learn's
-        """Calibrate on ID features X (n, d) that were not fitted to; labels are not needed.
+    def calibrate(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:  # noqa: N803 - scikit-learn's
+        """Calibrate on ID features X (n, d) that were not fitted to.
+
+        Args:
+            X: features (n, d), finite.
+            y: labels (n,); not needed. With them ``calibration_.accuracy`` is the share whose class is predicted.
 
         Raises:
             OverlapError: rows of X were fitted to.
             TooFewImagesError: fewer than ceil(1 / alpha) - 1 rows.
+            DataError: a class of y was not fitted to.
         """
         rows = self._rows(X)
+        check_count(len(rows), check_alpha(self.alpha), what="rows")
+        labels = self._known_labels(y, len(rows))
         check_copies(hash_batch(rows), unpack_hashes(self._used))
         scored = self._scored(rows)
-        self.calibration_ = Calibration.from_scores(
-            scored.scores, scored.predicted, self.network_.num_classes, check_alpha(self.alpha), cosine=scored.cosine
+        calibration = Calibration.from_scores(
+            scored.scores, scored.predicted, self.network_.num_classes, self.alpha, cosine=scored.cosine
         )
+        accuracy = None if labels is None else float(np.mean(self.classes_[scored.predicted] == labels))
+        self.calibration_ = replace(calibration, accuracy=accuracy)
         self.offset_ = -self.calibration_.threshold()
         return self
 
@@ -261,12 +278,21 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         if y is None:
             self.classes_ = np.empty(0, np.int64)
             return torch.zeros(count, dtype=torch.long)
-        column = column_or_1d(y, warn=True)
-        check_classification_targets(column)
-        if len(column) != count:
-            raise ValueError(f"Expected a label for each of {count} rows of X but got {len(column)} labels.")
-        self.classes_, numbers = np.unique(column, return_inverse=True)
+        self.classes_, numbers = np.unique(_column(y, count), return_inverse=True)
         return torch.from_numpy(numbers.astype(np.int64))
+
+    def _known_labels(self, y: ArrayLike | None, count: int) -> NDArray[Any] | None:
+        """Return the labels of calibration rows; None where there are none to compare with."""
+        if y is None or len(self.classes_) < 2:
+            return None
+        column = _column(y, count)
+        others = np.setdiff1d(column, self.classes_)
+        if len(others):
+            raise DataError(
+                f"Expected calibration rows of the {len(self.classes_)} classes that were fitted to but y has {others[0]} too: "
+                "leave rows of other classes out, they are no ID rows, or fit with them."
+            )
+        return column
 
     def _make_detector(self, count: int) -> Detector:
         """Make the detector, or the one that needs no labels where there are none."""
@@ -288,7 +314,8 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             )
             text, detector = UNLABELLED, make_detector(UNLABELLED, anything)
         if isinstance(detector, KNN) and ":k=" not in text:
-            detector = detector.with_hyperparameters(k=min(NEIGHBOUR, max(1, count // 10)))
+            average = detector.average or ":average=" not in text
+            detector = KNN(min(NEIGHBOURS, max(1, count // 10)), detector.search, average)
         return detector
 
     def _make_network(self, detector: Detector, rows: Tensor, labels: Tensor, seed: int) -> Classifier:
@@ -316,10 +343,10 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
     def _validated(self, X: ArrayLike, **options: Any) -> Tensor:  # noqa: N803 - scikit-learn's
         """Return the rows (N, d) as scikit-learn checks them, with the remedy in its messages."""
         try:
-            rows = validate_data(self, X, dtype=np.float64, order="C", **options)
+            rows = validate_data(self, X, dtype=np.float64, order="C", accept_sparse=True, **options)
         except ValueError as error:
             said = str(error)
-            if "NaN" in said or "infinity" in said:
+            if ("NaN" in said or "infinity" in said) and not issparse(X):
                 bad = [n for n, row in enumerate(np.asarray(X, np.float64)) if not np.isfinite(row).all()]
                 which = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
                 raise ValueError(
@@ -329,15 +356,37 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             remedies = {
                 "is expecting": "Rows must come from the model whose features were fitted to.",
                 "while dim <= 2": "Flatten maps, X.reshape(len(X), -1), or pool them, X.mean((2, 3)).",
+                "string to float": "Make numbers of texts first, with TfidfVectorizer or an embedding model.",
             }
             remedy = next((text for sign, text in remedies.items() if sign in said), None)
             if remedy is None:
                 raise
             raise ValueError(f"{said} {remedy}") from error
+        if issparse(rows):
+            size = 8 * rows.shape[0] * rows.shape[1]
+            if size > DENSE_BYTES:
+                raise DataError(
+                    f"Expected features that fit into memory but the sparse X ({rows.shape[0]:,} x {rows.shape[1]:,}) takes "
+                    f"{size / 2**30:.0f} GB as an array: reduce its columns first, sklearn.decomposition.TruncatedSVD(300), or "
+                    "give fewer rows at a time."
+                )
+            rows = rows.toarray()
         return torch.from_numpy(np.require(rows, requirements="W"))  # a tensor of a read-only array is undefined
 
     def _scored(self, rows: Tensor) -> ScoredBatches:
         return score_batches(self.network_, rows.split(BATCH), self.detector_)
+
+
+def _column(y: ArrayLike, count: int) -> NDArray[Any]:
+    """Return labels as (N,), as scikit-learn checks them."""
+    try:
+        column = column_or_1d(y, warn=True)
+    except ValueError as error:
+        raise ValueError(f"{error} One-hot rows become labels with y.argmax(1).") from error
+    check_classification_targets(column)
+    if len(column) != count:
+        raise ValueError(f"Expected a label for each of {count} rows of X but got {len(column)} labels.")
+    return np.asarray(column)
 
 
 def _needs_classes(detector: Detector) -> bool:

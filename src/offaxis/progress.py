@@ -14,6 +14,16 @@ from rich.progress import Progress as RichProgress
 SECONDS_BETWEEN_LINES = 10.0
 
 
+def visible(text: str) -> str:
+    r"""Return text for a terminal: characters that it would obey or not show, as a file name can hold, become ``\x1b``.
+
+    Examples:
+        >>> print(visible("red\x1b[31m.png"))
+        red\x1b[31m.png
+    """
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 class Progress:
     """Show the progress of work whose length is known: a bar on a terminal, a line every ten seconds elsewhere.
 
@@ -73,9 +83,9 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         if self.bar is not None:
-            self.bar.console.print(text, highlight=False, markup=False)
+            self.bar.console.print(visible(text), highlight=False, markup=False)
         elif self.lines:
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(visible(text) + "\n")
             sys.stderr.flush()
 
 

@@ -101,8 +101,9 @@ def test_evaluate_shows_settings_and_protocols_apart(runs: Path, tmp_path: Path)
     )
     assert shown.exit_code == 0, shown.output
     table = shown.output[shown.output.index("tuned on") :]
-    rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines() if "wrn-10-1-half" in line]
-    found = {(row[1], row[2]) if len(row) == 6 else (row[1], "") for row in rows}
+    assert "wrn-10-1-half cosine" in shown.output[: shown.output.index("tuned on")]  # the one network, said above
+    rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines() if re.match(r"\s*(cosine|knn) ", line)]
+    found = {(row[0], row[1]) if len(row) == 5 else (row[0], "") for row in rows}
     expected = {("cosine", ""), ("knn (default)", ""), ("knn (default) #2", "")}
     tuned = ("knn (tuned)", "knn (tuned) #2")
     expected |= {(name, where) for name in tuned for where in ("the tested set", "another set")}

@@ -1,6 +1,8 @@
 """Folders of photographs from the shell: sizes, held-out images, networks from anywhere, and every wrong input."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +100,44 @@ def test_the_whole_way_with_held_out_images_and_a_network_of_ones_own(
     page = (tmp_path / "report" / "index.html").read_text()
     assert "not on this machine" not in page
     assert "data:image/png" in page
+
+
+def test_every_command_tells_the_next(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos.parent)
+    for part in ("train/day", "train/night", "test/day", "test/night"):
+        Path("sorted", part).mkdir(parents=True)
+    for place, file in enumerate(sorted(photos.rglob("*.png"))):
+        file.rename(Path("sorted", "test" if place % 2 else "train", file.parent.name, file.name))
+    for seed in (50, 52, 54):
+        _photo(Path("sorted/train/dusk"), f"{seed}.png", seed)
+        _photo(Path("new"), f"{seed}.png", seed)
+    common = [
+        "train",
+        "--id",
+        "sorted",
+        "--network",
+        "nets.py:sized",
+        "--epochs",
+        "2",
+        "--batch-size",
+        "8",
+        "--out",
+        "run",
+    ]
+    trained = run(app, common)
+    assert trained.exit_code == 0, trained.output
+    assert "on 20 images that it was not trained on.\nAmong them is none of dusk.\n" in trained.stderr
+    bundle = re.search("To calibrate it: offaxis (.*)", trained.stderr)
+    assert bundle is not None
+    assert bundle[1] == "bundle run --calibrate sorted --out run.oax --network nets.py:sized"
+    bundled = run(app, [*shlex.split(bundle[1]), "--alpha", "0.2"])
+    assert bundled.exit_code == 0, bundled.output
+    network = "--network nets.py:sized"
+    assert f"To use it: offaxis score run.oax IMAGES {network}, or offaxis serve run.oax {network}\n" in bundled.stderr
+    scored = run(app, ["score", "run.oax", "new", "--out", "new.csv", *network.split()])
+    assert scored.exit_code == 0, scored.output
+    assert scored.stderr.endswith("The images with the highest scores: new.html\n")
+    assert Path("new.html").exists()
 
 
 def test_size_rule_mean_and_std_can_be_chosen(photos: Path) -> None:

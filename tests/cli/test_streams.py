@@ -1,5 +1,6 @@
 """Standard output that cannot be written: a sentence and exit code 2, or silence where the reader has gone."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -37,6 +38,15 @@ def test_a_name_that_cannot_be_opened_is_told(words: list[str]) -> None:
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "cannot be opened (File name too long): check its name" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_names_that_the_output_cannot_hold_are_escaped(encoding: str) -> None:
+    environment = {**os.environ, "OFFAXIS_DATA": "caf\udce9\u2713", "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "offaxis", "data", "list"]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert rb"Root: caf\udce9" in done.stdout
 
 
 def test_a_reader_that_has_gone_is_no_error_to_speak_of() -> None:

@@ -161,6 +161,7 @@ def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Sa
         ("x.png", b"\x89PNG\r\n\x1a\n" + b"\x00" * 40, "damaged"),
         ("x.png", _bomb(), "too large|more than"),
         ("x.txt", b"hello", "not an image file"),
+        ("x.HEIC", b"ftypheic", "not an image file that is read here .*: convert it to JPEG"),
         ("x.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image file"),
         ("x.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is none, or is damaged"),
     ],
@@ -221,6 +222,25 @@ def test_linked_folders_are_followed_but_never_in_circles(by_class: Path, tmp_pa
     images = load_images(linked)
     assert images.classes == ("a", "b")
     assert len(images) == 8
+
+
+def test_folders_of_splits_may_be_written_large(by_class: Path, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    by_class.rename(tmp_path / "set" / "Train")
+    assert len(load_images(tmp_path / "set", "train")) == 12
+    with pytest.raises(DataError, match="folder test in .*only Train"):
+        load_images(tmp_path / "set", "test")
+
+
+def test_a_link_takes_no_images_from_the_folder_that_holds_them(by_class: Path) -> None:
+    (by_class / "cat" / "all").symlink_to(by_class.parent)
+    (by_class / "cat" / "others").symlink_to(by_class / "dog")
+    images = load_images(by_class)
+    assert images.labels is not None
+    assert images.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    (by_class / "above").symlink_to(by_class.parent)
+    with pytest.raises(DataError, match="every class folder but .*above has none"):
+        load_images(by_class)
 
 
 @given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM"]))

@@ -59,6 +59,7 @@ def test_a_model_shows_classes_detector_and_calibration(network: offaxis.Classif
     preprocessing = Preprocessing((1, 8, 8), Normalise((0.3,), (0.4,)))
     model = offaxis.Model.calibrated(network, digits, detector="cosine", preprocessing=preprocessing)
     shown = well_formed(model._repr_html_())
+    assert repr(model) == "Model(wrn-10-1-half, 10 classes, detector cosine, alpha 0.05, calibrated on 60)"
     for part in ("10: 0, 1, 2", "images of 8x8, grey", "cosine", "60 ID images"):
         assert part in shown
 

@@ -276,6 +276,10 @@ def test_networks_of_timm_and_torchvision(tmp_path: Path) -> None:
     assert loaded.network.num_classes == 1000
     assert isinstance(loaded.network, Classifier)
     assert torch.equal(loaded.network.backbone.conv1[0].weight, original.conv1[0].weight)  # type: ignore[index, union-attr]
+    with pytest.raises(
+        ArgumentError, match=r"timm:resnett18 cannot be built.*'resnett18'\. Did you mean resnet18 or .*\?"
+    ):
+        open_network("timm:resnett18", num_classes=3)
     with pytest.raises(ArgumentError, match="timm:no-such-net cannot be built"):
         open_network("timm:no-such-net")
     pytest.importorskip("torchvision")
@@ -415,6 +419,8 @@ def test_labels_say_what_differs() -> None:
     label = make_label(architecture="wrn-28-10", head=head, recipe={"decay_head": True}, dropout=0.3)
     assert label == "wrn-28-10 cosine scale=16 hidden=512 decayed dropout=0.3"
     assert make_label(architecture=None, head=head) == "own network"
+    for name, tau, shown in (("logitnorm", 0.04, ""), ("t2fnorm", 0.1, ""), ("logitnorm", 0.1, " tau=0.1")):
+        assert make_label(architecture="wrn-28-10", head={"name": name, "tau": tau}) == f"wrn-28-10 {name}{shown}"
     assert make_label(architecture="wrn-28-10", head={"name": "linear", "scale": None}, recipe={}) == "wrn-28-10 linear"
     network = wide_resnet(10, 1, dropout=0.3)
     assert EvaluatedNetwork(network=network, recipe={"decay_head": True}).label == "wrn-10-1 cosine decayed dropout=0.3"

@@ -25,7 +25,7 @@ from offaxis import Model
 from offaxis.cli import app
 from offaxis.deploy import container
 from offaxis.deploy.scoring import ScoringOptions, score_images, write_score_page
-from offaxis.deploy.scoring.rows import Journal
+from offaxis.deploy.scoring.rows import Journal, RowWriter, row_of
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, StorageError, TooFewImagesError
 from offaxis.files import json_line
 from tests.hostile.damage import flipped
@@ -58,6 +58,7 @@ def mixed(tmp_path: Path, world: World) -> Path:
         tar.add(inner[0], "one.png")
     (folder / "broken.png").write_bytes(inner[0].read_bytes()[:60])
     (folder / "notes.txt").write_text("hello")
+    (folder / "photo.heic").write_text("hello")
     (folder / ".hidden").write_text("ignored")
     return folder
 
@@ -75,17 +76,19 @@ def test_folders_archives_and_bad_files_give_rows_in_order(bundle: Path, mixed: 
         "c.zip::deep/bad.png",
         "d.tar.gz::one.png",
         "notes.txt",
+        "photo.heic",
     ]
     by_name = dict(zip(names, rows, strict=True))
     assert "damaged or truncated" in by_name["broken.png"]["error"]
     assert by_name["notes.txt"]["error"] == "this is not an image file"
+    assert by_name["photo.heic"]["error"] == "images of this format are not read: convert it to JPEG"
     assert by_name["broken.png"]["verdict"] is None
     # one picture, one answer, wherever it came from; a batch of another size may round otherwise
     same = [by_name[name] for name in ("000.png", "b/000.png", "c.zip::deep/000.png", "d.tar.gz::one.png")]
     assert len({(row["class"], row["verdict"], round(row["score"], 5)) for row in same}) == 1
     summary = json.loads((tmp_path / "out.summary.json").read_text())
     assert summary["images"] == 14
-    assert summary["bad_files"] == 3
+    assert summary["bad_files"] == 4
     assert len(summary["top"]) == 14
     assert summary["top"][0]["score"] >= summary["top"][-1]["score"]
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
@@ -437,6 +440,64 @@ def test_lines_for_people_say_what_the_rows_say(bundle: Path, pictures: list[Pat
     assert words[1].startswith(f"{paths[1]}: not scored, ")
     to_file = run(app, ["score", str(bundle), *paths, "--format", "text", "--out", str(tmp_path / "x.txt")])
     assert isinstance(to_file.exception, ArgumentError)
+
+
+def test_names_cannot_command_a_spreadsheet_or_a_terminal(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["=1+1.png", "+x.png", "@x.png", "a\x1b[31m\nb.png: 3 (99 %)\u202e.png"]
+    for name in names:
+        (tmp_path / name).write_bytes(pictures[0].read_bytes())
+    monkeypatch.chdir(tmp_path)
+    rows = list(csv.DictReader(io.StringIO(run(app, ["score", str(bundle), *names, "--quiet"]).stdout, newline="")))
+    assert [row["path"] for row in rows] == ["./=1+1.png", "./+x.png", "./@x.png", names[3]]
+    assert all(Path(row["path"]).is_file() for row in rows)
+    Path("bad\x1b[2J.png").write_bytes(b"no image")
+    text = run(app, ["score", str(bundle), names[3], "bad\x1b[2J.png", "--format", "text"])
+    assert len(text.stdout.splitlines()) == 2
+    assert text.stdout.startswith(r"a\x1b[31m\nb.png: 3 (99 %)\u202e.png: ")
+    assert "\x1b" not in text.output
+
+
+def test_a_class_is_no_formula(bundle: Path, model: Model) -> None:
+    out = io.StringIO()
+    row = row_of("a.png", model.predict(torch.zeros(1, 1, 8, 8, dtype=torch.uint8))[0])
+    RowWriter(out, "csv").add([{**row, "class": name} for name in ("=cmd()", "-1", "-1+cmd()", "tabby")])
+    assert [line["class"] for line in csv.DictReader(io.StringIO(out.getvalue()))] == [
+        *("'=cmd()", "-1", "'-1+cmd()", "tabby")
+    ]
+
+
+def test_a_finished_run_of_other_paths_or_flags_is_not_taken_for_this_one(
+    bundle: Path, pictures: list[Path], tmp_path: Path
+) -> None:
+    out, paths = tmp_path / "out.jsonl", [str(path) for path in pictures[:3]]
+    rows = scored(bundle, paths, out)
+    assert scored(bundle, paths, out, resume=True) == rows
+    with pytest.raises(ArgumentError, match="holds the rows of other paths"):
+        scored(bundle, paths[:2], out, resume=True)
+    with pytest.raises(ArgumentError, match="its rows were written without --fdr"):
+        scored(bundle, paths, out, resume=True, fdr=0.2)
+    scored(bundle, paths, out, overwrite=True, fdr=0.2)
+    with pytest.raises(ArgumentError, match="its rows were written with --fdr 0.2"):
+        scored(bundle, paths, out, resume=True)
+    scored(bundle, paths, out, resume=True, fdr=0.2)
+
+
+@pytest.mark.parametrize("again", [{"resume": True}, {"overwrite": True}])
+def test_a_journal_that_another_process_writes_is_refused(
+    bundle: Path, pictures: list[Path], tmp_path: Path, again: dict[str, bool]
+) -> None:
+    out = tmp_path / "out.jsonl"
+    first = Journal(out, "identity")
+    first.begin(out, resume=False, overwrite=False)
+    written = first.path.read_bytes()
+    with pytest.raises(ArgumentError, match="Another process is writing"):
+        scored(bundle, [str(pictures[0])], out, **again)
+    assert first.path.read_bytes() == written
+    first.close()
+    scored(bundle, [str(pictures[0])], out, overwrite=True)
+    assert len(rows_of(out)) == 1
 
 
 def test_what_cannot_be_is_told_before_work_begins(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:

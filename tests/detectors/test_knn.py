@@ -97,6 +97,20 @@ def test_without_faiss_it_must_not_be_asked_for(
         detector.score_images(network_of("linear"), toy.images)
 
 
+def test_the_mean_over_the_nearest_at_one_k_and_over_the_grid(toy: Toy, network_of: NetworkOf) -> None:
+    network = network_of("linear")
+    detector = KNN(7, average=True).fit(network, toy.train)
+    features = unit(network.outputs(toy.images).features.detach())
+    cosines = (features @ detector.bank.T).sort(1, descending=True).values
+    scores = detector.score_images(network, toy.images)
+    torch.testing.assert_close(scores, 1 - cosines[:, :7].mean(1), rtol=0, atol=1e-5)
+    grid = detector.grid_scores_images(network, toy.images)
+    expected = torch.stack([1 - cosines[:, : setting["k"]].mean(1) for setting in detector.settings], 1)
+    torch.testing.assert_close(grid, expected, rtol=0, atol=1e-5)
+    with pytest.raises(ArgumentError, match="`average` to be True or False"):
+        KNN(average="yes")  # type: ignore[arg-type]
+
+
 def test_errors(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("linear")
     with pytest.raises(NotFittedError, match="at least k = 500"):

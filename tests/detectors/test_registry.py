@@ -237,7 +237,7 @@ def test_installed_packages_offer_detectors(
 
 def test_texts_with_arguments(network_of: NetworkOf, ood: ModuleType) -> None:
     network = network_of("linear")
-    assert make_detector("knn:k=10:search=blocks", network).arguments == {"k": 10, "search": "blocks"}
+    assert make_detector("knn:k=10:search=blocks", network).arguments == {"k": 10, "search": "blocks", "average": False}
     odin = make_detector("odin:temperatures=(1.0, 10.0)", network, (0.5,))
     assert isinstance(odin, ODIN)
     assert (odin.temperatures, odin.std) == ((1.0, 10.0), (0.5,))

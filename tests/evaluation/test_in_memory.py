@@ -42,8 +42,12 @@ def network(subject: Make) -> Classifier:
     return found
 
 
+Expected = Mapping[tuple[str, str], Mapping[str, float]]
+"""(detector, OOD set) -> the metrics."""
+
+
 @pytest.fixture
-def expected(network: Classifier, world: World) -> dict[tuple[str, str], dict[str, float]]:
+def expected(network: Classifier, world: World) -> Expected:
     """What the cosine and max-softmax give, computed by hand."""
     scores = {}
     for images in (world["id"], *world["ood"]):
@@ -62,12 +66,12 @@ def expected(network: Classifier, world: World) -> dict[tuple[str, str], dict[st
     }
 
 
-def close(results: Results, expected: Mapping[tuple[str, str], Mapping[str, float]]) -> bool:
+def close(results: Results, expected: Expected) -> bool:
     found = numbers(results)
     return set(found) == set(expected) and all(found[key] == pytest.approx(expected[key]) for key in expected)
 
 
-def test_sets_of_images(network: Classifier, world: World, expected: Any, tmp_path: Path) -> None:
+def test_sets_of_images(network: Classifier, world: World, expected: Expected, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     results = offaxis.evaluate(network, world["id"], world["ood"], ["cosine", "max-softmax"], normalise=NORMALISE)
     assert isinstance(results, offaxis.Results)
@@ -80,7 +84,7 @@ def test_sets_of_images(network: Classifier, world: World, expected: Any, tmp_pa
     assert (record.kind, record.head["name"], record.architecture, record.commands) == ("single", "cosine", "", ())
 
 
-def test_arrays_and_tensors(network: Classifier, world: World, expected: Any) -> None:
+def test_arrays_and_tensors(network: Classifier, world: World, expected: Expected) -> None:
     images, labels = world["id"].images.numpy(), np.asarray(world["id"].labels)
     ood = {s.name: s.images.numpy() if number else s.images for number, s in enumerate(world["ood"])}
     results = offaxis.evaluate(network, (images, labels), ood, ["cosine", "max-softmax"], normalise=NORMALISE)
@@ -102,7 +106,7 @@ class Pairs(Dataset[tuple[Tensor, int]]):
         return self.images[index], self.labels[index]
 
 
-def test_torch_datasets(network: Classifier, world: World, expected: Any) -> None:
+def test_torch_datasets(network: Classifier, world: World, expected: Expected) -> None:
     assert world["id"].labels is not None
     known = Pairs(world["id"].images, world["id"].labels.tolist())
     ood = {s.name: TensorDataset(s.images) for s in world["ood"]}
@@ -115,7 +119,7 @@ def loader(images: TensorSet, **options: Any) -> "DataLoader[Any]":
     return DataLoader(TensorDataset(normalised(images), labels), batch_size=32, **options)  # type: ignore[arg-type]
 
 
-def test_data_loaders_are_used_unchanged(network: Classifier, world: World, expected: Any, tmp_path: Path) -> None:
+def test_data_loaders_are_used_unchanged(network: Classifier, world: World, expected: Expected, tmp_path: Path) -> None:
     ood = {s.name: loader(s) for s in world["ood"]}
     results = offaxis.evaluate(network, loader(world["id"]), ood, ["cosine", "max-softmax"])
     assert close(results, expected)
@@ -126,7 +130,7 @@ def test_data_loaders_are_used_unchanged(network: Classifier, world: World, expe
     assert not again.arrays  # nothing was computed
 
 
-def test_a_loader_and_a_set_can_be_mixed(network: Classifier, world: World, expected: Any) -> None:
+def test_a_loader_and_a_set_can_be_mixed(network: Classifier, world: World, expected: Expected) -> None:
     ood: dict[str, Any] = {s.name: s for s in world["ood"]}
     ood["dark"] = loader(world["ood"][1])
     results = offaxis.evaluate(network, world["id"], ood, ["cosine", "max-softmax"], normalise=NORMALISE)
@@ -297,6 +301,65 @@ def test_table(results: Results) -> None:
     assert errors == sorted(errors)
     with pytest.raises(ArgumentError, match="Expected a metric out of auroc"):
         results.table("beauty")
+
+
+@pytest.mark.parametrize(
+    ("metric", "heads"),
+    [
+        ("fpr_at_tpr95", ("detector (FPR, ID positive)", "mean, OOD positive (as OpenOOD)", "mean, ID positive")),
+        ("fpr_at_tpr95_ood", ("detector (FPR, OOD positive, interpolated)", "mean, OOD positive, interpolated")),
+        ("fpr_at_tpr95_openood", ("detector (FPR, OOD positive (as OpenOOD))", "mean, OOD positive (as OpenOOD)")),
+    ],
+)
+def test_a_false_positive_rate_says_which_class_is_positive(
+    results: Results, metric: str, heads: tuple[str, ...]
+) -> None:
+    found = [cell.strip() for cell in results.table(metric).splitlines()[0].strip("|").split("|")]
+    assert tuple(cell for cell in found if cell not in ("bright", "dark", "grey")) == heads
+
+
+def test_networks_of_a_list_are_compared_and_seeds_have_a_deviation(
+    subject: Make, world: World, tmp_path: Path
+) -> None:
+    networks = [subject("cosine", 0), subject("cosine", 1), subject("linear", 0)]
+    given: Any = {"train": world["train"], "near": ["grey"]}
+    results = offaxis.evaluate(networks, world["id"], world["ood"], ["max-softmax", "knn:k=3"], **given)
+    alone = offaxis.evaluate(networks[1], world["id"], world["ood"], ["max-softmax", "knn:k=3"], **given)
+    own = {(r.method, r.ood): dict(r.metrics) for r in results if (r.network, r.seed) == ("toy cosine", 1)}
+    assert own == numbers(alone)
+    assert [(n.label, n.seed) for n in results.networks] == [("toy cosine", 0), ("toy cosine", 1), ("toy linear", 0)]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in results.table().splitlines()]
+    assert head == ["detector", "network", "grey", "bright", "dark", "mean", "seed sd", "seeds"]
+    assert {(row[0], row[1], row[-1]) for row in rows} == {
+        (detector, network, seeds)
+        for detector in ("max-softmax", "knn (default)")
+        for network, seeds in (("toy cosine", "2"), ("toy linear", "1"))
+    }
+    means = [
+        np.mean([r.metrics["auroc"] for r in results if (r.detector, r.network, r.seed) == ("knn", "toy cosine", seed)])
+        for seed in (0, 1)
+    ]
+    [row] = [row for row in rows if row[:2] == ["knn (default)", "toy cosine"]]
+    assert row[-3:-1] == [f"{100 * np.mean(means):.2f}", f"{100 * np.std(means, ddof=1):.2f}"]
+    assert [row[-2] for row in rows if row[1] == "toy linear"] == ["-", "-"]
+    saved = results.save(tmp_path / "saved")
+    assert len(saved.results()) == len(results) == 18
+    assert len(saved.networks()) == 3
+
+
+def test_networks_of_a_list_that_cannot_be_told_apart_are_refused(subject: Make, world: World) -> None:
+    bare = [subject("cosine", seed).network for seed in (0, 1)]
+    given: Any = {"normalise": NORMALISE, "detectors": "cosine"}
+    with pytest.raises(EvaluationError, match=r"Two networks are called 'own network' with seed 0.*seed=1"):
+        offaxis.evaluate(bare, world["id"], world["ood"], **given)
+    told = [offaxis.open_network(network, seed=seed) for seed, network in enumerate(bare)]
+    assert {r.seed for r in offaxis.evaluate(told, world["id"], world["ood"], **given)} == {0, 1}
+    with pytest.raises(ArgumentError, match="at least one network"):
+        offaxis.evaluate([], world["id"], world["ood"], **given)
+    fitted = KNN(3)
+    fitted.fit(bare[0], world["train"](), NORMALISE)
+    with pytest.raises(ArgumentError, match="belongs to one of the networks"):
+        offaxis.evaluate(told, world["id"], world["ood"], fitted)
 
 
 def test_save_writes_a_store_that_can_be_reported_and_resumed(

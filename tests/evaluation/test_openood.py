@@ -157,6 +157,11 @@ def test_the_validation_lists_tune_and_the_test_lists_test(root: Path) -> None:
     assert all(result.images == (20, 12) for result in results)
     assert {result.ood: result.group for result in results}["tin (partial)"] == "near"
     assert "react (tuned)" in results.table()
+    head, _, first = (line.strip("|").split("|") for line in results.table().splitlines()[:3])
+    row = dict(zip(map(str.strip, head), map(str.strip, first), strict=True))
+    assert list(row)[-3:] == ["near", "far", "mean"]
+    near = [float(row[f"{name} (partial)"]) for name in NEAR]
+    assert float(row["near"]) == pytest.approx(np.mean(near), abs=0.01)
     with pytest.raises(ArgumentError, match="brings its own"):
         offaxis.evaluate(classifier(), bench, ["digits"])
     with pytest.raises(ArgumentError, match="brings its own"):
@@ -164,8 +169,11 @@ def test_the_validation_lists_tune_and_the_test_lists_test(root: Path) -> None:
 
 
 def test_what_is_missing_is_said_with_the_remedy(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"the list .*train_cifar10.txt is not there.*download.py .*--save_dir"):
+    with pytest.raises(
+        DataError, match=r"no folder .*cifar10 with its image lists.*download.py .*--save_dir"
+    ) as nothing:
         openood(tmp_path, "cifar10")
+    assert "--partial" not in str(nothing.value)  # there is no part
     with pytest.raises(DataError, match=r"train_cifar10 lists 40 images where OpenOOD's list has 50000.*--partial"):
         openood(root, "cifar10")
     with pytest.raises(DataError, match=r"imagenet_1k.*--partial needs at least"):
@@ -243,6 +251,32 @@ def test_from_the_shell_to_openoods_table(tmp_path: Path, monkeypatch: pytest.Mo
     for extra in (["--id", "digits"], ["--images", "5"], ["--ood", "digits"]):
         refused = CliRunner().invoke(app, [*network, *options, "--partial", *extra])
         assert isinstance(refused.exception, OffaxisError), extra
+
+
+def test_several_files_of_weights_are_seeds_of_one_network(tmp_path: Path) -> None:
+    root = noise_root(tmp_path / "data", count=6)
+    words = ["evaluate", "resnet8-cifar", "--benchmark", "openood-cifar10", "--data", str(root), "--partial", "--quiet"]
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        weights = tmp_path / f"s{seed}" / "best.ckpt"
+        weights.parent.mkdir()
+        torch.save(to_published(resnet_cifar(8, num_classes=10, head="linear")), weights)
+        words += ["--weights", str(weights)]
+    store = tmp_path / "store"
+    done = CliRunner().invoke(app, [*words, "--detectors", "energy,fdbd", "--out", str(store)])
+    assert done.exception is None, done.output
+    assert {(r.network, r.seed) for r in Store(store).results()} == {
+        ("resnet8-cifar linear", 0),
+        ("resnet8-cifar linear", 1),
+    }
+    table, leaderboard = write_openood(Store(store), tmp_path / "ood.csv")
+    rows = [row for row in csv.DictReader(table.read_text().splitlines()) if row["detector"] == "fdbd"]
+    near = [float(row["AUROC"]) for row in rows if row["dataset"] == "nearood (partial)"]
+    lines = {line["Postprocessor"]: line for line in csv.DictReader(leaderboard.read_text().splitlines())}
+    assert lines["fDBD"]["Near-OOD_AUROC"] == f"{np.mean(near):.2f} ± {np.std(near):.2f}"
+    assert "2 seeds" in lines["fDBD"]["Additional_Description"]
+    refused = CliRunner().invoke(app, [*words, "resnet20-cifar", "--out", str(store)])
+    assert isinstance(refused.exception, ArgumentError)
 
 
 def test_every_detector_of_ours_takes_part(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from offaxis.evaluation.protocols import (
     sets_for,
 )
 from offaxis.evaluation.summary import (
+    Comparison,
     Summary,
     View,
-    compare_detectors,
+    compare_pairs,
     largest_tests,
     method_names,
     reference_of,
@@ -140,34 +141,39 @@ def test_both_less_biased_views() -> None:
     assert one(FREE, "less-biased by assumed set").rows["a"].mean == pytest.approx(np.mean([0.9, 1.0, 0.9, 0.9]))
 
 
+def compared(first: Summary, second: Summary, resamples: int = 2000) -> Comparison:
+    """Compare one pair."""
+    return compare_pairs([(first, second)], resamples=resamples)[0]
+
+
 def test_pairs_are_compared_seed_by_seed_and_set_by_set() -> None:
     other = [result(ood, value - 0.05 - 0.01 * seed, seed, "max-softmax") for (ood, seed), value in VALUES.items()]
     first, second = summarise([*FREE, *other])
-    found = compare_detectors(first, second)
+    found = compared(first, second)
     assert found.difference == pytest.approx(0.055)
     assert (found.wins, found.pairs, found.seeds, found.sets) == (6, 6, 2, 3)
     assert found.low is not None
     assert found.high is not None
     assert 0.05 - 1e-9 <= found.low <= 0.055 <= found.high <= 0.06 + 1e-9
     assert found.clear
-    assert compare_detectors(second, first).difference == pytest.approx(-found.difference)
-    assert compare_detectors(first, second) == found
-    assert not compare_detectors(first, first).clear
+    assert compared(second, first).difference == pytest.approx(-found.difference)
+    assert compared(first, second) == found
+    assert not compared(first, first).clear
     alone = one(FREE[:1])
-    assert compare_detectors(alone, first).low is None
+    assert compared(alone, first).low is None
     assert reference_of([second, first]) is first
     assert reference_of([second]) is second
     with pytest.raises(ArgumentError, match="in common"):
-        compare_detectors(one([result("a", 1.0, seed=8)]), first)
+        compared(one([result("a", 1.0, seed=8)]), first)
 
 
 def test_the_smaller_value_wins_where_the_metric_is_an_error() -> None:
     other = [result(ood, value - 0.05, seed, "max-softmax") for (ood, seed), value in VALUES.items()]
     better, worse = summarise([*FREE, *other], metric="fpr_at_tpr95")
     assert (better.detector, better.metric) == ("cosine", "fpr_at_tpr95")
-    assert compare_detectors(better, worse).difference == pytest.approx(-0.05)
-    assert (compare_detectors(better, worse).wins, compare_detectors(worse, better).wins) == (6, 0)
-    assert compare_detectors(better, better).wins == 0
+    assert compared(better, worse).difference == pytest.approx(-0.05)
+    assert (compared(better, worse).wins, compared(worse, better).wins) == (6, 0)
+    assert compared(better, better).wins == 0
 
 
 def test_an_interval_covers_what_it_should() -> None:
@@ -179,7 +185,7 @@ def test_an_interval_covers_what_it_should() -> None:
     for _ in range(200):
         cells = {(0, n): 0.02 + 0.05 * float(v) for n, v in zip(names, draw.standard_normal(15), strict=True)}
         zero = Summary(**{**base.__dict__, "cells": dict.fromkeys(cells, 0.0)})
-        found = compare_detectors(Summary(**{**base.__dict__, "cells": cells}), zero, resamples=500)
+        found = compared(Summary(**{**base.__dict__, "cells": cells}), zero, resamples=500)
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 0.02 <= found.high

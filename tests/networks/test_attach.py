@@ -131,6 +131,15 @@ def test_where_it_cannot_tell_the_candidates_are_listed() -> None:
         attach(TwoOutputs())
 
 
+def test_a_name_and_a_network_without_its_output_layer_are_refused() -> None:
+    with pytest.raises(AttachError, match=r"a torch\.nn\.Module, but got a str: .*offaxis\.open_network"):
+        attach("resnet18")  # type: ignore[arg-type]
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    attach(model)
+    with pytest.raises(AttachError, match="use the Classifier that attach\\(\\) returned"):
+        attach(model)
+
+
 def test_a_wrongly_named_layer_fails_at_the_first_forward_with_its_size() -> None:
     for model in (TwoOutputs(), Untraceable()):
         classifier = attach(model, layer="first")

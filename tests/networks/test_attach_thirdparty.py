@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ CASES += [pytest.param(make_transformers, n, id=f"transformers-{n}") for n in ("
 
 @pytest.mark.parametrize(("make", "name"), CASES)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_features_arrive_bit_for_bit(make: Any, name: str, training: bool) -> None:
+def test_features_arrive_bit_for_bit(make: Callable[[str], nn.Module], name: str, training: bool) -> None:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -117,7 +118,7 @@ def test_features_arrive_bit_for_bit(make: Any, name: str, training: bool) -> No
 
 @pytest.mark.parametrize(("make", "name"), CASES)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_kept_logits_are_equal_bit_for_bit(make: Any, name: str, training: bool) -> None:
+def test_kept_logits_are_equal_bit_for_bit(make: Callable[[str], nn.Module], name: str, training: bool) -> None:
     torch.manual_seed(0)
     model = make(name).train(training)
     images = torch.rand(2, 3, 224, 224)
@@ -140,7 +141,7 @@ def test_kept_logits_are_equal_bit_for_bit(make: Any, name: str, training: bool)
 
 
 @pytest.mark.parametrize(("make", "name"), CASES)
-def test_a_cosine_head_with_other_classes_trains(make: Any, name: str) -> None:
+def test_a_cosine_head_with_other_classes_trains(make: Callable[[str], nn.Module], name: str) -> None:
     torch.manual_seed(0)
     classifier = attach(make(name), "cosine", num_classes=4)
     assert isinstance(classifier.head, CosineHead)
@@ -166,7 +167,9 @@ def test_the_layer_that_goes_is_the_published_one(name: str) -> None:
         (make_transformers, "vit", {"vit.layernorm": 48}),
     ],
 )
-def test_inner_layers_are_pooled_to_their_width(make: Any, name: str, layers: dict[str, int]) -> None:
+def test_inner_layers_are_pooled_to_their_width(
+    make: Callable[[str], nn.Module], name: str, layers: dict[str, int]
+) -> None:
     classifier = attach(make(name)).eval()
     with torch.no_grad():
         out = classifier.outputs(torch.rand(2, 3, 224, 224), layers)

@@ -1,11 +1,18 @@
 """The one inference loop: modes, device, types, layers, labels, progress and finite numbers."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
+from offaxis import load_images, train
+from offaxis.cli import app
 from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
-from offaxis.networks import wide_resnet
+from offaxis.networks import inference, wide_resnet
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.inference import memory_parts, prepared_batches, resolve_device, run, run_batch, to_network
 
@@ -137,3 +144,33 @@ def test_small_images_stay_in_one_batch_and_so_do_vectors() -> None:
     assert [len(part) for part in memory_parts(torch.zeros(600, 8))] == [600]
     assert [len(part) for part in memory_parts(torch.zeros(2, 1, 1024, 1024))] == [1, 1]
     assert [len(part) for part in memory_parts(torch.zeros(0, 3, 224, 224))] == [0]
+
+
+@pytest.fixture
+def killed_by_bfloat16(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine where a product in bfloat16 is an illegal instruction."""
+    monkeypatch.setattr(inference, "_BFLOAT16_TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    inference._killed_by_bfloat16.cache_clear()
+    yield
+    inference._killed_by_bfloat16.cache_clear()
+
+
+@pytest.mark.usefixtures("killed_by_bfloat16")
+def test_bfloat16_that_would_kill_the_process_is_refused(network: Classifier, tmp_path: Path) -> None:
+    remedy = "killed by SIGILL.* set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+    with pytest.raises(ArgumentError, match=remedy):
+        list(run(network.to(torch.bfloat16), [images(4)]))
+    digits = load_images("small-digits")
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    with pytest.raises(ArgumentError, match=remedy):
+        train(wide_resnet(10, 1, in_channels=1), digits, fabric=fabric, out=tmp_path / "run")
+    words = ["train", "--id", "small-digits", "--network", "wrn-10-1", "--precision", "bf16-mixed"]
+    told = CliRunner().invoke(app, [*words, "--device", "cpu", "--out", str(tmp_path / "run")])
+    assert isinstance(told.exception, ArgumentError)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trial_of_bfloat16_that_ends_well_refuses_nothing(network: Classifier) -> None:
+    outputs = next(iter(run(network.to(torch.bfloat16), [images(4)])))[0]
+    assert outputs.logits.dtype == torch.float32  # of the head
+    assert inference._killed_by_bfloat16.cache_info().currsize == 1

@@ -17,6 +17,7 @@ from offaxis.evaluation import Store
 from offaxis.evaluation.results import SetRecord
 from offaxis.files import digest
 from offaxis.jobs import EvaluationRun, RecipeOverrides
+from offaxis.jobs.evaluation import evaluation_words
 from offaxis.reproduce.commands import EvaluateCommand, Reproduction, TrainCommand
 from offaxis.reproduce.items import ITEMS, ablation_rows, paper_item
 from offaxis.reproduce.paper import paper_table
@@ -286,3 +287,9 @@ def test_an_outcome_without_results_says_so(tmp_path: Path) -> None:
     Store(tmp_path / "results").add_set("k", SetRecord({}, np.arange(2), np.arange(2)))
     with pytest.raises(EvaluationError, match="run the steps first"):
         paper_item("one-vs-one").finish(chain, tmp_path / "out")
+
+
+def test_every_file_of_weights_is_an_option_of_its_own() -> None:
+    words = list(evaluation_words(EvaluationRun(networks=("resnet18-32",), weights=("a.ckpt", "b.ckpt")), "here"))
+    assert [words[i + 1] for i, word in enumerate(words) if word == "--weights"] == ["a.ckpt", "b.ckpt"]
+    assert "--weights" not in list(evaluation_words(EvaluationRun(networks=("runs/a",)), "here"))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from offaxis import Model, Prediction
 from offaxis.data import ImageSet
+from offaxis.server.app import TokenFile
 from offaxis.server.body import Limits
 from offaxis.server.run import make_server
 
@@ -28,7 +29,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(
-    model: Model, limits: Limits | None = None, token: str | None = None, **options: Any
+    model: Model, limits: Limits | None = None, token: str | TokenFile | None = None, **options: Any
 ) -> Iterator[tuple[str, uvicorn.Server]]:
     """(address, server) while the block lasts."""
     port = free_port()

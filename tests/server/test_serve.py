@@ -27,7 +27,7 @@ pytest.importorskip("prometheus_client")
 import httpx
 from typer.testing import CliRunner
 
-from offaxis import Model, Prediction
+from offaxis import Model, Prediction, Verdict
 from offaxis.calibration.conformal import flag_rate
 from offaxis.cli import app
 from offaxis.data import TensorSet, load_images, match
@@ -161,6 +161,26 @@ def test_metrics_count(address: str, world: World) -> None:
     assert 'offaxis_requests_total{route="/v1/predict",status="200"}' in text
     assert "offaxis_request_seconds_bucket" in text
     assert "offaxis_drift_alarm 0.0" in text
+    assert 'offaxis_model_info{detector="cosine",engine="torch",version=' in text
+    assert abs(value("offaxis_model_start_time_seconds") - time.time()) < 3600
+    for series in (
+        *(f'verdicts_total{{verdict="{verdict.value}"}}' for verdict in Verdict),
+        'reloads_total{result="refused"}',
+    ):
+        assert f"offaxis_{series} " in text  # before the first, so that Prometheus sees it as an increase
+    if sys.platform == "linux":
+        assert value("process_resident_memory_bytes") > 2**20
+
+
+def test_the_metrics_that_the_docs_name_exist(address: str) -> None:
+    docs = Path(__file__).parents[2] / "docs" / "deploy.md"
+    part = docs.read_text().partition("### Metrics and alerts")[2].partition("\n### ")[0]
+    named = set(re.findall(r"\b(?:offaxis|process)_[a-z0-9_]+", part))
+    text = httpx.get(f"{address}/metrics").text
+    served = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    assert {"offaxis_drift_warnings_total", "offaxis_request_seconds_bucket"} <= named
+    unknown = {name for name in named if name not in served and name.removesuffix("_bucket") not in served}
+    assert not {name for name in unknown if sys.platform == "linux" or not name.startswith("process_")}
 
 
 def test_drift_is_detected_and_reset(model: Model, world: World) -> None:
@@ -181,10 +201,18 @@ def test_drift_is_detected_and_reset(model: Model, world: World) -> None:
             )
         loud = httpx.get(f"{address}/v1/drift").json()
         assert loud["alarm"]
+        assert loud["warnings"] > 0
+        counted = httpx.get(f"{address}/metrics").text
+        assert "offaxis_drift_alarm 1.0" in counted
+        assert "offaxis_drift_images 260.0" in counted
+        assert f"offaxis_drift_warnings_total {loud['warnings']:.1f}" in counted
         assert 60 < loud["alarmed_at"] <= 260
         assert loud["trace"][-1][0] == 260
         assert httpx.post(f"{address}/v1/drift/reset").json()["images"] == 0
-        assert "offaxis_drift_alarm 0.0" in httpx.get(f"{address}/metrics").text
+        counted = httpx.get(f"{address}/metrics").text
+        assert "offaxis_drift_alarm 0.0" in counted
+        assert "offaxis_drift_images 0.0" in counted
+        assert f"offaxis_drift_warnings_total {loud['warnings']:.1f}" in counted  # a counter never falls
 
 
 def test_a_token_is_asked_for(model: Model, world: World) -> None:
@@ -347,10 +375,11 @@ def test_slow_and_vanishing_clients_do_not_delay_others(model: Model, world: Wor
             connection.sendall(head + b"abc" if number % 2 else head[:20])  # a body, or a head, that does not come
             if number % 8 == 7:
                 connection.close()  # gone in the middle
-        began = time.monotonic()
-        for number in range(10):
-            assert post(address, png(world.test, number)).status_code == 200
-        assert time.monotonic() - began < 5
+        with httpx.Client(timeout=30) as client:  # one: to make it takes longer than a request
+            began = time.monotonic()
+            for number in range(10):
+                assert client.post(f"{address}/v1/predict", content=png(world.test, number)).status_code == 200
+            assert time.monotonic() - began < 5
         answers = []
         for connection in slow:
             if connection.fileno() >= 0:

@@ -92,6 +92,31 @@ def test_requests_wait_while_the_network_of_another_bundle_is_traced(model: Mode
         assert eventually(lambda: 'result="served"} 1.0' in httpx.get(f"{address}/metrics").text)
 
 
+def test_a_signal_during_a_reload_is_not_lost(model: Model) -> None:
+    """The bundle may have been replaced after it was read: it is read once more, however many signals came."""
+    reading, go_on, reads = threading.Event(), threading.Event(), list[str]()
+
+    def load() -> Model:
+        name = f"{len(reads)}-"
+        reads.append(name)
+        reading.set()
+        assert go_on.wait(20)
+        return replace(model, classes=tuple(f"{name}{each}" for each in model.classes))
+
+    with running(model, reload=load) as (address, server):
+        loop = server.service.served.batcher._task.get_loop()  # type: ignore[attr-defined]
+        loop.call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+        assert reading.wait(20)
+        for _ in range(3):
+            loop.call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+        assert httpx.get(f"{address}/healthz").status_code == 200  # so that the signals have arrived
+        go_on.set()
+        served = 'offaxis_reloads_total{result="served"} 2.0'
+        assert eventually(lambda: served in httpx.get(f"{address}/metrics").text, 20)
+        assert httpx.get(f"{address}/v1/model").json()["classes"][0].startswith("1-")
+        assert reads == ["0-", "1-"]
+
+
 def test_a_bundle_that_cannot_be_loaded_leaves_the_old_one(model: Model, world: World) -> None:
     def load() -> Model:
         raise BundleError("x.oax is damaged")
@@ -134,7 +159,8 @@ def test_sighup_and_json_log_of_a_real_process(model: Model, world: World, tmp_p
     finally:
         process.terminate()
         process.wait(30)
-    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]  # nothing but JSON
+    assert "offaxis serves" in lines[0]["message"]
     requests = [line for line in lines if line["message"] == "request"]
     assert requests[-1].keys() >= {"time", "level", "request_id", "method", "path", "status", "ms", "client"}
     assert requests[-1]["request_id"] == "mine-1"

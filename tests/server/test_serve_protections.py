@@ -1,6 +1,7 @@
 """What a small request can cost, whose requests are answered, and what every response says."""
 
 import io
+import logging
 import resource
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from offaxis import Model
 from offaxis.cli import app
 from offaxis.data.decode import decode, decode_opened
 from offaxis.errors import ArgumentError
+from offaxis.server.app import TokenFile
 from offaxis.server.body import Limits
 from offaxis.server.run import within_file_limit
 from offaxis.server.service import ServedModel
@@ -122,7 +124,7 @@ def test_a_deadline_cancels_what_still_waits(model: Model, monkeypatch: pytest.M
         begun = len(decoded)
         gate.set()
         assert eventually(lambda: gauge(address, "offaxis_decoding_images") == 0)
-        time.sleep(0.2)
+        time.sleep(0.2)  # no condition to wait for: nothing more must happen
         assert len(decoded) == begun <= 4
 
 
@@ -191,6 +193,42 @@ def test_an_empty_token_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch
     result = CliRunner().invoke(app, ["serve", str(bundle)])
     assert isinstance(result.exception, ArgumentError)
     assert "Expected a token in OFFAXIS_TOKEN but it is empty" in str(result.exception)
+
+
+def test_the_token_file_is_read_again_where_it_has_changed(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old token beside the new one, then the new one alone; what is no token changes nothing."""
+    monkeypatch.setattr(TokenFile, "SECONDS", 0.0)
+    path = tmp_path / "token"
+
+    def statuses(content: str | None) -> list[int]:
+        if content is None:
+            path.unlink()
+        else:
+            path.write_text(content)
+        headers = [{"Authorization": f"Bearer {token}"} for token in ("old", "new", "old\tnew", "other")]
+        return [httpx.get(f"{address}/v1/model", headers=header).status_code for header in headers]
+
+    path.write_text("old\n")
+    with running(model, token=TokenFile(path)) as (address, _):
+        assert statuses("old\n") == [200, 401, 401, 401]
+        assert statuses("old\n\n  new \n") == [200, 200, 401, 401]
+        assert statuses("new\n") == [401, 200, 401, 401]
+        with caplog.at_level(logging.ERROR, "offaxis.serve"):
+            for nothing in ("\n", None):
+                caplog.clear()
+                assert statuses(nothing) == [401, 200, 401, 401]
+                assert [record.getMessage().endswith("the old tokens stay") for record in caplog.records] == [True]
+        assert statuses("old") == [200, 401, 401, 401]
+
+
+def test_a_token_file_without_a_token_is_refused(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text(" \n")
+    for name, reason in (("empty", "it is empty"), ("absent", "cannot be read")):
+        result = CliRunner().invoke(app, ["serve", str(bundle), "--token-file", str(tmp_path / name)])
+        assert isinstance(result.exception, ArgumentError)
+        assert reason in str(result.exception)
 
 
 def test_every_response_says_that_it_is_neither_guessed_nor_kept(model: Model, world: World) -> None:
@@ -282,6 +320,33 @@ def test_answers_after_sigterm_close_the_connection(model: Model, world: World, 
         assert eventually(lambda: any(not c._idle() for c in server.server_state.connections))  # type: ignore[union-attr]
         server.should_exit = True  # what SIGTERM sets
         client.sendall(data[10:])
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+def test_a_request_that_crosses_the_shutdown_is_answered(
+    model: Model, world: World, http: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent on a connection without a request after the service has stopped listening."""
+    monkeypatch.setattr("offaxis.server.run.SECONDS_TO_DRAIN", 20.0)
+    data = png(world.test, 0)
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(data)}\r\n\r\n"
+    with running(model, http=http) as (address, server), connect(address) as client:
+        server.should_exit = True  # what SIGTERM sets
+
+        def refused() -> bool:
+            try:
+                connect(address).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        assert eventually(refused)
+        client.sendall(head.encode() + data)
         answer = b""
         while part := client.recv(65536):
             answer += part

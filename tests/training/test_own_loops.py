@@ -82,7 +82,7 @@ def test_the_default_head_learns_under_any_optimiser(
             F.cross_entropy(network(images), labels).backward()
             optimiser.step()
         reached[head] = accuracy(network, test_set)
-        assert network.check_training([train_set[:500]]).ok
+        assert not network.check_training([train_set[:500]]).problems
     assert reached["cosine"] > reached["linear"] - 0.02
     assert reached["cosine"] > 0.8
 
@@ -157,7 +157,7 @@ def test_an_untrained_network_has_learned_nothing(train_set: TensorDataset) -> N
     with pytest.warns(UserWarning, match="learned next to nothing.*guessing gives 1"):
         found = network.check_training(DataLoader(train_set, batch_size=128))
     assert network.training  # left as it was
-    assert not found.ok
+    assert found.problems
     assert found.images == len(train_set)
     assert 0 <= found.accuracy < 0.2
     assert found.guessing == pytest.approx(0.1, abs=0.02)

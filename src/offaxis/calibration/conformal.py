@@ -63,21 +63,23 @@ def smallest_count(alpha: float, confidence: float | None = None) -> int:
     return count
 
 
-def check_count(count: int, alpha: float, whose: str = "", confidence: float | None = None) -> None:
-    """Raise TooFewImagesError unless ``count`` calibration images are enough for level alpha."""
+def check_count(
+    count: int, alpha: float, whose: str = "", confidence: float | None = None, *, what: str = "images"
+) -> None:
+    """Raise TooFewImagesError unless ``count`` calibration images (or rows) are enough for level alpha."""
     least = smallest_count(alpha, confidence)
     if count < least and (not count or confidence):
         sure = f" and a confidence of {confidence:g}" if confidence else ""
         raise TooFewImagesError(
-            f"Expected at least {least} calibration images{whose} for alpha = {alpha:g}{sure} but got {count or 'none'}."
-            + (" Add images, or take a larger alpha or no confidence." if count else "")
+            f"Expected at least {least} calibration {what}{whose} for alpha = {alpha:g}{sure} but got {count or 'none'}."
+            + (f" Add {what}, or take a larger alpha or no confidence." if count else "")
         )
     if count < least:
         enough = Context(prec=3, rounding=ROUND_CEILING).divide(Decimal(1), Decimal(count + 1))
         raise TooFewImagesError(
-            f"Expected at least {least} calibration images{whose} for alpha = {alpha:g} but got {count}. The smallest p-value "
-            f"that {count} images can give is 1/{count + 1} = {1 / (count + 1):.3g}, so nothing could ever be flagged. Add "
-            f"images, or take an alpha of at least {enough}."
+            f"Expected at least {least} calibration {what}{whose} for alpha = {alpha:g} but got {count}. The smallest p-value "
+            f"that {count} {what} can give is 1/{count + 1} = {1 / (count + 1):.3g}, so nothing could ever be flagged. Add "
+            f"{what}, or take an alpha of at least {enough}."
         )
 
 

@@ -4,6 +4,7 @@ Modules of this folder import nothing heavy at their top, so that the program st
 room that needs them are imported inside the commands.
 """
 
+import io
 import os
 import sys
 import time
@@ -114,16 +115,21 @@ def offaxis_command(
 
 
 def print_note(text: str, style: str | None = None) -> None:
-    """Print a sentence to standard error, as it is."""
+    """Print a sentence to standard error, as it is but for what a terminal would obey."""
     from rich.console import Console
 
-    Console(stderr=True).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    from offaxis.progress import visible
+
+    Console(stderr=True).print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def main() -> None:
     """Run the command line; a user's error is one sentence, with exit code 2."""
     for told_elsewhere in ("Image size .* exceeds limit", "Corrupt EXIF data"):  # by Pillow, in lines of its own
         warnings.filterwarnings("ignore", message=told_elsewhere)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names that are not text, and terminals without Unicode
     try:
         try:
             app()

@@ -1,5 +1,6 @@
 """``offaxis bundle``, ``calibrate`` and ``export``: a run -> a bundle, a new calibration, an ONNX file."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,7 @@ def bundle_command(
         typer.Argument(
             help="Folders of training runs; or a trained network that is kept as it is: timm:NAME, torchvision:NAME or "
             "resnet20-cifar with --weights, transformers:FOLDER, file.py:function.",
-            metavar="NETWORK...",
+            metavar="NETWORK",
         ),
     ],
     calibrate: Annotated[
@@ -51,7 +52,8 @@ def bundle_command(
         str | None,
         typer.Option(
             help="The detector, with arguments as in knn:k=10, or file.py:Class.",
-            show_default="cosine; mahalanobis++ without one; cosine-ensemble or leave-out",
+            show_default="two-cosines on a frozen backbone, else cosine; mahalanobis++ for other heads; cosine-ensemble or "
+            "leave-out for several networks",
         ),
     ] = None,
     weights: Weights = None,
@@ -139,6 +141,10 @@ def bundle_command(
         print_note(f"{count} calibration images leave with {out}: anyone who has the bundle can see them.", "yellow")
     model.save(out, folder=folder)
     _report(model, out)
+    own = {"--network": network or networks[0], "--detector": detector or ""}  # code that no bundle holds
+    words = "".join(f" {option} {shlex.quote(file)}" for option, file in own.items() if ".py" in file)
+    name = shlex.quote(str(out))
+    print_note(f"To use it: offaxis score {name} IMAGES{words}, or offaxis serve {name}{words}")
 
 
 @app.command("calibrate", epilog=example("offaxis calibrate digits.oax photos/ --alpha 0.01"))
@@ -165,6 +171,8 @@ def calibrate_command(
     data: Data = None,
 ) -> None:
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
+    import numpy as np
+
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
     from offaxis.deploy.preprocessing import VectorInput, read_rows
@@ -172,7 +180,7 @@ def calibrate_command(
     model = load(bundle, network).to(device)
     inputs: Any
     if isinstance(model.preprocessing, VectorInput):
-        inputs = read_rows(images)
+        inputs = np.concatenate([*read_rows(images)] or [np.empty((0, model.preprocessing.size))])
     else:
         inputs = images_like(images, model.preprocessing.shape, data, resize=model.preprocessing.resize)
     model = model.recalibrated(inputs, alpha, per_class, confidence=confidence)

@@ -15,7 +15,6 @@ from offaxis.cli.app import (
     Device,
     Network,
     Quiet,
-    Weights,
     app,
     choice,
     command_words,
@@ -49,7 +48,7 @@ def evaluate_command(
         typer.Argument(
             help="Folders of training runs, bundles, names such as resnet18-32 (with --weights), or file.py:function that "
             "returns a Classifier.",
-            metavar="RUN...",
+            metavar="RUN",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The results store; what is in it already is not computed again.")],
@@ -87,7 +86,13 @@ def evaluate_command(
         typer.Option("--as", help="The networks: each by itself (single), or as one: ensemble, paired, leave-out."),
     ] = "single",
     network: Network = None,
-    weights: Weights = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A file of weights for a network that is named: safetensors, or a state dictionary of PyTorch. Given again "
+            "for each further seed."
+        ),
+    ] = None,
     label: Annotated[
         str | None, typer.Option(help="What tables call the networks.", show_default="network and head")
     ] = None,
@@ -112,7 +117,7 @@ def evaluate_command(
     run = EvaluationRun(
         networks=tuple(networks),
         network=network,
-        weights=weights,
+        weights=tuple(weights or ()),
         id=id,
         benchmark=None if benchmark is None else choice("--benchmark", benchmark, BENCHMARKS),
         partial=partial_data,
@@ -174,7 +179,10 @@ def _ranked(rows: "list[tuple[str, Summary]]", grouped: bool = False) -> "Table"
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("network", "detector", "tuned on"):
+    several = len({s.network for _, s in rows}) > 1
+    if not several:  # said once, above
+        table.title, table.title_justify = rows[0][1].network, "left"
+    for column in (*(["network"] if several else []), "detector", "tuned on"):
         table.add_column(column, overflow="fold")  # not cut off where there is no wide terminal
     groups = ("near", "far") if grouped else ()
     for column in ("AUROC %", *groups, "lowest", "tests"):
@@ -183,7 +191,8 @@ def _ranked(rows: "list[tuple[str, Summary]]", grouped: bool = False) -> "Table"
         values = [s.groups["all"].mean, *(s.groups[g].mean if g in s.groups else None for g in groups)]
         numbers = ["-" if value is None else f"{100 * value:.2f}" for value in (*values, min(s.cells.values()))]
         tests = str(sum(cell.count for cell in s.rows.values()))
-        table.add_row(s.network, s.method, where if s.state == "tuned" else "", *numbers, tests)
+        names = [*([s.network] if several else []), s.method, where if s.state == "tuned" else ""]
+        table.add_row(*names, *numbers, tests)
     return table
 
 

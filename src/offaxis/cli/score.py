@@ -14,6 +14,7 @@ from offaxis.errors import ArgumentError, DataError, MissingPackageError
 
 if TYPE_CHECKING:
     from offaxis.deploy.model import Model
+    from offaxis.server.app import TokenFile
 
 EngineOption = Annotated[
     Literal["auto", "onnx", "torch"],
@@ -94,6 +95,8 @@ def score_command(
     )
     summary = score_images(bundle, model, _paths(paths or ["-"]), options)
     print_note(sentences(summary))
+    if out != "-" and Path(out).with_suffix(".html").exists():
+        print_note(f"The images with the highest scores: {Path(out).with_suffix('.html')}")
     if summary["bad_files"] and not summary["images"]:
         raise DataError("Nothing could be scored: every row has its reason, and the first of them stand above.")
 
@@ -126,7 +129,8 @@ def serve_command(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the bearer token that requests must carry (else OFFAXIS_TOKEN).")
+        Path | None,
+        typer.Option(help="A file with the bearer tokens that are accepted, one a line (else OFFAXIS_TOKEN)."),
     ] = None,
     token: Annotated[str | None, typer.Option(hidden=True)] = None,
     allowed_host: Annotated[
@@ -158,6 +162,7 @@ def serve_command(
     try:
         from offaxis.server.app import is_local
         from offaxis.server.body import Limits
+        from offaxis.server.run import log as serve_log
         from offaxis.server.run import make_server, serve, set_up_log
     except ImportError as error:
         raise MissingPackageError(
@@ -191,20 +196,23 @@ def serve_command(
         reload=load_model,
     )
     if secret is None and not is_local(host):
-        print_note(f"Every client that reaches {host} can use this service: --token-file requires a token.", "yellow")
+        text = f"Every client that reaches {host} can use this service: --token-file requires a token."
+        serve_log.warning(text) if log == "json" else print_note(text, "yellow")
     runs = "PyTorch" if model.engine is None else "onnxruntime"
     where = f"offaxis serves {bundle} in {runs} at http://{host}"
-    serve(server, lambda bound: print_note(f"{where}:{bound}  (Ctrl-C stops it)"))
+
+    def announce(bound: int) -> None:
+        serve_log.info(f"{where}:{bound}") if log == "json" else print_note(f"{where}:{bound}  (Ctrl-C stops it)")
+
+    serve(server, announce)
 
 
-def _token(file: Path | None, given: str | None) -> str | None:
+def _token(file: Path | None, given: str | None) -> "str | TokenFile | None":
+    from offaxis.server.app import TokenFile
+
+    if file is not None:
+        return TokenFile(file)
     given = os.environ.get("OFFAXIS_TOKEN") if given is None else given
-    if file is None and given is None:
-        return None
-    try:
-        text = (file.read_text(encoding="utf-8") if file is not None else given or "").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"Expected a token in {file} but it cannot be read ({error}).") from error
-    if not text:
-        raise ArgumentError(f"Expected a token in {file or 'OFFAXIS_TOKEN'} but it is empty.")
-    return text
+    if given is not None and not given.strip():
+        raise ArgumentError("Expected a token in OFFAXIS_TOKEN but it is empty.")
+    return given and given.strip()

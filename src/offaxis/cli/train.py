@@ -26,8 +26,8 @@ IMAGES, NETWORK, RECIPE, RUNNING = "Images", "Network and head", "Recipe", "Runn
     "train",
     epilog=example(
         "offaxis train --id digits --network wrn-10-2-half --epochs 12 --out runs/digits",
-        "offaxis train --id photos/ --network timm:resnet18 --pretrained --freeze --out runs/photos",
-        "offaxis train --id photos/ --from runs/photos --unfreeze layer4 --out runs/finetuned",
+        "offaxis train --id photos/ --network efficientnet-lite0 --freeze --out runs/photos",
+        "offaxis train --id photos/ --network timm:resnet18 --pretrained --unfreeze layer4 --out runs/finetuned",
     ),
 )
 def train_command(

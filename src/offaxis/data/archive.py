@@ -178,7 +178,8 @@ def _naming(archive: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        raise DataError(f"{archive} is no archive, or is damaged or truncated ({error}): get it again.") from error
+        reason = " ".join(str(error).split())
+        raise DataError(f"{archive} is no archive, or is damaged or truncated ({reason}): get it again.") from error
     except OSError as error:
         if error.errno is None:  # gzip, bzip2 and lzma report damage as an OSError without a number
             raise DataError(f"{archive} is damaged or truncated ({error}): get it again.") from error

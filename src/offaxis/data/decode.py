@@ -17,6 +17,8 @@ MAX_BYTES = 256 * 2**20
 # Formats that Pillow decodes itself. Those that would start other programs or are not images are left out.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"})
+# formats of telephones and cameras that must be converted first
+OTHER_SUFFIXES = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw"})
 
 
 def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:

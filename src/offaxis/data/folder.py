@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.data.decode import SUFFIXES, decode, printable
+from offaxis.data.decode import OTHER_SUFFIXES, SUFFIXES, decode, printable
 from offaxis.data.image_set import ImageSet, Skipped, TensorSet
 from offaxis.data.transforms import Resize, Shape, check_shape, fit, resize_rule
 from offaxis.errors import DataError
@@ -69,9 +69,10 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
     present = sorted(_walk(folder))
     skipped = [Skipped(printable(path), "not an image file") for path in present if path.suffix.lower() not in SUFFIXES]
     if skipped and not skip_bad:
+        converted = "convert it to JPEG" if Path(skipped[0].path).suffix.lower() in OTHER_SUFFIXES else "remove it"
         raise DataError(
-            f"{skipped[0].path} is not an image file, and {folder} may hold nothing else "
-            f"(such files: {len(skipped)}): remove it, or skip bad files (skip_bad=True, --skip-bad)."
+            f"{skipped[0].path} is not an image file that is read here ({', '.join(sorted(SUFFIXES))}), and {folder} may hold "
+            f"nothing else (such files: {len(skipped)}): {converted}, or skip bad files (skip_bad=True, --skip-bad)."
         )
     paths = tuple(path for path in present if path.suffix.lower() in SUFFIXES)
     if not paths:
@@ -125,16 +126,27 @@ def ignored(name: str) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield every file below a folder that is not ignored; links are followed, but no folder is entered twice."""
+    """Yield every file below a folder that is not ignored.
+
+    Links are followed once the folders themselves are read, so that no link takes their images from them; no folder is
+    entered twice, and none that contains the first.
+    """
+    root = folder.resolve()
     entered = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        here = Path(place)
-        if here.resolve() in entered:
-            folders.clear()
-            continue
-        entered.add(here.resolve())
-        folders[:] = [name for name in folders if not ignored(name)]
-        yield from (here / name for name in names if not ignored(name))
+    waiting = [folder]
+    while waiting:
+        links: list[Path] = []
+        for place, folders, names in (found for start in waiting for found in os.walk(start)):
+            here = Path(place)
+            real = here.resolve()
+            if real in entered or real in root.parents:
+                folders.clear()
+                continue
+            entered.add(real)
+            folders[:] = [name for name in folders if not ignored(name)]
+            links += [here / name for name in folders if (here / name).is_symlink()]
+            yield from (here / name for name in names if not ignored(name))
+        waiting = sorted(links)
 
 
 MEMORY_LIMIT = 2 * 2**30  # bytes of pixels: larger sets stay in their files

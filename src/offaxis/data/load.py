@@ -153,9 +153,12 @@ def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | No
 
 
 def _split_folders(folder: Path) -> dict[Split, Path]:
-    """Return the folder of each split that has one."""
+    """Return the folder of each split that has one; Train is as good as train."""
+    known = {name for names in _SPLIT_FOLDERS.values() for name in names}
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []  # of Train and train the latter
+    present = {entry.name.lower(): entry for entry in entries if entry.name.lower() in known and entry.is_dir()}
     folders_of = {
-        split: [folder / name for name in names if (folder / name).is_dir()] for split, names in _SPLIT_FOLDERS.items()
+        split: [present[name] for name in names if name in present] for split, names in _SPLIT_FOLDERS.items()
     }
     return {split: folders[0] for split, folders in folders_of.items() if folders}
 

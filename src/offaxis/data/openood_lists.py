@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,6 @@ from offaxis.data.image_set import ImageSet
 from offaxis.data.transforms import Normalise
 from offaxis.errors import ArgumentError, DataError
 
-Part = Literal["train", "validation", "test"]
 CLASSIC, LARGE = "images_classic", "images_largescale"
 
 
@@ -280,7 +278,10 @@ def openood(root: str | Path, id: str, *, partial: bool = False) -> OpenOOD:
         folder = folder / "data"
     lists: dict[str, ImageList] = {}
     missing: list[str] = []
-    for name in _list_names(id):
+    listed = folder / "benchmark_imglist" / id
+    if not listed.is_dir():
+        missing.append(f"there is no folder {listed} with its image lists")
+    for name in _list_names(id) if listed.is_dir() else ():
         found, reason = _read_list(folder, id, name)
         if found is not None:
             lists[name] = found
@@ -303,6 +304,8 @@ def openood(root: str | Path, id: str, *, partial: bool = False) -> OpenOOD:
                 ". --partial needs at least the lists of the ID set and one OOD set."
                 if partial
                 else ", or evaluate what is there with --partial."
+                if lists
+                else "."
             )
         )
     return benchmark

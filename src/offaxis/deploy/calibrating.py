@@ -44,7 +44,8 @@ def calibrate_on(
     """Return the calibration and what it was made on; images that were ``used`` before are refused."""
     promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
     if isinstance(preprocessing, VectorInput):
-        rows = torch.cat(list(preprocessing.batch(images)))
+        parts = list(preprocessing.batch(images))
+        rows = torch.cat(parts) if parts else torch.empty(0, *preprocessing.shape)
         check_copies(hash_batch(rows), [value for hashes in used for value in hashes])
         scored = score_batches(network, rows.split(4096), detector)
         calibration = Calibration.from_scores(

@@ -118,7 +118,11 @@ def make_label(
         return "own network"
     arguments = dict(head)
     name = arguments.pop("name")
-    defaults = {"scale": (None, "predicted") if name == "cosine" else (None,), "hidden": (None,)}
+    defaults: dict[str, tuple[Any, ...]] = {
+        "scale": (None, "predicted") if name == "cosine" else (None,),
+        "hidden": (None,),
+        "tau": (0.04 if name == "logitnorm" else 0.1,),
+    }
     words = [architecture, name]
     words += [f"{key}={_short(v)}" for key, v in arguments.items() if key in defaults and v not in defaults[key]]
     paper = name == "cosine" and arguments.get("scale") == "predicted" and arguments.get("start") == "paper"

@@ -354,6 +354,13 @@ class Model:
             for i, index in enumerate(predicted.tolist())
         ]
 
+    def __repr__(self) -> str:
+        network = self.provenance.get("architecture") or type(self.network).__name__
+        return (
+            f"Model({network}, {len(self.classes)} classes, detector {self.detector.name}, alpha {self.calibration.alpha:g}, "
+            f"calibrated on {len(self.calibration.scores):,})"
+        )
+
     def _repr_html_(self) -> str:
         shown = ", ".join(self.classes[:8]) + (", …" if len(self.classes) > 8 else "")
         taken = self.preprocessing

@@ -5,11 +5,13 @@ the file alone. Pixels have the size that the network takes, or, with resizing i
 """
 
 import importlib
+import io
 import json
 import logging
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -273,15 +275,18 @@ def _traced(model: Model, graph: Graph, names: list[str]) -> Any:
             logger.setLevel(logging.ERROR)
         with tracing(), warnings.catch_warnings(), eval_mode(model.network), torch.no_grad():
             warnings.simplefilter("ignore")  # about operators of torchvision and the like, which no user can act on
-            return torch.onnx.export(
-                graph,
-                (_example(model, 3),),
-                input_names=[INPUT],
-                output_names=names,
-                dynamic_shapes={"pixels": {0: torch.export.Dim("batch", min=1)}},
-                dynamo=True,
-                verbose=False,
-            )
+            with redirect_stdout(
+                io.StringIO()
+            ):  # onnxscript 0.6 prints what it rewrites, which would stand among the rows
+                return torch.onnx.export(
+                    graph,
+                    (_example(model, 3),),
+                    input_names=[INPUT],
+                    output_names=names,
+                    dynamic_shapes={"pixels": {0: torch.export.Dim("batch", min=1)}},
+                    dynamo=True,
+                    verbose=False,
+                )
     except Exception as error:  # the exporter raises all kinds of errors
         reason = str(error).strip().split("\n")[0][:300]
         raise ExportError(

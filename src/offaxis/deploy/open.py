@@ -68,6 +68,7 @@ def open_network(
     source: "NetworkSource | Model",
     *,
     label: str | None = None,
+    seed: int | None = None,
     weights: str | Path | None = None,
     pretrained: bool = False,
     num_classes: int | None = None,
@@ -91,6 +92,7 @@ def open_network(
             - the folder of a finished training run, or a bundle;
             - a Classifier, Paired, Ensemble, Trained, Model or EvaluatedNetwork; any other module needs ``head``.
         label: the name in tables; None makes one from the architecture, the head and the recipe.
+        seed: of its training, by which tables tell networks of one label apart; None for the recorded one, else 0.
         weights: a file of weights: safetensors, or a state dictionary of PyTorch (read with ``weights_only=True``).
         pretrained: let timm or torchvision fetch their published weights.
         num_classes: number of classes of the head; None keeps that of the third-party network.
@@ -109,8 +111,8 @@ def open_network(
         weights=weights, pretrained=pretrained or None, num_classes=num_classes, head=head, in_channels=in_channels
     )
     opened = _open_path(str(source), options) if isinstance(source, (str, Path)) else _open_object(source, options)
-    if label is not None:
-        opened = replace(opened, label=label)
+    if label is not None or seed is not None:
+        opened = replace(opened, label=label or opened.label, seed=opened.seed if seed is None else seed)
     if device is not None:
         opened.network.to(resolve_device(device))
     opened.network.eval()

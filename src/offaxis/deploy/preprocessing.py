@@ -1,7 +1,7 @@
 """Images in any form -> the pixels that the network takes; feature vectors likewise."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,7 +189,7 @@ class VectorInput:
         if not fits or numbers.shape[1] != self.size:
             came = f"{numbers.shape[1]} of type {numbers.dtype}" if numbers.ndim == 2 else "something else"
             raise DataError(
-                f"Expected rows of {self.size} numbers, as the model was fitted to, but {name} has {came}: use features of the "
+                f"Expected rows of {self.size} numbers, as fitted to, but got {came} ({name}): use features of the "
                 "same model."
             )
         if not np.isfinite(numbers).all():
@@ -199,26 +199,53 @@ class VectorInput:
         return np.ascontiguousarray(numbers, np.float64)
 
 
-def read_rows(path: str | Path) -> NDArray[Any]:
-    """Open the array of a .npy file, feature vectors (N, d) or pixels, without reading it as a whole.
+def read_rows(path: str | Path) -> Iterator[NDArray[Any]]:
+    """Read the array of a .npy file, feature vectors (N, d) or pixels, a megabyte of rows at a time.
+
+    The file is not mapped into memory: where it is truncated meanwhile, as by a program that saves it again, the system would
+    kill this process.
 
     Raises:
-        DataError: there is no such file, or it is no array of numbers with two dimensions or more.
+        DataError: there is no such file, it is no array of numbers with two dimensions or more, or it became shorter.
     """
+    rows = _mapped(path)
+    offset, step = rows.offset, max(1, 2**20 // (rows.itemsize * int(np.prod(rows.shape[1:]))))
+    if not rows.flags.c_contiguous:  # in the order of Fortran, a row is all over the file
+        step = max(1, len(rows))
+    with Path(path).open("rb") as file:
+        file.seek(offset)
+        for start in range(0, len(rows), step):
+            shape = (min(step, len(rows) - start), *rows.shape[1:])
+            numbers = np.fromfile(file, rows.dtype, int(np.prod(shape)))
+            if len(numbers) < np.prod(shape):
+                raise DataError(
+                    f"Expected {len(rows)} rows but {path} became shorter while it was read: score it again."
+                )
+            yield numbers.reshape(shape, order="C" if rows.flags.c_contiguous else "F")
+
+
+def _mapped(path: str | Path) -> "np.memmap[Any, Any]":
+    """Return the array of a .npy file with its header checked and nothing of it read."""
     if Path(path).exists() and not is_regular(Path(path)):
         raise DataError(f"Expected a .npy file but {path} is no plain file: to read it might never end.")
     try:
         # a shape that the file is too short for is refused here; "c": changes stay in memory
-        rows = np.load(path, mmap_mode="c", allow_pickle=False)
+        with np.errstate(over="ignore"):  # of the size, where the shape is absurd
+            rows = np.load(path, mmap_mode="c", allow_pickle=False)
     except NOT_ARRAYS as error:
         raise DataError(
             f"Expected a .npy file of feature vectors (N, d), as numpy.save writes an array of numbers, but {path} cannot be "
             f"read ({str(error).partition(' If you trust')[0][:200]})."
         ) from error
-    if not isinstance(rows, np.ndarray) or rows.ndim < 2:
+    if not isinstance(rows, np.memmap) or rows.ndim < 2:
         came = f"an array of shape {rows.shape}" if isinstance(rows, np.ndarray) else "an archive of arrays"
         raise DataError(
             f"Expected a .npy file of feature vectors (N, d) but {path} holds {came}: one vector is a row, x.reshape(1, -1)."
+        )
+    if rows.dtype.kind not in "fiu" or 0 in rows.shape[1:]:  # rows of no bytes may be as many as the file claims
+        raise DataError(
+            f"Expected a .npy file of feature vectors (N, d), or of images, but {path} holds an array of {rows.dtype} of shape "
+            f"{rows.shape}: save numbers, as x.astype('float32')."
         )
     return rows
 

@@ -2,8 +2,9 @@ r"""Deep nearest neighbours (Sun, Ming, Zhu, Li 2022, https://arxiv.org/abs/2204
 
 .. math:: S(x) = \lVert \hat f - \hat f_{(k)} \rVert, \qquad \hat f = f / \lVert f \rVert
 
-the distance from an image's unit features to the k-th nearest of the training images'. The search is exact, in blocks,
-so that memory does not grow with the product of both sets; with faiss installed, its flat index finds the neighbours.
+the distance from an image's unit features to the k-th nearest of the training images', or with ``average`` the mean cosine
+distance to the k nearest (Kuan, Mueller 2022, https://arxiv.org/abs/2207.03061), as cleanlab has it. The search is exact, in
+blocks, so that memory does not grow with the product of both sets; with faiss installed, its flat index finds the neighbours.
 """
 
 import importlib.util
@@ -57,12 +58,13 @@ def knn_score(features: Tensor, neighbours: Tensor) -> Tensor:
 
 
 class KNN(Detector):
-    """The distance to the k-th nearest training image.
+    """The distance to the k-th nearest training image, or to the k nearest on average.
 
     Args:
         k: which neighbour; 50 is the paper's for CIFAR-10 (200 for CIFAR-100, 1000 for ImageNet).
         search: ``"blocks"`` by matrix products, ``"faiss"``, or ``"auto"``: faiss where it is installed and the bank is
             in float32 on the CPU.
+        average: score by the mean cosine distance to the k nearest images instead of the distance to the k-th.
     """
 
     name = "knn"
@@ -70,16 +72,18 @@ class KNN(Detector):
     uses = ("features",)
     needs_fit = True
     tunable = ("k",)
-    options = ("search",)
+    options = ("search", "average")
 
     bank: Tensor
 
-    def __init__(self, k: int = 50, search: str = "auto") -> None:
+    def __init__(self, k: int = 50, search: str = "auto", average: bool = False) -> None:
         super().__init__()
         if search not in SEARCHES:
             raise ArgumentError(f"Expected argument `search` to be one of {', '.join(SEARCHES)} but got {search!r}.")
+        if not isinstance(average, bool):
+            raise ArgumentError(f"Expected argument `average` to be True or False but got {average!r}.")
         self.k = at_least_one("k", k)
-        self.search = search
+        self.search, self.average = search, average
         self.expect("bank")
         self._index: Any = None
 
@@ -121,14 +125,14 @@ class KNN(Detector):
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) from the Outputs of N images."""
-        return self._distances(outputs, (self.k,))[:, 0]
+        return self._scores(outputs, (self.k,))[:, 0]
 
     @torch.no_grad()
     def grid_scores(self, outputs: Outputs) -> Tensor:
         """Compute scores (N, S) at every k from one search."""
         self.check_fitted()
         check_outputs(self.name, outputs, uses=self.uses, sizes=self.sizes())
-        return self._distances(outputs, [setting["k"] for setting in self.settings])
+        return self._scores(outputs, [setting["k"] for setting in self.settings])
 
     def _distances(self, outputs: Outputs, ks: Sequence[int]) -> Tensor:
         x = unit(outputs.features).to(self.bank.dtype)
@@ -137,6 +141,14 @@ class KNN(Detector):
         else:
             where = self._by_faiss(x, ks) if self._uses_faiss() else kth_neighbours(x, self.bank, ks)
         return torch.stack([knn_score(x, self.bank[column]) for column in where.unbind(1)], 1)
+
+    def _scores(self, outputs: Outputs, ks: Sequence[int]) -> Tensor:
+        """Compute scores (N, K) at each k."""
+        if not self.average:
+            return self._distances(outputs, ks)
+        cosine_distances = self._distances(outputs, range(1, max(ks) + 1)).square() / 2
+        means: Tensor = torch.stack([cosine_distances[:, :k].mean(1) for k in ks], 1)
+        return means
 
     def _uses_faiss(self) -> bool:
         installed = importlib.util.find_spec("faiss") is not None

@@ -1,6 +1,6 @@
 """Records of an evaluation, with fields that JSON can hold: ``Result``, ``NetworkRecord``, and all of them as ``Results``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from html import escape
@@ -207,6 +207,12 @@ class Result(NetworkFields):
 
 
 _SHORT = {"published default": "default"}
+_POSITIVE = {
+    "fpr_at_tpr95": "ID positive",
+    "fpr_at_tpr95_ood": "OOD positive, interpolated",
+    "fpr_at_tpr95_openood": "OOD positive (as OpenOOD)",
+}
+"""False positive rates -> the class that is positive."""
 
 
 def result_key(
@@ -287,7 +293,9 @@ class Results:
         """Return a Markdown table: a row for each detector, a column for each OOD set, and the mean, in percent.
 
         Rows are sorted, best first. Detectors that were tuned on the tested set itself (oracle) come last, apart from the
-        ranking. A false positive rate has OpenOOD's and pytorch-ood's, with OOD positive, beside it.
+        ranking. A false positive rate says which class is positive, and has OpenOOD's and pytorch-ood's, with OOD positive,
+        beside it. OpenOOD's benchmarks have the means of near and far sets; several seeds have the standard deviation
+        over seeds of the mean over sets.
 
         Args:
             metric: a name that ``offaxis.metrics.all_metrics`` gives.
@@ -305,18 +313,25 @@ class Results:
             other = summarise(self.results, view, "fpr_at_tpr95_openood")
             theirs = {(s.id, s.network, s.method): s.groups["all"].mean for s in other}
         several = len({(s.id, s.network) for s in summaries}) > 1
+        seeded = any(s.groups["all"].seed_std is not None for s in summaries)
         sets = list(dict.fromkeys(name for s in summaries for name in s.rows))
-        means = ["mean, OOD positive (as OpenOOD)", "mean, ID positive"] if theirs else ["mean"]
-        lines = [["detector", *(["network"] if several else []), *sets, *means]]
-        lines.append(["---", *(["---"] if several else []), *["---:"] * (len(sets) + len(means))])
+        groups = ["near", "far"] if view == "openood" else []
+        positive = _POSITIVE.get(metric)
+        means = ["mean, OOD positive (as OpenOOD)"] if theirs else []
+        means += ["mean" if positive is None else f"mean, {positive}", *(["seed sd", "seeds"] if seeded else [])]
+        head = "detector" if positive is None else f"detector (FPR, {positive})"
+        lines = [[head, *(["network"] if several else []), *sets, *groups, *means]]
+        lines.append(["---", *(["---"] if several else []), *["---:"] * (len(sets) + len(groups) + len(means))])
         for s in summaries:
-            values = [f"{100 * s.rows[name].mean:.2f}" if name in s.rows else "-" for name in sets]
-            if theirs:
-                found = theirs.get((s.id, s.network, s.method))
-                values.append("-" if found is None else f"{100 * found:.2f}")
-            values.append(f"{100 * s.groups['all'].mean:.2f}")
+            whole = s.groups["all"]
+            values = [s.rows[name].mean if name in s.rows else None for name in sets]
+            values += [s.groups[name].mean if name in s.groups else None for name in groups]
+            values += [theirs.get((s.id, s.network, s.method))] if theirs else []
+            values += [whole.mean, *([whole.seed_std] if seeded else [])]
+            texts = ["-" if value is None else f"{100 * value:.2f}" for value in values]
             method = s.method.replace("(tuned)", "(oracle)") if is_oracle(s, view) else s.method
-            lines.append([method, *([s.network] if several else []), *values])
+            count = [str(whole.seeds)] if seeded else []
+            lines.append([method, *([s.network] if several else []), *texts, *count])
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
 
@@ -348,3 +363,15 @@ class Results:
         present = {result.key for result in store.results()}
         store.add(result for result in self.results if result.key not in present)
         return store
+
+
+def join_results(several: Sequence[Results]) -> Results:
+    """Return the results of several networks as one."""
+    return Results(
+        results=tuple(result for one in several for result in one),
+        networks=tuple(network for one in several for network in one.networks),
+        sets={key: record for one in several for key, record in one.sets.items()},
+        notes=tuple(dict.fromkeys(note for one in several for note in one.notes)),
+        arrays={key: array for one in several for key, array in one.arrays.items()},
+        store=several[0].store,
+    )

@@ -4,6 +4,7 @@ import builtins
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.evaluation.compute import Evaluation
 from offaxis.evaluation.grid_scores import DetectorRun, detector_run
 from offaxis.evaluation.protocols import PROTOCOLS, Protocol
-from offaxis.evaluation.results import Results
+from offaxis.evaluation.results import Results, join_results
 from offaxis.evaluation.sets import (
     EvaluationSet,
     TrainingImages,
@@ -63,7 +64,8 @@ def evaluate(
     Every detector is tested on the same images; tuning sees validation images alone.
 
     Args:
-        network: a Classifier, or whatever else ``open_network`` takes. It is moved to ``device``.
+        network: a Classifier, or whatever else ``open_network`` takes, or a list of such, one after the other; those that
+            share a label must differ by their seed, ``open_network(network, seed=1)``. It is moved to ``device``.
         id: the ID test images, with labels: an ImageSet, a torch or Hugging Face dataset, (images, labels) arrays, a
             name of the catalogue, a folder, or a DataLoader of (normalised images, labels), used unchanged. Or a whole
             benchmark, ``offaxis.data.openood(root, "cifar10")``, which brings its OOD sets, training images and splits.
@@ -96,9 +98,38 @@ def evaluate(
 
     Raises:
         ArgumentError: no labels, no normalisation, or no training images for a detector that was named.
-        EvaluationError: no detector fits, two sets have one name, or another network in the store has this one's label
-            and seed.
+        EvaluationError: no detector fits, two sets have one name, or another network of the list or in the store has this
+            one's label and seed.
     """
+    if isinstance(network, (list, tuple)):
+        detectors = [detectors] if isinstance(detectors, (str, Detector)) else list(detectors)
+        each = partial(
+            evaluate,
+            id=id,
+            ood=ood,
+            detectors=detectors,
+            train=train,
+            normalise=normalise,
+            tune=tune,
+            protocols=protocols,
+            near=near,
+            store=store,
+            validation=validation,
+            batch_size=batch_size,
+            features=features,
+            device=device,
+            fitted_on=fitted_on,
+            command=command,
+            quiet=quiet,
+            note=note,
+        )
+        networks = _open_several(network, label)
+        if train is None and any(isinstance(d, Detector) and d.needs_fit and d.fitted for d in detectors):
+            raise ArgumentError(
+                "Expected training images: a detector that is fitted already belongs to one of the networks. Pass them as "
+                "`train`, and it is fitted to each."
+            )
+        return join_results([each(one) for one in networks])
     opened = open_network(network, label=label)
     notes: list[str] = []
 
@@ -146,6 +177,21 @@ def evaluate(
         pairs = [(assumed, tested) for assumed in alone for tested in ood_sets if tested != assumed]
     evaluation.compute(runs, pairs)
     return replace(evaluation.results(), notes=tuple(notes))
+
+
+def _open_several(networks: Sequence[Any], label: str | None) -> list[EvaluatedNetwork]:
+    """Open networks that are evaluated side by side; each must have a label and seed of its own."""
+    if not networks:
+        raise ArgumentError("Expected at least one network but got an empty list.")
+    opened = [open_network(network, label=label) for network in networks]
+    seen: dict[tuple[str, int], str] = {}
+    for one in opened:
+        if seen.setdefault((one.label, one.seed), one.weights) != one.weights:
+            raise EvaluationError(
+                f"Two networks are called {one.label!r} with seed {one.seed}: tell them apart by their seed or their label, "
+                "open_network(network, seed=1) or open_network(network, label='...')."
+            )
+    return opened
 
 
 def _open_sets(
@@ -218,7 +264,7 @@ def _choose_detectors(
     originals = dict(zip(map(builtins.id, checked), usable, strict=True))
     able, unable = compatible_detectors(checked, network.network, _sample(id_set))
     for name, reason in unable.items():
-        note(f"{name} is left out: {reason}.")
+        note(f"{name} is left out: {reason.rstrip('.')}.")
     if not able:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unable.items()) or "none is left"
         raise EvaluationError(f"No detector fits {network.label}: {reasons}.")

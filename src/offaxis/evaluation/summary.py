@@ -323,31 +323,24 @@ class Comparison:
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
-def compare_detectors(
-    first: Summary, second: Summary, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Comparison:
-    """Compare two detectors on the seeds and sets that they share.
+def compare_pairs(
+    pairs: Sequence[tuple[Summary, Summary]], level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> list[Comparison]:
+    """Compare two detectors at a time on the seeds and sets that they share.
 
     The interval is a percentile bootstrap that resamples sets *and* seeds, so it covers other sets like these and other
-    trainings, as far as a handful of each can. With fewer than about five sets it is too narrow.
+    trainings, as far as a handful of each can. With fewer than about five sets it is too narrow. The intervals of all pairs
+    are computed together.
 
     Args:
-        first: of ``summarise``.
-        second: of the same call.
+        pairs: the first and the second detector of each, of one call of ``summarise``.
         level: of the interval, in (0, 1).
         resamples: of the bootstrap.
         seed: of the drawing.
 
     Raises:
-        ArgumentError: they have no seed and set in common.
+        ArgumentError: two have no seed and set in common.
     """
-    return compare_pairs([(first, second)], level, resamples, seed)[0]
-
-
-def compare_pairs(
-    pairs: Sequence[tuple[Summary, Summary]], level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> list[Comparison]:
-    """Compare many pairs as ``compare_detectors`` does; the intervals of all are computed together."""
     matrices = [_differences(first, second) for first, second in pairs]
     bounds: list[tuple[float | None, float | None]] = [(None, None)] * len(pairs)
     drawn = [place for place, matrix in enumerate(matrices) if matrix.size > 1]

@@ -31,7 +31,7 @@ class EvaluationRun:
     Attributes:
         networks: each anything that ``open_network`` takes.
         network: ``file.py:function`` that makes the network of training runs, where they cannot be opened without.
-        weights: a file of weights for the network, where it is one by name; None for its own.
+        weights: files of weights for the network, where it is one by name: seeds 0, 1, ... of it; none for its own.
         id: the ID set; None for the one that the network was trained on.
         benchmark: ``openood-cifar10`` and so on: OpenOOD's lists in place of ``id`` and ``ood``; None for none.
         partial: evaluate a benchmark on the part of its images that is there.
@@ -50,7 +50,7 @@ class EvaluationRun:
 
     networks: tuple[str, ...]
     network: str | None = None
-    weights: str | None = None
+    weights: tuple[str, ...] = ()
     id: str | None = None
     benchmark: str | None = None
     partial: bool = False
@@ -230,7 +230,7 @@ def _memory(run: EvaluationRun, store: "Store", data: Path | None) -> Path | Non
     """Return the file that remembers a run; None for one that depends on more than files and names: Python code."""
     words = (*run.networks, *run.detectors, run.network or "")
     code = run.network is not None or any(".py" in word or word.split(":")[0] in _LIBRARIES for word in words)
-    whole = run.weights is not None or all(Path(text).exists() for text in run.networks)
+    whole = bool(run.weights) or all(Path(text).exists() for text in run.networks)
     if code or not whole or (run.benchmark is not None and data is None):
         return None
     from importlib.metadata import version
@@ -253,7 +253,7 @@ def _inputs(run: EvaluationRun, data: Path | None, ids: Sequence[str]) -> dict[s
     from offaxis.evaluation.protocols import sets_for
     from offaxis.files import digest
 
-    paths = [Path(text) for text in (*run.networks, run.weights or "") if text and Path(text).exists()]
+    paths = [Path(text) for text in (*run.networks, *run.weights) if Path(text).exists()]
     names = {id_name: sets_for(id_name, run.ood, data)[0] for id_name in ids}
     for name in dict.fromkeys([*ids, *(name for chosen in names.values() for name in chosen)]):
         if name not in CATALOGUE:
@@ -332,11 +332,15 @@ def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
     """Open the networks, each by itself or combined into one."""
     from offaxis.deploy.open import combine, open_network, open_trained
 
-    if run.weights is not None:
+    if run.weights:
         if len(run.networks) > 1 or run.network is not None:
             raise ArgumentError("Expected --weights beside one network by name, such as resnet18-32, and no --network.")
-        return [open_trained(run.networks[0], label=run.label, weights=run.weights)]
-    sources = open_runs(run.networks, run.network)
+        named = run.networks[0]
+        sources: list[NetworkSource | Model] = [
+            open_trained(named, label=run.label, weights=file, seed=seed) for seed, file in enumerate(run.weights)
+        ]
+    else:
+        sources = open_runs(run.networks, run.network)
     if run.kind == "single":
         return [_labelled(open_network(source, label=run.label), run) for source in sources]
     return [combine(sources, run.kind, run.label)]
@@ -424,7 +428,9 @@ def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
         yield "--no-tune"
     if evaluation.kind != "single":
         yield from ("--as", evaluation.kind)
-    for name in ("weights", "images", "fit_images", "batch_size", "label"):
+    for file in evaluation.weights:
+        yield from ("--weights", file)
+    for name in ("images", "fit_images", "batch_size", "label"):
         value = getattr(evaluation, name)
         if value is not None:
             yield from (f"--{name.replace('_', '-')}", str(value))

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -212,10 +213,10 @@ def _left_out(files: "Sequence[Skipped]") -> list[str]:
 
 def _outcome(run: TrainingRun, trained: "Trained", held_out: "ImageSet | None", out: str | Path) -> str:
     """Return the sentences that a training ends with; the accuracy on held-out images is logged."""
-    last = trained.history[-1]
+    last, epochs = trained.history[-1], trained.history[-1]["epoch"]
     lines = [
-        f"Trained for {last['epoch']} epochs: loss {last['loss']:.3f}, training accuracy {last['accuracy']:.2%}. "
-        f"The network is in {out}."
+        f"Trained for {epochs} epoch{'s' * (epochs != 1)}: loss {last['loss']:.3f}, "
+        f"training accuracy {last['accuracy']:.2%}. The network is in {out}."
     ]
     if held_out is None:
         lines.append(
@@ -232,13 +233,22 @@ def _outcome(run: TrainingRun, trained: "Trained", held_out: "ImageSet | None", 
         test = {"kind": "test", "step": last["step"], "accuracy": accuracy, "images": len(held_out)}
         RunFolder(trained.folder).log(test)
     lines.append(f"Held-out accuracy: {accuracy:.2%} on {len(held_out):,} images that it was not trained on.")
+    if held_out.labels is not None and held_out.classes:
+        tested = set(held_out.labels.unique().tolist())
+        untested = [name for label, name in enumerate(held_out.classes) if label not in tested]
+        if untested:
+            lines.append(f"Among them is none of {', '.join(untested[:8])}{', ...' if len(untested) > 8 else ''}.")
     if accuracy < POOR:
         pretrained = run.freeze or run.pretrained or run.weights is not None or run.source is not None
-        first = "" if pretrained else "a pretrained network (--network timm:NAME --pretrained --freeze), "
+        first = "" if pretrained else "a pretrained network (--network efficientnet-lite0 --freeze), "
         lines.append(
             f"That is poor: its classes, and what it flags, are of little use yet. What usually helps: {first}more images of "
             "each class, classes that can be told apart by eye, and a look at the labels (offaxis data inspect)."
         )
+    if run.leave_out is None:
+        words = ["offaxis", "bundle", str(out), "--calibrate", run.id, "--out", f"{Path(out).name}.oax"]
+        words += ["--network", run.architecture] if ".py" in run.architecture and run.source is None else []
+        lines.append(f"To calibrate it: {shlex.join(words)}")
     return "\n".join(lines)
 
 
@@ -377,9 +387,11 @@ def _fabric(device: str, devices: int, nodes: int, precision: Precision) -> "Fab
     """Return the device, processes and arithmetic of a training, where this machine has them."""
     from lightning_fabric import Fabric
 
-    from offaxis.networks.inference import resolve_device
+    from offaxis.networks.inference import check_bfloat16, resolve_device
 
     chosen = resolve_device(device)
+    if precision.startswith("bf16"):
+        check_bfloat16(chosen)
     several = devices * nodes > 1
     try:
         return Fabric(

@@ -50,6 +50,11 @@ def attach(
         >>> bool((attach(model, head="keep")(images) == model(images)).all())
         True
     """
+    if not isinstance(model, nn.Module):
+        raise AttachError(
+            f"Expected a network, a torch.nn.Module, but got a {type(model).__name__}: timm.create_model(name), or "
+            'offaxis.open_network("timm:resnet18", pretrained=True), which opens networks by their names.'
+        )
     if isinstance(model, Classifier):
         raise AttachError(
             f"Expected a network of your own but got a Classifier, which has a head already ({type(model.head).__name__}): use "
@@ -194,7 +199,8 @@ def _candidates(model: nn.Module) -> str:
     if not names:
         return (
             f"{type(model).__name__} has no nn.Linear layer inside it: wrap it as nn.Sequential(backbone, nn.Linear(d, C)) "
-            "where backbone gives features of shape (N, d)."
+            "where backbone gives features of shape (N, d). If attach() has taken its output layer before, use the Classifier "
+            "that attach() returned."
         )
     shown = [
         f"{n} ({m.in_features} -> {m.out_features})"

@@ -5,9 +5,14 @@ progress. Fitting, scoring, calibration, evaluation and the service use it, or `
 batch; none of them has a loop of its own.
 """
 
+import functools
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -249,6 +254,8 @@ def to_network(network: Network, images: Tensor) -> Tensor:
     if not torch.isfinite(images).all():
         raise BadOutputsError("Expected images without NaN or infinity but some pixels are not finite numbers.")
     parameter = next(network.parameters(), None)
+    if parameter is not None and parameter.dtype == torch.bfloat16:
+        check_bfloat16(parameter.device)
     moved = images if parameter is None else images.to(parameter.device, parameter.dtype)
     return moved.contiguous(memory_format=torch.channels_last) if faster_channels_last(network, moved) else moved
 
@@ -302,6 +309,32 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
             f"Expected a device that PyTorch can use here (auto, {', '.join(usable)}) but got {str(device)!r}."
         ) from None
     return torch.device(device)
+
+
+_BFLOAT16_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
+
+
+def check_bfloat16(device: torch.device) -> None:
+    """Raise ArgumentError where a product in bfloat16 on the CPU would kill this process, by trying one in another, once.
+
+    Some virtual machines announce matrix instructions (AMX) that they do not have. PyTorch uses them for bfloat16, and the
+    process ends with an illegal instruction, which nothing can catch.
+    """
+    name = _killed_by_bfloat16() if device.type == "cpu" else None
+    if name is not None:
+        raise ArgumentError(
+            f"Expected a CPU that multiplies in bfloat16 but a trial of it in another process was killed by {name}. Some "
+            "virtual machines announce AMX instructions that they do not have: set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in "
+            "the environment, or compute in 32 bits (--precision 32-true, network.float())."
+        )
+
+
+@functools.cache
+def _killed_by_bfloat16() -> str | None:
+    """Return the signal that a trial ended with; None where it ended well or for another reason."""
+    beside_torch = Path(torch.__file__).parents[1]  # a file torch.py in the current folder is not imported
+    done = subprocess.run([sys.executable, "-c", _BFLOAT16_TRIAL], cwd=beside_torch, capture_output=True, check=False)
+    return next((fault.name for fault in (signal.SIGILL, signal.SIGSEGV) if done.returncode == -fault), None)
 
 
 def _has_mps() -> bool:

@@ -47,11 +47,6 @@ class TrainingCheck:
     scale: float | None
     problems: tuple[str, ...] = ()
 
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
-
 
 def learned_nothing(*, accuracy: float, loss: float, guessing: float, guessing_loss: float) -> bool:
     """Tell whether a network is next to no better than guessing: less than twice as often right, or a loss as large.

@@ -5,10 +5,12 @@ shapes of their parameters, and a bundle is only written if the rebuilt network 
 """
 
 import importlib
+import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
@@ -59,6 +61,8 @@ def import_library(name: str) -> ModuleType:
         ImportError: the library, or one that it needs, is not installed.
         RuntimeError: it cannot be imported for another reason.
     """
+    if name == "transformers" and importlib.util.find_spec("torchvision") is not None:
+        import_library("torchvision")  # which transformers imports with the first network, and then wraps its error
     try:
         return importlib.import_module(name)
     except RuntimeError as error:
@@ -153,21 +157,31 @@ def make_network(builder: Builder, pretrained: bool = False) -> nn.Module:
         ) from error
 
 
+def _alike(name: str, present: Sequence[str]) -> str:
+    """Return a question that names what may have been meant; empty where nothing is alike."""
+    meant = get_close_matches(name, present, 3)
+    return f" Did you mean {' or '.join(meant)}?" if meant else ""
+
+
 def _make_timm(timm: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
-    refused = [key for key in arguments if key in _REFUSED]
-    if refused or not timm.is_model(name):
+    if not timm.is_model(name):
         raise BundleError(
-            f"Expected a network that timm {timm.__version__} has, without {', '.join(_REFUSED)}, but got {name!r} with "
-            f"{arguments}."
+            f"Expected a network that timm {timm.__version__} has but got {name!r}.{_alike(name, timm.list_models())}"
         )
+    refused = [key for key in arguments if key in _REFUSED]
+    if refused:
+        raise BundleError(f"Expected arguments of timm without {', '.join(_REFUSED)} but {name!r} has {refused[0]}.")
     network: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
     return network
 
 
 def _make_torchvision(torchvision: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
     models = importlib.import_module("torchvision.models")
-    if name not in models.list_models(module=models) or any(key.startswith("weights") for key in arguments):
-        raise BundleError(f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.")
+    present = models.list_models(module=models)
+    if name not in present or any(key.startswith("weights") for key in arguments):
+        raise BundleError(
+            f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.{_alike(name, present)}"
+        )
     if pretrained:  # with the auxiliary outputs that the weights were trained with, which are then left out
         network: nn.Module = models.get_model(name, weights="DEFAULT", progress=False, **arguments)
         for part in ("aux1", "aux2", "AuxLogits"):

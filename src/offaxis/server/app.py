@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from http import HTTPStatus
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -22,6 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offaxis import __version__
+from offaxis.errors import ArgumentError
 from offaxis.server.body import Refusal, request_images, vector_rows
 from offaxis.server.service import Service
 
@@ -48,9 +50,63 @@ CLOSE = (b"connection", b"close")
 log = logging.getLogger("offaxis.serve")
 
 
+class TokenFile:
+    """The tokens in a file, one a line, any of which is accepted; the file is read again where it has changed.
+
+    A file that cannot be read any more, or is empty, leaves the tokens as they were, with a line in the log.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ArgumentError: it cannot be read, or has no token.
+    """
+
+    SECONDS = 1.0  # between two looks at the file
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp, self._tokens = _stamp(path), self._read()
+        self._looked = time.monotonic()
+
+    def __call__(self) -> tuple[str, ...]:
+        """Return the tokens that are accepted now."""
+        now = time.monotonic()
+        if now - self._looked >= self.SECONDS:
+            self._looked, stamp = now, _stamp(self.path)
+            if stamp != self._stamp:
+                self._stamp = stamp
+                try:
+                    self._tokens = self._read()
+                except ArgumentError as error:
+                    log.error("the token file has changed and is not used (%s); the old tokens stay", error)
+                else:
+                    log.warning("the token file has changed: it has %d token(s)", len(self._tokens))
+        return self._tokens
+
+    def _read(self) -> tuple[str, ...]:
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"Expected a token in {self.path} but it cannot be read ({error}).") from error
+        tokens = tuple(token for line in lines if (token := line.strip()))
+        if not tokens:
+            raise ArgumentError(f"Expected a token in {self.path} but it is empty.")
+        return tokens
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with the content of a file; None where there is none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size, about.st_ino
+
+
 def make_app(
     service: Service,
-    token: str | None = None,
+    token: str | TokenFile | None = None,
     *,
     allowed_hosts: Collection[str] = (),
     closing: Callable[[], bool] = lambda: False,
@@ -59,7 +115,8 @@ def make_app(
 
     Args:
         service: model, queue and drift monitor.
-        token: the expected ``Authorization: Bearer`` token; None for no check. The page and /healthz need none.
+        token: the expected ``Authorization: Bearer`` token, or a file of them; None for no check. The page, /healthz and
+            /readyz need none.
         allowed_hosts: names in the Host header that are answered beside those of this machine; ``*`` for all. Without any,
             names are checked only where no token is.
         closing: tells whether the server is shutting down, so that connections are not kept open.
@@ -251,7 +308,7 @@ class Guard:
     Args:
         app: the application behind the guard.
         service: counts requests, and answers POST /v1/predict without the detour through FastAPI's layers.
-        token: the expected ``Authorization: Bearer`` token; None for no check.
+        token: the expected ``Authorization: Bearer`` token, or a file of them; None for no check.
         hosts: names in the Host header that are answered beside those of this machine; None for all.
         closing: tells whether the server is shutting down.
     """
@@ -261,12 +318,12 @@ class Guard:
         app: ASGIApp,
         *,
         service: Service,
-        token: str | None,
+        token: str | TokenFile | None,
         hosts: frozenset[str] | None,
         closing: Callable[[], bool],
     ) -> None:
         self.app, self.service, self.hosts, self.closing = app, service, hosts, closing
-        self.token = None if token is None else token.encode()
+        self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -335,11 +392,13 @@ class Guard:
         return is_local(name) or name in self.hosts or name == (scope.get("server") or ("",))[0]
 
     def _authorised(self, headers: Headers) -> bool:
-        """Return whether the request carries the token; the comparison takes constant time."""
+        """Return whether the request carries a token; the comparison takes constant time."""
         if self.token is None:
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self.token)
+        accepted = (self.token,) if isinstance(self.token, str) else self.token()
+        sent = given.strip().encode("latin-1")
+        return scheme.lower() == "bearer" and any(hmac.compare_digest(sent, each.encode()) for each in accepted)
 
 
 def _request_id(given: str) -> str:

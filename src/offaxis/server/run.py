@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -18,11 +19,12 @@ import uvicorn
 
 from offaxis.deploy.model import Model
 from offaxis.errors import ServerError
-from offaxis.server.app import make_app
+from offaxis.server.app import TokenFile, make_app
 from offaxis.server.body import Limits
 from offaxis.server.service import Service
 
 MAX_HEAD_BYTES = 64 * 1024  # of what is not body: request line, headers, trailers, and the framing of chunks
+SECONDS_TO_DRAIN = 0.5  # in which requests on idle connections are still answered during a shutdown
 MAX_PIPELINED = 64  # requests that a client sends without waiting for responses
 log = logging.getLogger("offaxis.serve")
 
@@ -32,7 +34,7 @@ def make_server(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    token: str | None = None,
+    token: str | TokenFile | None = None,
     limits: Limits | None = None,
     level: float = 0.01,
     allowed_hosts: Collection[str] = (),
@@ -45,7 +47,7 @@ def make_server(
         model: a calibrated model; it runs on the device it is on.
         host: address to listen on.
         port: port to listen on.
-        token: the bearer token that requests must carry; None for no check.
+        token: the bearer token that requests must carry, or a file of them; None for no check.
         limits: sizes and times; None for the defaults.
         level: the probability that the drift monitor ever alarms on an ID stream.
         allowed_hosts: names in the Host header that are answered beside those of this machine; see ``make_app``.
@@ -89,6 +91,7 @@ class ReloadingServer(uvicorn.Server):
         self.service, self.reload = service, reload
         self._reported = False
         self._reloading: asyncio.Task[None] | None = None
+        self._again = False  # SIGHUP came while the bundle was being read
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
         """Listen, take the reports of the event loop, and wait for SIGHUP."""
@@ -99,10 +102,31 @@ class ReloadingServer(uvicorn.Server):
                 loop.add_signal_handler(signal.SIGHUP, self.begin_reload)
         await super().startup(sockets)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer what was sent to open connections before they could know, close them, and finish the rest.
+
+        A request may lie unread in a connection that looks idle; closed at once, its client would get a reset.
+        """
+        await asyncio.sleep(0)  # accept those that wait
+        for server in self.servers:
+            server.close()
+        until = time.monotonic() + SECONDS_TO_DRAIN
+        while self.server_state.connections and time.monotonic() < until:
+            await asyncio.sleep(SECONDS_TO_DRAIN / 10)
+        await super().shutdown(sockets)
+
     def begin_reload(self) -> None:
-        """Load the model again unless that is being done; the old one serves until the new one has answered a test image."""
+        """Load the model again, or once more after that; the old one serves until the new one has answered a test image."""
         if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._reload())
+            self._reloading = asyncio.get_running_loop().create_task(self._reload_all())
+        else:
+            self._again = True
+
+    async def _reload_all(self) -> None:
+        await self._reload()
+        while self._again:
+            self._again = False
+            await self._reload()
 
     async def _reload(self) -> None:
         assert self.reload is not None

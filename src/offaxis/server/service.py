@@ -16,7 +16,7 @@ from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.deploy.explain import Explanation, explain
-from offaxis.deploy.model import Model, Prediction
+from offaxis.deploy.model import Model, Prediction, Verdict
 from offaxis.deploy.preprocessing import VectorInput
 from offaxis.errors import MissingPackageError
 from offaxis.networks.classifier import Classifier
@@ -56,6 +56,23 @@ class Metrics:
         self.alarm = client.Gauge(
             "offaxis_drift_alarm", "1 once the stream has left the training distribution.", **registry
         )
+        self.watched = client.Gauge("offaxis_drift_images", "Images since the drift monitor began.", **registry)
+        self.warnings = client.Counter("offaxis_drift_warnings", "Warnings of the drift monitor.", **registry)
+        self._warned = 0
+        self.model = client.Gauge(
+            "offaxis_model_info",
+            "1 for the model that is served.",
+            ["version", "engine", "detector"],
+            **registry,
+        )
+        self.since = client.Gauge(
+            "offaxis_model_start_time_seconds", "When the model began to be served, in seconds since 1970.", **registry
+        )
+        client.ProcessCollector(registry=self.registry)  # memory, processor time, open files, start; on Linux
+        for verdict in Verdict:  # from 0 on: the first of a series that did not exist is no increase to Prometheus
+            self._labelled(self.verdicts, verdict.value)
+        for result in ("served", "refused"):
+            self.reloads.labels(result)
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request by route and status, with its latency."""
@@ -77,6 +94,15 @@ class Metrics:
         """Set the gauges to the state of the drift monitor."""
         self.wealth.set(drift.log10_wealth)
         self.alarm.set(int(drift.alarm))
+        self.watched.set(drift.images)
+        self.warnings.inc(max(0, drift.warnings - self._warned))
+        self._warned = drift.warnings
+
+    def set_model(self, engine: str, detector: str) -> None:
+        """Note which model is served from now on."""
+        self.model.clear()
+        self.model.labels(__version__, engine, detector).set(1)
+        self.since.set_to_current_time()
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
@@ -173,6 +199,7 @@ class Service:
         self.budget = Budget(self.limits)
         self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
         self.served = ServedModel(model, self.limits, level)
+        self._note_model()
 
     async def __aenter__(self) -> Self:
         await self.served.batcher.__aenter__()
@@ -197,8 +224,14 @@ class Service:
             self.served.batcher.in_thread = False
         await new.batcher.__aenter__()
         old, self.served = self.served, new
-        self.metrics.set_drift(new.drift_monitor.state())
+        self._note_model()
         await old.batcher.__aexit__()
+
+    def _note_model(self) -> None:
+        """Tell the metrics which model is served and where its drift monitor stands."""
+        about = self.served.description
+        self.metrics.set_model(about["engine"], about["detector"])
+        self.metrics.set_drift(self.served.drift_monitor.state())
 
     def _checked(self, model: Model) -> ServedModel:
         """Return a model that is ready to serve: it has predicted a test image."""

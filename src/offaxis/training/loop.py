@@ -13,7 +13,7 @@ from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, TrainingStopped
 from offaxis.heads.batch_norm import synchronise
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import resolve_device, run
+from offaxis.networks.inference import check_bfloat16, resolve_device, run
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import TrainingBatches, make_training_batches, make_validation_batches
@@ -81,7 +81,8 @@ def train(
 
     Raises:
         DataError: the images or labels cannot be trained on.
-        ArgumentError: this is no Classifier, there is no such device, or it was given beside a fabric.
+        ArgumentError: this is no Classifier, there is no such device, it was given beside a fabric, or the CPU cannot
+            multiply in bfloat16.
         NotFiniteError, ScaleCollapseError: the training failed; the message says why and what helps.
         TrainingStopped: Ctrl-C or SIGTERM; the state is saved where there is a folder.
     """
@@ -91,6 +92,8 @@ def train(
             "attach(network, head='linear') a linear one."
         )
     fabric = fabric_on(device) if fabric is None else _without_device(fabric, device)
+    if str(fabric.strategy.precision.precision).startswith("bf16"):
+        check_bfloat16(fabric.device)
     fabric.launch()
     if sync_bn:
         synchronise(classifier)

@@ -243,8 +243,12 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     journal = Journal(out, _identity(bundle))
     summary_file, page = out.with_suffix(".summary.json"), out.with_suffix(".html")
     own = {os.path.abspath(file) for file in (out, journal.path, summary_file, page)}  # noqa: PTH100 - as below
+    named = hashlib.sha256()
+    paths = _hashed(paths, named)
     if options.resume and not options.overwrite and out.exists() and not journal.path.exists():
-        return _finished_summary(summary_file, out, journal.identity)
+        for _ in paths:
+            pass
+        return _finished_summary(summary_file, out, journal.identity, named.hexdigest(), options.fdr)
     journal.begin(out, options.resume, options.overwrite)
     seen, counts = set[bytes](), RowCounts(options.top)
 
@@ -268,19 +272,27 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
             flags = flag_together(journal.rows(), model, options.fdr)
             write_rows(flag_rows(journal.rows(), flags.flagged.tolist()), out, kind, (*FIELDS, FLAGGED))
             summary["flagged_together"] = _describe_flags(flags)
+        asked = {"bundle": journal.identity, "paths": named.hexdigest()}
+        write_json(summary_file, {**asked, **summary}, ensure_ascii=False)
+        write_score_page(summary, page, f"offaxis score: {out.name}", model)
     finally:
         journal.close()
-    write_json(summary_file, {"bundle": journal.identity, **summary}, ensure_ascii=False)
-    write_score_page(summary, page, f"offaxis score: {out.name}", model)
     journal.path.unlink()
     return summary
 
 
-def _finished_summary(file: Path, out: Path, bundle: str) -> dict[str, Any]:
+def _hashed(paths: Iterable[str], into: "hashlib._Hash") -> Iterator[str]:
+    """Yield the paths, and hash them as they were given."""
+    for path in paths:
+        into.update(os.fsencode(path) + b"\0")
+        yield path
+
+
+def _finished_summary(file: Path, out: Path, bundle: str, paths: str, fdr: float | None) -> dict[str, Any]:
     """Return the summary of a run that is finished, for which nothing is left to resume.
 
     Raises:
-        ArgumentError: the output is not that of a finished run of this bundle.
+        ArgumentError: the output is not that of a finished run of this bundle on these paths, flagged at this ``fdr``.
     """
     anew = "name another --out, or add --overwrite"
     if not file.is_file():
@@ -288,6 +300,12 @@ def _finished_summary(file: Path, out: Path, bundle: str) -> dict[str, Any]:
     summary = read_json(file, ArgumentError, anew)
     if summary.get("bundle") != bundle:
         raise ArgumentError(f"{out} holds the rows of another bundle: {anew}.")
+    if summary.get("paths", paths) != paths:
+        raise ArgumentError(f"{out} is finished and holds the rows of other paths than those that were named: {anew}.")
+    before = summary.get("flagged_together", {}).get("fdr")
+    if before != fdr:
+        without = "without --fdr" if before is None else f"with --fdr {before:g}"
+        raise ArgumentError(f"{out} is finished, and its rows were written {without}: {anew}.")
     return {**summary, "finished_before": True}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offaxis.data.decode import OTHER_SUFFIXES
 from offaxis.data.image_set import hash_batch
 from offaxis.deploy.bundle import load
 from offaxis.deploy.calibrating import unpack_hashes
@@ -90,6 +91,8 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
         if isinstance(item.source, str) and (reason := why_unreadable(item.source)) is not None:
             return reason
         if isinstance(item.source, str | bytes) and _takes_images(model) and not is_image_name(item.name):
+            if Path(item.name).suffix.lower() in OTHER_SUFFIXES:
+                return "images of this format are not read: convert it to JPEG"
             return "this is not an image file"
         return str(error)
 

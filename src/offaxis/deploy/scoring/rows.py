@@ -3,6 +3,7 @@
 import csv
 import heapq
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,8 +15,9 @@ from offaxis.deploy.model import Model, Prediction, Verdict
 from offaxis.deploy.prediction import in_words
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.sources import parts, readable
-from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
+from offaxis.errors import ArgumentError, DataError, MissingPackageError, OffaxisError, StorageError
 from offaxis.files import check_plain, json_line, read_lines, remove_left, replacing
+from offaxis.progress import visible
 
 Row = dict[str, Any]
 FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "seen", "error")
@@ -90,28 +92,46 @@ class Journal:
         """Check for earlier results and open the journal.
 
         Raises:
-            ArgumentError: there are results already, or a journal of another bundle.
+            ArgumentError: there are results already, a journal of another bundle, or one that another process writes.
         """
-        if overwrite:
-            self.path.unlink(missing_ok=True)
-        elif out.exists() and not self.path.exists():
+        begun = self.path.exists()
+        if not overwrite and out.exists() and not begun:
             raise ArgumentError(f"{out} is there already: name another file, or add --overwrite.")
-        elif self.path.exists() and not resume:
+        if not overwrite and begun and not resume:
             raise ArgumentError(
                 f"{self.path} was left by a run that stopped: add --resume to finish it, or --overwrite."
             )
         try:
             check_plain(self.path)
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            remove_left(out)
-            begun = self.path.exists() and self._check()
             self._file = self.path.open("a", encoding="utf-8")
-            if not begun:
+            self._lock()
+            remove_left(out)
+            if overwrite:
+                self._file.truncate(0)
+            if not self._check():
                 self._file.write(self._header())
                 self._file.flush()  # a run that is killed in its first batch can be resumed
+        except OffaxisError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise StorageError(f"{self.path} cannot be written ({error.strerror}).") from error
+
+    def _lock(self) -> None:
+        """Refuse a journal that another process is writing; the lock ends with the process, however it ends."""
+        assert self._file is not None
+        try:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArgumentError(
+                f"Another process is writing {self.path}: wait until it has finished, or name another --out."
+            ) from None
+        except (ImportError, OSError):
+            return  # a system or a network disk without locks
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append rows and flush them to the operating system."""
@@ -198,17 +218,26 @@ class RowWriter:
         """Write rows."""
         for row in rows:
             if self.csv is not None:
-                self.csv.writerow([row[field] for field in self.fields])
+                self.csv.writerow([_cell(field, row[field]) for field in self.fields])
             else:
                 self.file.write(self.line(row))
 
 
+def _cell(field: str, value: Any) -> Any:
+    """Return a cell of a CSV file: no text that a spreadsheet takes for a formula, as the name of an image could be."""
+    if not isinstance(value, str) or not re.match(r"[=+\-@\t\r](?!\d+$)", value):  # a class may be called -1
+        return value
+    return f"./{value}" if field == "path" else f"'{value}"
+
+
 def _text(row: Row) -> str:
-    """Return a row as a line for people."""
+    """Return a row as one line for people; what a terminal would obey or not show, in a name, is escaped."""
     if row["error"] is not None:
-        return f"{row['path']}: not scored, {row['error']}\n"
-    said = in_words(row["class"], row["probability"], row["verdict"], row["p_value"])
-    return f"{row['path']}: {said}{' (flagged)' if row.get(FLAGGED) else ''}\n"
+        said = f"not scored, {row['error']}"
+    else:
+        said = in_words(row["class"], row["probability"], row["verdict"], row["p_value"])
+    line = f"{row['path']}: {said}{' (flagged)' if row.get(FLAGGED) else ''}"
+    return visible(line).replace("\n", "\\n") + "\n"
 
 
 def _write_parquet(rows: Iterable[Row], path: Path, fields: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -176,12 +176,10 @@ def _inside(archive: str) -> Iterator[ImageSource]:
 def _rows_of(file: str) -> Iterator[ImageSource]:
     """Yield the rows of an array, numbered from 0, without reading it as a whole."""
     try:
-        array = read_rows(file)
-    except DataError as error:
+        for number, row in enumerate(chain.from_iterable(read_rows(file))):
+            yield ImageSource(f"{file}{INSIDE}{number}", np.array(row))
+    except (DataError, OSError) as error:
         yield ImageSource(file, None, str(error))
-        return
-    for number, row in enumerate(array):
-        yield ImageSource(f"{file}{INSIDE}{number}", np.array(row))
 
 
 def is_image_name(name: str) -> bool:

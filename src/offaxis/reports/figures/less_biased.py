@@ -144,10 +144,7 @@ def dependency(
             handles += axes.plot(ends, [value] * 2, color=look.colour, linestyle="--", marker=look.marker, mec="white")
             names.append(f"{free_name} on {tested}")
     figure.set_figheight(2.6 + tick_height(assumed, width - 0.8) + legend_height(names, width))
-    axes.set_xlim(-0.5, len(assumed) - 0.5)
-    axes.autoscale_view(scalex=False)
-    axes.margins(y=0.08)
-    name_ticks(axes, assumed, width - 0.8)
+    _space_out(axes, assumed, width, margin=0.08)
     axes.set_xlabel("tuned on")
     axes.set_ylabel(label)
     axes.grid(axis="y")
@@ -174,10 +171,7 @@ def dependency_full(panels: Mapping[str, Mapping[str, Row]], label: str = "AUROC
             line = _line(row, tested, f"{title}, {name}", look.colour, look.marker)
             line.set(linestyle=look.line, linewidth=1.2, markersize=4)
             handles[name] = axes.add_line(line)
-        axes.set_xlim(-0.5, len(tested) - 0.5)
-        axes.autoscale_view(scalex=False)
-        axes.margins(y=0.06)
-        name_ticks(axes, tested, width - 0.8)
+        _space_out(axes, tested, width, margin=0.06)
         axes.set_title(wrapped(title, int(width * 11), 1))
         axes.set_ylabel(label)
         axes.grid(axis="both")
@@ -223,6 +217,14 @@ def dependency_matrix(panels: Mapping[str, Mapping[str, Row]], label: str = "AUR
     places[0].set_ylabel("tuned on")
     figure.colorbar(image, ax=list(places), label=label, shrink=0.9)
     return figure
+
+
+def _space_out(axes: Axes, names: Sequence[str], width: float, margin: float) -> None:
+    """Give each name its place on the x axis, and the values a margin above and below."""
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.autoscale_view(scalex=False)
+    axes.margins(y=margin)
+    name_ticks(axes, names, width - 0.8)
 
 
 def _names(panels: Mapping[str, Mapping[str, Row]]) -> tuple[list[str], list[str]]:

@@ -275,6 +275,11 @@ async function drift() {
     ? `The stream has left the training distribution: at image ${state.alarmed_at} the odds against “no drift” passed ${odds.toFixed(0)} : 1.`
     : state.images ? `No sign of drift over ${state.images} images (alarm at odds of ${odds.toFixed(0)} : 1).`
       : "No images yet.";
+  if (state.warnings && !state.alarm) {
+    words.className = "few";
+    words.textContent = `A warning at image ${state.warned_at} of ${state.images}: the latest images are unlike the training images, ` +
+      `though not yet beyond doubt (alarm at odds of ${odds.toFixed(0)} : 1).`;
+  }
   driftLine(state);
 }
 
