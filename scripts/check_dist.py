@@ -13,7 +13,7 @@ REFUSED = {
 WHEEL_ONLY = {".csv", ".css", ".html", ".j2", ".js", ".py", ".svg", ".toml", ""}
 """Endings of what the package itself is made of; py.typed and the files of dist-info aside."""
 LARGEST = 2_000_000  # bytes
-KEPT = ("study/results/", "tests/golden/values/")
+KEPT = ("study/results/", "study/second/results/scores/", "tests/golden/values/")
 """Numbers, in the sdist alone: what the study's tables are rebuilt from, and what the tests compare with."""
 
 
