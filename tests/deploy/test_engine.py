@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import offaxis
 from offaxis import Model
+from offaxis.cli.app import app
 from offaxis.data import load_images
 from offaxis.deploy import engine as engines
 from offaxis.deploy.engine import with_engine
@@ -196,3 +198,17 @@ def test_an_int8_graph_that_loses_is_refused() -> None:
         engines._check_quantised((1.0, 0.989), False, {})
     with pytest.raises(ExportError, match="AUROC on letters falls from 95.0% to 94.0%"):
         engines._check_quantised((0.97, 0.97), True, {"letters": (0.95, 0.94)})
+
+
+def test_a_few_images_are_scored_without_an_export_and_a_folder_with_one(
+    bundle: Path, pictures: list[Path], cache: Path
+) -> None:
+    for file in (cache / "onnx").glob("*.npz"):
+        file.unlink()
+    result = CliRunner().invoke(app, ["score", str(bundle), *map(str, pictures[:2])])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count(str(pictures[0].parent)) == 2
+    assert not list((cache / "onnx").glob("*.npz"))
+    result = CliRunner().invoke(app, ["score", str(bundle), str(pictures[0].parent)])
+    assert result.exit_code == 0, result.output
+    assert len(list((cache / "onnx").glob("*.npz"))) == 1

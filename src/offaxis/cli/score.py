@@ -20,6 +20,7 @@ EngineOption = Annotated[
     Literal["auto", "onnx", "torch"],
     typer.Option(help="What runs the network: onnxruntime or PyTorch. auto: onnxruntime on a CPU if it can."),
 ]
+FEW = 16  # single images, which PyTorch has scored before a graph for onnxruntime is exported
 
 
 @app.command(
@@ -78,7 +79,9 @@ def score_command(
     if runner == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --runner ray: --network is for threads.")
     bundle = local_bundle(bundle)
-    model = with_engine(load(bundle, network).to(device), "torch" if runner == "ray" else engine)
+    named = _paths(paths or ["-"])
+    eager = runner == "ray" or (engine == "auto" and _few(paths or ["-"]))
+    model = with_engine(load(bundle, network).to(device), "torch" if eager else engine)
     on_terminal: Literal["text"] | None = "text" if out == "-" and sys.stdout.isatty() else None
     options = ScoringOptions(
         out=out,
@@ -93,7 +96,7 @@ def score_command(
         fdr=fdr,
         quiet=quiet,
     )
-    summary = score_images(bundle, model, _paths(paths or ["-"]), options)
+    summary = score_images(bundle, model, named, options)
     print_note(sentences(summary))
     if out != "-" and Path(out).with_suffix(".html").exists():
         print_note(f"The images with the highest scores: {Path(out).with_suffix('.html')}")
@@ -109,6 +112,13 @@ def _paths(given: list[str]) -> Iterator[str]:
             f"There is no {absent[0]}: name images, folders or archives, or - for a list on standard input."
         )
     return (name for path in given for name in (_lines() if path == "-" else (path,)))
+
+
+def _few(given: list[str]) -> bool:
+    """Return whether these are single images, and so few that exporting a graph would take longer than it saves."""
+    from offaxis.data.decode import SUFFIXES
+
+    return len(given) <= FEW and all(Path(path).suffix.lower() in SUFFIXES for path in given)
 
 
 def _lines() -> Iterator[str]:

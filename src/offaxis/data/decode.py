@@ -21,7 +21,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", 
 OTHER_SUFFIXES = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw"})
 
 
-def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode(source: Path | str | bytes, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode an image completely, as a browser shows it on a white page: mode L (grey) or RGB, 8 bits a channel.
 
     The orientation that cameras record (EXIF) is applied, transparent pixels show white, CMYK becomes RGB by the file's
@@ -35,7 +35,7 @@ def decode(source: Path | bytes, name: str | None = None, max_pixels: int = MAX_
     Raises:
         DataError: not an image, damaged, truncated or too large, or its values have an unknown range.
     """
-    called = name or (printable(source) if isinstance(source, Path) else "the image")
+    called = name or ("the image" if isinstance(source, bytes) else printable(source))
     return decode_opened(*open_image(source, called, max_pixels), called)
 
 
@@ -73,7 +73,7 @@ def printable(path: Path | str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, bytes]:
+def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, bytes]:
     """Read the header of an image: its size and mode are known, its pixels are not decoded yet.
 
     Returns:
@@ -102,7 +102,7 @@ def open_image(source: Path | bytes, called: str, max_pixels: int = MAX_PIXELS) 
     return image, data
 
 
-def _read(path: Path, called: str) -> bytes:
+def _read(path: Path | str, called: str) -> bytes:
     about = os.stat(path)  # noqa: PTH116 - once for each of millions
     if not stat.S_ISREG(about.st_mode):
         raise DataError(f"Expected an image but {called} is no plain file: to read it might never end.")

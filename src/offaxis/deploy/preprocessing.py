@@ -65,8 +65,7 @@ class Preprocessing:
             return fit(eight_bits(image, name or "the image"), self.shape, self.resize)
         if not isinstance(image, str | Path | bytes):
             raise DataError(f"{_EXPECTED} but got a {type(image).__name__}.")
-        source = Path(image) if isinstance(image, str) else image
-        return fit(decode(source, name, max_pixels), self.shape, self.resize)
+        return fit(decode(image, name, max_pixels), self.shape, self.resize)
 
     def batch(self, images: "ImageLike | Sequence[ImageLike] | ImageSet | Tensor") -> Iterable[Tensor]:
         """Yield uint8 batches (B, c, h, w) of one image, several, a tensor (N, c, h, w) or an ImageSet.

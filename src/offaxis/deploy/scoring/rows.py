@@ -3,7 +3,6 @@
 import csv
 import heapq
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -223,9 +222,12 @@ class RowWriter:
                 self.file.write(self.line(row))
 
 
+_FORMULA = frozenset("=+-@\t\r")
+
+
 def _cell(field: str, value: Any) -> Any:
     """Return a cell of a CSV file: no text that a spreadsheet takes for a formula, as the name of an image could be."""
-    if not isinstance(value, str) or not re.match(r"[=+\-@\t\r](?!\d+$)", value):  # a class may be called -1
+    if not isinstance(value, str) or value[:1] not in _FORMULA or value[1:].isdecimal():  # a class may be called -1
         return value
     return f"./{value}" if field == "path" else f"'{value}"
 
