@@ -166,6 +166,7 @@ def test_metrics_count(address: str, world: World) -> None:
     for series in (
         *(f'verdicts_total{{verdict="{verdict.value}"}}' for verdict in Verdict),
         'reloads_total{result="refused"}',
+        'reloads_total{result="unchanged"}',
     ):
         assert f"offaxis_{series} " in text  # before the first, so that Prometheus sees it as an increase
     if sys.platform == "linux":
