@@ -132,6 +132,16 @@ def test_the_model_is_described(address: str, model: Model) -> None:
     assert httpx.get(f"{address}/v1/predict").status_code == 405
 
 
+def test_the_histogram_is_of_what_the_verdict_depends_on(model: Model, world: World) -> None:
+    """Of cosines where the score is that; else of scores, among which the p-value is computed."""
+    two = Model.calibrated(world.trained, world.calibration, used=[world.train], detector="two-cosines")
+    assert two.calibration.cosine is not None
+    for each, of, values in ((model, "cosine", -model.calibration.scores), (two, "score", two.calibration.scores)):
+        shown = Service(each).served.description["calibration"]["histogram"]
+        assert shown["of"] == of
+        assert (shown["edges"][0], shown["edges"][-1]) == pytest.approx((values.min(), values.max()))
+
+
 def test_each_class_is_described_where_verdicts_are_per_class(address: str, model: Model) -> None:
     about = httpx.get(f"{address}/v1/model").json()
     assert about["class_thresholds"] is about["calibration"]["class_flag_rates"] is None

@@ -143,8 +143,9 @@ class ServedModel:
     def describe(self) -> dict[str, Any]:
         """Return the response of /v1/model."""
         model, calibration = self.model, self.model.calibration
-        shown = calibration.scores if calibration.cosine is None else calibration.cosine
-        counts, edges = np.histogram(shown, bins=BINS)
+        # of what the verdict depends on: the cosine where the score is that, with the other sign
+        by_cosine = calibration.cosine is not None and np.allclose(calibration.scores, -calibration.cosine, atol=1e-6)
+        counts, edges = np.histogram(-calibration.scores if by_cosine else calibration.scores, bins=BINS)
         return {
             "offaxis": __version__,
             "classes": list(model.classes),
@@ -160,7 +161,7 @@ class ServedModel:
                 "images": len(calibration.scores),
                 **_flag_rates(calibration),
                 "histogram": {
-                    "of": "score" if calibration.cosine is None else "cosine",
+                    "of": "cosine" if by_cosine else "score",
                     "counts": counts.tolist(),
                     "edges": edges.tolist(),
                 },
