@@ -71,6 +71,15 @@ def test_the_tests_that_keep_the_promises_exist() -> None:
         assert re.search(rf"^def {test}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), (file, test)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_modules_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    modules = re.findall(r"python -m ((?:benchmarks|study)(?:\.\w+)*)", text)
+    files = re.findall(r"\b(?:tests|benchmarks|examples|scripts|study|src|docs)/[\w./-]*\w", text)
+    for name in (*files, *(module.replace(".", "/") for module in modules)):
+        assert (ROOT / name).exists() or list(ROOT.glob(f"{name}.*")), name
+
+
 def run_shell(commands: str) -> str:
     """Run commands of a page, where ``offaxis`` is this very package, and return what they print."""
     program = f'offaxis() {{ "{sys.executable}" -m offaxis "$@"; }}\n'
