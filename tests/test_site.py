@@ -54,13 +54,13 @@ def test_it_builds_without_a_warning_and_has_what_is_made_from_the_code(site: Pa
 
 @pytest.mark.browser
 def test_pages_fit_wide_and_narrow_windows_in_light_and_dark(site: Path, browser: "WebDriver") -> None:
+    # the site keeps the last scheme there, and writes it at some moment after a page has been opened
+    forget = {"source": "try { localStorage.clear() } catch {}"}
+    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", forget)  # type: ignore[attr-defined]
     for width in (1400, 400):
         for scheme, name in (("light", "default"), ("dark", "slate")):
             show_as(browser, width, scheme)
             for page in PAGES:
-                browser.execute_script(
-                    "try { localStorage.clear() } catch {}"
-                )  # where the site keeps the chosen scheme
                 browser.get((site / f"{page}.html").as_uri())
                 found = browser.execute_script(
                     "return [document.documentElement.scrollWidth, document.body.dataset.mdColorScheme]"
