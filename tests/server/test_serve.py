@@ -38,8 +38,8 @@ from offaxis.server.body import Limits
 from offaxis.server.run import make_server, serve
 from offaxis.server.service import Service
 from tests.models import World
-from tests.server.serving import altered, free_port, png, running
-from tests.waiting import eventually
+from tests.server.serving import altered, png, running
+from tests.waiting import eventually, free_port
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,8 @@ from offaxis import Model, Prediction, attach
 from offaxis.deploy.explain import with_examples
 from offaxis.errors import BundleError
 from tests.models import World
-from tests.server.serving import altered, free_port, png, running
-from tests.waiting import eventually
+from tests.server.serving import altered, png, running
+from tests.waiting import eventually, free_port
 
 
 def test_another_bundle_is_served_without_a_pause(model: Model, world: World) -> None:

@@ -32,8 +32,8 @@ from offaxis.server.body import Limits
 from offaxis.server.run import MAX_PIPELINED, within_file_limit
 from offaxis.server.service import ServedModel
 from tests.models import World
-from tests.server.serving import altered, free_port, png, running
-from tests.waiting import eventually
+from tests.server.serving import altered, png, running
+from tests.waiting import eventually, free_port
 
 
 def large_png(side: int) -> bytes:
