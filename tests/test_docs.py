@@ -2,9 +2,11 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import offaxis
 from offaxis.cli import app
 from offaxis.detectors import DETECTORS
 from offaxis.networks.third_party import import_library
+from tests.waiting import eventually, free_port
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -71,20 +74,45 @@ def test_the_tests_that_keep_the_promises_exist() -> None:
         assert re.search(rf"^def {test}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), (file, test)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_modules_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    modules = re.findall(r"python -m ((?:benchmarks|study)(?:\.\w+)*)", text)
+    files = re.findall(r"\b(?:tests|benchmarks|examples|scripts|study|src|docs)/[\w./-]*\w", text)
+    for name in (*files, *(module.replace(".", "/") for module in modules)):
+        assert (ROOT / name).exists() or list(ROOT.glob(f"{name}.*")), name
+
+
 def run_shell(commands: str) -> str:
-    """Run commands of a page, where ``offaxis`` is this very package, and return what they print."""
-    program = f'offaxis() {{ "{sys.executable}" -m offaxis "$@"; }}\n'
-    settings = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", program + commands],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-        env=settings,
-    )
+    """Run commands of a page, where ``offaxis`` is this very package, and return what they print.
+
+    Services listen on free ports in place of those that the page names, and none is left running.
+    """
+    ports = {port: str(free_port()) for port in re.findall(r"--port (\d+)", commands)}
+    for port, free in ports.items():
+        commands = commands.replace(port, free)
+    with TemporaryDirectory() as folder:
+        program = Path(folder, "offaxis")  # no function of the shell: `kill %1` would end the shell around it alone
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m offaxis "$@"\n')
+        program.chmod(0o755)
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", commands],
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+            env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        )
     assert done.returncode == 0, done.stderr
+    assert eventually(lambda: not any(map(is_taken, ports.values())), 30)
     return done.stdout
+
+
+def is_taken(port: str) -> bool:
+    """Return whether something listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(port))) == 0
 
 
 @pytest.mark.slow

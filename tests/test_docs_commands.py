@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -22,7 +21,7 @@ from offaxis.networks.resnet import resnet_cifar, to_published
 from offaxis.networks.third_party import import_library
 from tests.data.openood_root import CLASSES, noise_root
 from tests.test_docs import PAGES, ROOT, TUTORIALS, run_shell
-from tests.waiting import eventually
+from tests.waiting import eventually, free_port
 
 PROGRAM = re.compile(r"(offaxis|pip|python3?|make|curl|docker)\s")
 SHOWING = [page for page in PAGES if page not in TUTORIALS]
@@ -183,9 +182,7 @@ def test_every_make_target_of_a_page_exists() -> None:
 
 def _serve(command: str, stack: ExitStack) -> int:
     """Start a service on a free port and wait until it is ready; return the port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = free_port()
     words = command.partition("#")[0].split()[1:]
     log = Path(f"serve-{port}.log")
     with log.open("w") as output:

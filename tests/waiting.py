@@ -1,5 +1,6 @@
-"""Waiting for what another process or thread does: a condition and a deadline, never a fixed pause."""
+"""Other processes and threads: wait for a condition with a deadline, never for a fixed time; a port for a service."""
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -12,3 +13,11 @@ def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def free_port() -> int:
+    """Return a port of this machine on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from offaxis import __version__
 from offaxis.cli import app, doctor
 from offaxis.cli.app import COMMANDS as NAMES
 from offaxis.cli.app import FIRST_COMMANDS
+from offaxis.errors import ArgumentError
 
 RUNNER = CliRunner()
 
@@ -71,6 +73,30 @@ def test_completion_offers_commands_and_options(shell: str) -> None:
 
     assert "train" in complete("offaxis tr")
     assert "--freeze" in complete("offaxis train --fr")
+
+
+@pytest.mark.parametrize(
+    ("shell", "part"), [("bash", "complete -o default"), ("zsh", "compdef "), ("fish", "complete --command ")]
+)
+def test_completion_is_shown_and_installed_for_the_shell_that_is_named(
+    shell: str, part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whichever shell runs the command."""
+    shown = RUNNER.invoke(app, ["--show-completion", shell])
+    assert shown.exit_code == 0
+    assert part in shown.output
+    assert f"=complete_{shell} " in shown.output
+    monkeypatch.setenv("HOME", str(tmp_path))
+    installed = RUNNER.invoke(app, ["--install-completion", shell])
+    assert installed.exit_code == 0
+    assert f"{shell} completion installed" in installed.output
+    assert any(part in file.read_text() for file in tmp_path.rglob("*") if file.is_file())
+
+
+def test_completion_for_another_shell_is_refused() -> None:
+    refused = RUNNER.invoke(app, ["--show-completion", "tcsh"])
+    assert isinstance(refused.exception, ArgumentError)
+    assert str(refused.exception).startswith("Expected one of bash, zsh, fish")
 
 
 def test_the_doctor_says_what_is_there_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

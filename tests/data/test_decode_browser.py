@@ -90,7 +90,7 @@ def _srgb() -> bytes:
     return ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def paint(browser: "WebDriver") -> Callable[[bytes], NDArray[np.uint8] | None]:
     """Return a function that paints a file in the browser: uint8 (h, w, 3), or None where it shows no image."""
     browser.get("about:blank")

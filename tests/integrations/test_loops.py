@@ -19,8 +19,7 @@ from offaxis.errors import ArgumentError, DataError, OverlapError
 from offaxis.integrations import LoopCalibration
 from offaxis.networks.ensemble import find_network
 from tests.models import write_images
-from tests.server.serving import free_port
-from tests.waiting import eventually
+from tests.waiting import eventually, free_port
 
 ROOT = Path(__file__).parents[2]
 PREPROCESSING = Preprocessing((1, 8, 8), Normalise((0.0,), (1.0,)))

@@ -18,13 +18,7 @@ from offaxis.data import ImageSet
 from offaxis.server.app import TokenFile
 from offaxis.server.body import Limits
 from offaxis.server.run import make_server
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+from tests.waiting import free_port
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from offaxis import Model
 from offaxis.data import load_images, match
 from offaxis.deploy.explain import with_examples
 from offaxis.server.body import Limits
+from tests.browser import complaints, show_as
 from tests.models import World, write_images
 from tests.server.serving import png, running
 
@@ -42,13 +43,10 @@ document.body.dispatchEvent(event);
 @pytest.fixture
 def page(browser: "WebDriver", model: Model) -> Iterator["WebDriver"]:
     with running(model) as (address, _):
-        browser.set_window_size(1400, 1000)
         browser.get(address)
         wait(browser, lambda: "classes" in text(browser, "about"))
-        browser.get_log("browser")
         yield browser
-        complaints = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-        assert [entry for entry in complaints if "422" not in entry] == []
+        assert [message for message in complaints(browser) if "422" not in message] == []
 
 
 def wait(browser: "WebDriver", condition: Callable[[], bool], seconds: float = 15) -> None:
@@ -135,18 +133,12 @@ def test_a_folder_and_the_drift_line(page: "WebDriver", world: World, tmp_path: 
 
 @pytest.mark.parametrize("width", [400, 1400])
 def test_nothing_is_cut_off_on_a_phone(page: "WebDriver", world: World, width: int) -> None:
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
-    )
-    try:
-        drop(page, [("a-very-long-name-" + 20 * "of-a-file-" + ".png", png(world.test, i)) for i in range(20)])
-        wait(page, lambda: "20 of 20 checked" in text(page, "progress"))
-        assert page.execute_script("return document.documentElement.scrollWidth") <= width
-        for button in page.find_elements("css selector", ".buttons button"):
-            assert button.size["height"] >= 44
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    show_as(page, width)
+    drop(page, [("a-very-long-name-" + 20 * "of-a-file-" + ".png", png(world.test, i)) for i in range(20)])
+    wait(page, lambda: "20 of 20 checked" in text(page, "progress"))
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    for button in page.find_elements("css selector", ".buttons button"):
+        assert button.size["height"] >= 44
 
 
 def pixels(page: "WebDriver") -> list[int]:
@@ -251,18 +243,14 @@ def contrast(first: str, second: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_light_and_dark(page: "WebDriver", world: World, scheme: str) -> None:
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    try:
-        drop(page, [("x.png", png(world.test, 0)), ("bad.png", b"nothing")])
-        wait(page, lambda: "1 of 2 checked" in text(page, "progress"))
-        style = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
-        ground = page.execute_script(style, "#result", "backgroundColor")
-        assert (contrast(ground, "rgb(0, 0, 0)") < 3) == (scheme == "dark")
-        for part in ("#verdict", "#name", "#counts", "#map-caption", "#progress", "#drift", "dt"):
-            assert contrast(page.execute_script(style, part, "color"), ground) >= 4.5, part
-    finally:
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    show_as(page, scheme=scheme)
+    drop(page, [("x.png", png(world.test, 0)), ("bad.png", b"nothing")])
+    wait(page, lambda: "1 of 2 checked" in text(page, "progress"))
+    style = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
+    ground = page.execute_script(style, "#result", "backgroundColor")
+    assert (contrast(ground, "rgb(0, 0, 0)") < 3) == (scheme == "dark")
+    for part in ("#verdict", "#name", "#counts", "#map-caption", "#progress", "#drift", "dt"):
+        assert contrast(page.execute_script(style, part, "color"), ground) >= 4.5, part
 
 
 def photograph(seed: int) -> bytes:
@@ -323,7 +311,6 @@ def test_the_page_asks_for_the_token(browser: "WebDriver", model: Model, world: 
         wait(browser, lambda: "classes" in text(browser, "about"))
         drop(browser, [("x.png", png(world.test, 0))])
         wait(browser, lambda: "1 of 1 checked" in text(browser, "progress"))
-        browser.get_log("browser")
 
 
 def test_the_page_sends_no_more_than_the_service_takes(browser: "WebDriver", model: Model, world: World) -> None:
@@ -332,7 +319,6 @@ def test_the_page_sends_no_more_than_the_service_takes(browser: "WebDriver", mod
         wait(browser, lambda: "classes" in text(browser, "about"))
         drop(browser, [(f"{i}.png", png(world.test, i)) for i in range(5)])
         wait(browser, lambda: text(browser, "progress") == "5 of 5 checked")
-        browser.get_log("browser")
 
 
 @pytest.mark.parametrize("per_class", [False, True])
@@ -347,7 +333,6 @@ def test_a_threshold_is_drawn_where_there_is_one_for_all(
         wait(browser, lambda: text(browser, "progress") == "1 of 1 checked")
         assert ("dashed" in text(browser, "where-caption")) == (not per_class)
         assert len(browser.find_elements("css selector", "#histogram .limit")) == (0 if per_class else 1)
-        browser.get_log("browser")
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -358,7 +343,6 @@ def test_a_service_that_stops_is_shown(browser: "WebDriver", model: Model, world
     drop(browser, [(f"{i}.png", png(world.test, i)) for i in range(count)])
     wait(browser, lambda: text(browser, "progress") == "The service cannot be reached.")
     assert "cannot be reached" in text(browser, "drift")
-    browser.get_log("browser")
 
 
 def test_nothing_is_loaded_from_other_sites(page: "WebDriver") -> None:

@@ -38,8 +38,8 @@ from offaxis.server.body import Limits
 from offaxis.server.run import make_server, serve
 from offaxis.server.service import Service
 from tests.models import World
-from tests.server.serving import altered, free_port, png, running
-from tests.waiting import eventually
+from tests.server.serving import altered, png, running
+from tests.waiting import eventually, free_port
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,16 @@ def test_the_model_is_described(address: str, model: Model) -> None:
     assert httpx.get(f"{address}/v1/predict").status_code == 405
 
 
+def test_the_histogram_is_of_what_the_verdict_depends_on(model: Model, world: World) -> None:
+    """Of cosines where the score is that; else of scores, among which the p-value is computed."""
+    two = Model.calibrated(world.trained, world.calibration, used=[world.train], detector="two-cosines")
+    assert two.calibration.cosine is not None
+    for each, of, values in ((model, "cosine", -model.calibration.scores), (two, "score", two.calibration.scores)):
+        shown = Service(each).served.description["calibration"]["histogram"]
+        assert shown["of"] == of
+        assert (shown["edges"][0], shown["edges"][-1]) == pytest.approx((values.min(), values.max()))
+
+
 def test_each_class_is_described_where_verdicts_are_per_class(address: str, model: Model) -> None:
     about = httpx.get(f"{address}/v1/model").json()
     assert about["class_thresholds"] is about["calibration"]["class_flag_rates"] is None
@@ -166,6 +176,7 @@ def test_metrics_count(address: str, world: World) -> None:
     for series in (
         *(f'verdicts_total{{verdict="{verdict.value}"}}' for verdict in Verdict),
         'reloads_total{result="refused"}',
+        'reloads_total{result="unchanged"}',
     ):
         assert f"offaxis_{series} " in text  # before the first, so that Prometheus sees it as an increase
     if sys.platform == "linux":

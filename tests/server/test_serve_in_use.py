@@ -26,14 +26,14 @@ from offaxis import Model, Prediction, attach
 from offaxis.deploy.explain import with_examples
 from offaxis.errors import BundleError
 from tests.models import World
-from tests.server.serving import altered, free_port, png, running
-from tests.waiting import eventually
+from tests.server.serving import altered, png, running
+from tests.waiting import eventually, free_port
 
 
 def test_another_bundle_is_served_without_a_pause(model: Model, world: World) -> None:
     """Requests before, during and after the change are answered, and by one model each."""
     other = replace(model, classes=tuple(f"new-{name}" for name in model.classes))
-    with running(model, reload=lambda: other) as (address, server):
+    with running(model, reload=lambda _: other) as (address, server):
         statuses: list[int] = []
         classes: set[str] = set()
         stop = threading.Event()
@@ -75,9 +75,9 @@ def test_requests_wait_while_the_network_of_another_bundle_is_traced(model: Mode
             go_on.wait(60)
             return cast(Tensor, self.fc(x))
 
-    def load() -> Model:
+    def load(served: Model) -> Model:
         attach(Slow(), layer="fc")
-        return model
+        return replace(served)
 
     with running(model, reload=load) as (address, server), ThreadPoolExecutor(2) as threads:
         image: dict[str, Any] = {"content": png(world.test, 0), "timeout": 60}
@@ -96,7 +96,7 @@ def test_a_signal_during_a_reload_is_not_lost(model: Model) -> None:
     """The bundle may have been replaced after it was read: it is read once more, however many signals came."""
     reading, go_on, reads = threading.Event(), threading.Event(), list[str]()
 
-    def load() -> Model:
+    def load(_: Model) -> Model:
         name = f"{len(reads)}-"
         reads.append(name)
         reading.set()
@@ -118,19 +118,34 @@ def test_a_signal_during_a_reload_is_not_lost(model: Model) -> None:
 
 
 def test_a_bundle_that_cannot_be_loaded_leaves_the_old_one(model: Model, world: World) -> None:
-    def load() -> Model:
+    def load(_: Model) -> Model:
         raise BundleError("x.oax is damaged")
 
     def broken(pixels: Tensor) -> list[Prediction]:
         raise RuntimeError("no such layer")
 
-    for bad in (load, lambda: altered(model, broken)):
+    for bad in (load, lambda _: altered(model, broken)):
         with running(model, reload=bad) as (address, server):
             loop = server.service.served.batcher._task.get_loop()  # type: ignore[attr-defined]
             loop.call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
             refused = 'offaxis_reloads_total{result="refused"} 1.0'
             assert eventually(lambda: refused in httpx.get(f"{address}/metrics").text)  # noqa: B023
             assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0)).status_code == 200
+
+
+def test_an_unchanged_bundle_changes_nothing(model: Model, world: World) -> None:
+    """What the drift monitor has seen is kept, and the metrics tell that nothing was loaded."""
+    with running(model, reload=lambda served: served) as (address, server):
+        for number in range(3):
+            httpx.post(f"{address}/v1/predict", content=png(world.test, number))
+        before, since = httpx.get(f"{address}/v1/drift").json(), server.service.metrics.since._value.get()  # type: ignore[attr-defined]
+        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+        unchanged = 'offaxis_reloads_total{result="unchanged"} 1.0'
+        assert eventually(lambda: unchanged in httpx.get(f"{address}/metrics").text, 20)
+        assert before["images"] == 3
+        assert httpx.get(f"{address}/v1/drift").json() == before
+        assert server.service.metrics.since._value.get() == since  # type: ignore[attr-defined]
+        assert httpx.post(f"{address}/v1/predict", content=png(world.test, 3)).status_code == 200
 
 
 def test_sighup_and_json_log_of_a_real_process(model: Model, world: World, tmp_path: Path) -> None:
@@ -147,11 +162,20 @@ def test_sighup_and_json_log_of_a_real_process(model: Model, world: World, tmp_p
         except httpx.TransportError:
             return None
 
+    def logged(text: str) -> int:
+        return (tmp_path / "log").read_text().count(text)
+
     try:
         assert eventually(lambda: described() == 0.05, 200)
-        path.write_bytes(path.read_bytes()[:1000])
-        os.kill(process.pid, signal.SIGHUP)
-        assert eventually(lambda: "the old one goes on" in (tmp_path / "log").read_text(), 60)
+        httpx.post(f"{address}/v1/predict", content=png(world.test, 0))
+        whole = path.read_bytes()
+        for content, told in ((whole, "is unchanged"), (whole[:1000], "the old one goes on"), (whole, "is unchanged")):
+            (tmp_path / "new").write_bytes(content)
+            (tmp_path / "new").replace(path)  # another file, at times with the old content
+            seen = logged(told)
+            os.kill(process.pid, signal.SIGHUP)
+            assert eventually(lambda: logged(told) == seen + 1, 60)  # noqa: B023
+            assert httpx.get(f"{address}/v1/drift").json()["images"] == 1
         assert described() == 0.05
         replace(model, calibration=model.calibration.with_alpha(0.1)).save(path)
         os.kill(process.pid, signal.SIGHUP)

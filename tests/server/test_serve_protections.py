@@ -10,28 +10,30 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from torch import Tensor
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 import httpx
 from typer.testing import CliRunner
 
-from offaxis import Model
+from offaxis import Model, Prediction
 from offaxis.cli import app
 from offaxis.data.decode import decode, decode_opened
 from offaxis.errors import ArgumentError
 from offaxis.server.app import TokenFile
 from offaxis.server.body import Limits
-from offaxis.server.run import within_file_limit
+from offaxis.server.run import MAX_PIPELINED, within_file_limit
 from offaxis.server.service import ServedModel
 from tests.models import World
-from tests.server.serving import free_port, png, running
-from tests.waiting import eventually
+from tests.server.serving import altered, png, running
+from tests.waiting import eventually, free_port
 
 
 def large_png(side: int) -> bytes:
@@ -371,6 +373,65 @@ def test_trailers_without_end_are_refused(model: Model) -> None:
     for http in ("h11", "httptools"):
         with running(model, http=http) as (address, _), connect(address) as client:
             assert _sent_until_closed(client, head) < 2**20
+
+
+def test_bytes_of_all_requests_in_memory_are_limited(model: Model) -> None:
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 1000\r\n\r\n"
+    with running(model, Limits(body_bytes=1000, bodies_bytes=1500)) as (address, server):
+        budget = server.service.budget  # type: ignore[attr-defined]
+        with connect(address) as waiting:
+            waiting.sendall(head + bytes(900))
+            assert eventually(lambda: budget.held == 900)
+            full = httpx.post(f"{address}/v1/predict", content=bytes(900))
+            assert full.status_code == 503
+            assert full.headers["retry-after"] == "1"
+        assert eventually(lambda: budget.held == 0)  # of clients that have gone nothing is kept
+        assert httpx.post(f"{address}/v1/predict", content=bytes(900)).status_code == 422
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+def test_connections_beyond_the_limit_are_closed(model: Model, http: str) -> None:
+    with running(model, Limits(connections=3), http=http) as (address, server), ExitStack() as stack:
+        held = [stack.enter_context(connect(address)) for _ in range(3)]
+        assert eventually(lambda: len(server.server_state.connections) == 3)
+        assert _is_closed(stack.enter_context(connect(address)))
+        held[0].close()
+        assert eventually(lambda: len(server.server_state.connections) == 2)
+        assert httpx.get(f"{address}/healthz").status_code == 200
+
+
+def test_requests_that_do_not_wait_for_responses_are_limited(model: Model, world: World) -> None:
+    """Of httptools, which reads all that comes; h11 reads one request at a time."""
+    gate = threading.Event()
+
+    def slowly(pixels: Tensor) -> list[Prediction]:
+        assert gate.wait(20)
+        return model.predict_batch(pixels)
+
+    image = png(world.test, 0)
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(image)}\r\n\r\n".encode()
+    check = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with running(altered(model, slowly), http="httptools") as (address, _):
+        with connect(address) as client:
+            client.sendall(head + image + (MAX_PIPELINED + 1) * check)
+            assert _is_closed(client)
+        with connect(address) as client:
+            client.sendall(head + image + MAX_PIPELINED * check)
+            gate.set()
+            read = b""
+            while read.count(b'{"status":"ok"}') < MAX_PIPELINED:
+                part = client.recv(65536)
+                assert part, "closed before all responses were there"
+                read += part
+        assert read.count(b"HTTP/1.1 200") == MAX_PIPELINED + 1
+
+
+def _is_closed(client: socket.socket) -> bool:
+    """Whether the service closes a connection without a response."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
 
 
 def _sent_until_closed(client: socket.socket, start: bytes) -> int:

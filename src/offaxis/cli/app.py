@@ -42,6 +42,7 @@ COMMANDS = (
     *("evaluate", "report", "reproduce", "paper", "bench", "doctor"),
 )
 """Every command, in the order in which a user meets them."""
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 
 class Program(TyperGroup):
@@ -52,9 +53,22 @@ class Program(TyperGroup):
         return sorted(super().list_commands(ctx), key=COMMANDS.index)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the words, and parse them."""
+        """Keep the words, and parse them; completion is for the shell that is named, or else for the one that runs."""
         ctx.obj = ("offaxis", *args)
+        if len(args) == 2 and args[0] in ("--show-completion", "--install-completion"):
+            _complete(ctx, *args)
         return super().parse_args(ctx, args)
+
+
+def _complete(ctx: Any, option: str, shell: str) -> NoReturn:
+    """Show or install the completion of a shell, with Typer's callbacks, whose options take no value."""
+    from typer.completion import install_callback, show_callback
+
+    if shell not in SHELLS:
+        raise ArgumentError(f"Expected one of {', '.join(SHELLS)} after {option} but got {shell!r}.")
+    callback: Any = show_callback if option == "--show-completion" else install_callback
+    callback(ctx, None, shell)
+    raise typer.Exit  # never reached: they exit themselves
 
 
 app = typer.Typer(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+from weakref import WeakKeyDictionary
 
 import typer
 
@@ -164,9 +165,10 @@ def serve_command(
 ) -> None:
     """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, /readyz, and a page at /.
 
-    SIGHUP reads the bundle again: the new one is served once it has been checked, without a pause.
+    SIGHUP reads the bundle again: a new one is served once it has been checked, without a pause.
     """
-    from offaxis.deploy.bundle import load
+    from offaxis.deploy.bundle import load, local_bundle
+    from offaxis.deploy.container import bundle_checksum
     from offaxis.deploy.engine import with_engine
 
     try:
@@ -191,8 +193,18 @@ def serve_command(
     secret = _token(token_file, token)
     set_up_log(log)
 
-    def load_model() -> "Model":
-        return with_engine(load(bundle, network).to(device), engine)
+    checksums: WeakKeyDictionary[Model, str] = WeakKeyDictionary()
+
+    def load_model(served: "Model | None" = None) -> "Model":
+        where = local_bundle(bundle)
+        checksum = bundle_checksum(
+            where
+        )  # before it is loaded: a bundle that is replaced in between is loaded once more
+        if served is not None and checksums.get(served) == checksum:
+            return served
+        model = with_engine(load(where, network).to(device), engine)
+        checksums[model] = checksum
+        return model
 
     model = load_model()
     server = make_server(

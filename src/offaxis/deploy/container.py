@@ -66,6 +66,16 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         ) from error
 
 
+def bundle_checksum(path: Path) -> str:
+    """Return the SHA-256 that stands for everything in a bundle, which is checked first.
+
+    Raises:
+        BundleError: as for ``read_container``.
+    """
+    manifest, _ = read_container(path)
+    return str(manifest["sha256"])
+
+
 def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
     """Fill a new folder beside the old one, then put it in its place."""
     if path.exists() and not (path.is_dir() and (path / MANIFEST).is_file()):

@@ -39,7 +39,7 @@ def make_server(
     level: float = 0.01,
     allowed_hosts: Collection[str] = (),
     http: str = "auto",
-    reload: Callable[[], Model] | None = None,
+    reload: Callable[[Model], Model] | None = None,
 ) -> uvicorn.Server:
     """Make a server for a model; ``serve`` runs it until SIGTERM or SIGINT and then finishes the open requests.
 
@@ -52,7 +52,8 @@ def make_server(
         level: the probability that the drift monitor ever alarms on an ID stream.
         allowed_hosts: names in the Host header that are answered beside those of this machine; see ``make_app``.
         http: the parser of requests: ``"httptools"``, ``"h11"``, or ``"auto"`` for the first where it is installed.
-        reload: loads the model again, for SIGHUP; None to ignore that signal.
+        reload: loads the model again, for SIGHUP; it gets the served model, and returns that one where nothing has changed.
+            None to ignore the signal.
     """
     limits, backlog = within_file_limit(limits or Limits())
     service = Service(model, limits, level)
@@ -83,10 +84,10 @@ class ReloadingServer(uvicorn.Server):
     Args:
         config: of uvicorn.
         service: whose model is replaced.
-        reload: loads the model again; None to ignore SIGHUP.
+        reload: loads the model again, given the served one; None to ignore SIGHUP.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service, reload: Callable[[], Model] | None) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, reload: Callable[[Model], Model] | None) -> None:
         super().__init__(config)
         self.service, self.reload = service, reload
         self._reported = False
@@ -131,13 +132,14 @@ class ReloadingServer(uvicorn.Server):
     async def _reload(self) -> None:
         assert self.reload is not None
         try:
-            await self.service.replace_model(self.reload)
+            replaced = await self.service.replace_model(self.reload)
         except Exception as error:  # whatever is wrong with the new bundle, the old one goes on
             log.error("the new bundle is not served (%s); the old one goes on", error)
-            self.service.metrics.reloads.labels("refused").inc()
+            result = "refused"
         else:
-            log.warning("the new bundle is served")
-            self.service.metrics.reloads.labels("served").inc()
+            log.warning("the new bundle is served" if replaced else "the bundle is unchanged: nothing was reloaded")
+            result = "served" if replaced else "unchanged"
+        self.service.metrics.reloads.labels(result).inc()
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not isinstance(context.get("exception"), OSError) or "accept" not in str(context.get("message")):

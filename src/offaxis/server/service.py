@@ -50,7 +50,7 @@ class Metrics:
         self.p_values = client.Histogram("offaxis_p_value", "P-values of the images.", buckets=P_VALUES, **registry)
         self.bad = client.Counter("offaxis_bad_images", "Images that could not be read or predicted.", **registry)
         self.queue = client.Gauge("offaxis_queue_images", "Images that wait for the network.", **registry)
-        self.reloads = client.Counter("offaxis_reloads", "New bundles by result.", ["result"], **registry)
+        self.reloads = client.Counter("offaxis_reloads", "Reloads of the bundle by result.", ["result"], **registry)
         self.decoding = client.Gauge("offaxis_decoding_images", "Images that are being decoded.", **registry)
         self.wealth = client.Gauge("offaxis_drift_log10_wealth", "log10 of the drift monitor's martingale.", **registry)
         self.alarm = client.Gauge(
@@ -71,7 +71,7 @@ class Metrics:
         client.ProcessCollector(registry=self.registry)  # memory, processor time, open files, start; on Linux
         for verdict in Verdict:  # from 0 on: the first of a series that did not exist is no increase to Prometheus
             self._labelled(self.verdicts, verdict.value)
-        for result in ("served", "refused"):
+        for result in ("served", "refused", "unchanged"):
             self.reloads.labels(result)
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
@@ -143,8 +143,9 @@ class ServedModel:
     def describe(self) -> dict[str, Any]:
         """Return the response of /v1/model."""
         model, calibration = self.model, self.model.calibration
-        shown = calibration.scores if calibration.cosine is None else calibration.cosine
-        counts, edges = np.histogram(shown, bins=BINS)
+        # of what the verdict depends on: the cosine where the score is that, with the other sign
+        by_cosine = calibration.cosine is not None and np.allclose(calibration.scores, -calibration.cosine, atol=1e-6)
+        counts, edges = np.histogram(-calibration.scores if by_cosine else calibration.scores, bins=BINS)
         return {
             "offaxis": __version__,
             "classes": list(model.classes),
@@ -160,7 +161,7 @@ class ServedModel:
                 "images": len(calibration.scores),
                 **_flag_rates(calibration),
                 "histogram": {
-                    "of": "score" if calibration.cosine is None else "cosine",
+                    "of": "cosine" if by_cosine else "score",
                     "counts": counts.tolist(),
                     "edges": edges.tolist(),
                 },
@@ -210,8 +211,14 @@ class Service:
         await self.served.batcher.__aexit__()
         self.decoder.close()
 
-    async def replace_model(self, load: Callable[[], Model]) -> None:
+    async def replace_model(self, load: Callable[[Model], Model]) -> bool:
         """Load another model and serve it from now on; requests that are in work are finished by the old one.
+
+        Args:
+            load: loads a model, given the served one; where it returns that one, nothing changes.
+
+        Returns:
+            Whether there is another model.
 
         Raises:
             OffaxisError: it cannot be loaded or does not predict; the old one then goes on.
@@ -219,13 +226,16 @@ class Service:
         loop = asyncio.get_running_loop()
         self.served.batcher.in_thread = True
         try:
-            new = await loop.run_in_executor(None, lambda: self._checked(load()))
+            new = await loop.run_in_executor(None, lambda: self._checked(load(self.served.model)))
         finally:
             self.served.batcher.in_thread = False
+        if new is None:
+            return False
         await new.batcher.__aenter__()
         old, self.served = self.served, new
         self._note_model()
         await old.batcher.__aexit__()
+        return True
 
     def _note_model(self) -> None:
         """Tell the metrics which model is served and where its drift monitor stands."""
@@ -233,8 +243,10 @@ class Service:
         self.metrics.set_model(about["engine"], about["detector"])
         self.metrics.set_drift(self.served.drift_monitor.state())
 
-    def _checked(self, model: Model) -> ServedModel:
-        """Return a model that is ready to serve: it has predicted a test image."""
+    def _checked(self, model: Model) -> ServedModel | None:
+        """Return a model that is ready to serve: it has predicted a test image. None for the one that is served already."""
+        if model is self.served.model:
+            return None
         model.predict(_example(model))
         return ServedModel(model, self.limits, self.level)
 

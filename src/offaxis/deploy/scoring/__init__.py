@@ -17,7 +17,7 @@ from offaxis.calibration.conformal import BatchFlags, check_alpha, check_count
 from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES, decode
 from offaxis.data.transforms import centre
-from offaxis.deploy import container
+from offaxis.deploy.container import bundle_checksum
 from offaxis.deploy.engine import Engine
 from offaxis.deploy.explain import data_uri, explain, map_png
 from offaxis.deploy.model import Model, Verdict
@@ -240,7 +240,7 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     if options.out == "-":
         return _to_standard_output(bundle, model, paths, options, kind)
     out = Path(options.out)
-    journal = Journal(out, _identity(bundle))
+    journal = Journal(out, bundle_checksum(bundle))
     summary_file, page = out.with_suffix(".summary.json"), out.with_suffix(".html")
     own = {os.path.abspath(file) for file in (out, journal.path, summary_file, page)}  # noqa: PTH100 - as below
     named = hashlib.sha256()
@@ -384,8 +384,3 @@ def _key(path: str) -> bytes:
     """Return sixteen bytes for a path: millions of them fit in memory."""
     text = path if path.isascii() else readable(path)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-def _identity(bundle: Path) -> str:
-    manifest, _ = container.read_container(bundle)
-    return str(manifest["sha256"])

@@ -76,8 +76,7 @@ function histogram(record, model) {
     y: 105 - 90 * count / most, height: 90 * count / most,
   })));
   chart.append(svg("line", { class: "base", x1: 10, x2: wide - 10, y1: 105, y2: 105 }));
-  // one threshold for all classes, on the axis that is drawn
-  const single = !model.per_class && (of === "score" || ["cosine", "cosine-ensemble"].includes(model.detector));
+  const single = !model.per_class; // one threshold for all classes
   if (single) {
     const limit = of === "cosine" ? -model.threshold : model.threshold;
     chart.append(svg("line", { class: "limit", x1: x(limit), x2: x(limit), y1: 10, y2: 105 }));
@@ -87,8 +86,9 @@ function histogram(record, model) {
   label.textContent = `this image ${value.toFixed(3)}`;
   chart.append(label);
   const images = model.calibration.images;
-  at("where-caption").textContent = `Its ${of} among those of ${images} calibration images` +
-    (single ? " (dashed: the threshold)" : "");
+  const side = of === "score" ? " (larger = more out-of-distribution)" : "";
+  at("where-caption").textContent = `Its ${of}${side} among those of ${images} calibration images` +
+    (single ? "; dashed: the threshold" : "");
   chart.setAttribute("aria-label", `${of} ${value.toFixed(3)}; those of ${images} calibration images lie between ` +
     `${edges[0].toFixed(3)} and ${edges[edges.length - 1].toFixed(3)}`);
 }
