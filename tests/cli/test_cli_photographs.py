@@ -174,6 +174,24 @@ def test_wrong_options_are_refused_before_anything_is_written(
     assert not (photos.parent / "run").exists()
 
 
+def test_a_share_to_hold_out_beside_test_images_is_refused(photos: Path) -> None:
+    for name in ("day", "night"):
+        for part in ("train", "test"):
+            (photos.parent / "sorted" / part / name).mkdir(parents=True)
+        for place, file in enumerate(sorted((photos / name).iterdir())):
+            file.rename(photos.parent / "sorted" / ("test" if place % 2 else "train") / name / file.name)
+    _train(photos.with_name("sorted"), out="without")
+    for images, named in (
+        (photos.with_name("sorted"), "sorted/test, whose images are the test images"),
+        (Path("digits"), "digits"),
+    ):
+        with pytest.raises(
+            OffaxisError, match=rf"no share to hold out \(--holdout, .* beside .*{named}.*leave the share out"
+        ):
+            _train(photos, "--id", str(images), "--holdout", "0.2")
+    assert not (photos.parent / "run").exists()
+
+
 def test_weights_of_another_network_are_refused_by_name(photos: Path, tmp_path: Path) -> None:
     import torch
     from torch import nn
