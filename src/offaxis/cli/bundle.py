@@ -52,8 +52,8 @@ def bundle_command(
         str | None,
         typer.Option(
             help="The detector, with arguments as in knn:k=10, or file.py:Class.",
-            show_default="two-cosines on a frozen backbone, else cosine; mahalanobis++ for other heads; cosine-ensemble or "
-            "leave-out for several networks",
+            show_default="two-cosines on a backbone that was frozen or trained in part, else cosine; mahalanobis++ for other "
+            "heads; cosine-ensemble or leave-out for several networks",
         ),
     ] = None,
     weights: Weights = None,

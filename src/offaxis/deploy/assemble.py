@@ -112,7 +112,7 @@ def make_model(
     least = smallest_count(alpha, confidence) * (network.network.num_classes if per_class else 1)
     calibrating, rest = _divide(id_images, calibrate_share, least)
     fitting = _load_named(fit, network, data) if fit is not None and fit != known else None
-    chosen = _chosen(detector, network, can_fit=images is not None or fitting is not None)
+    chosen = _chosen(detector, network)
     if features is not None and images is not None and chosen.needs_fit and not chosen.needs_images:
         batches = as_batches(
             images if fitting is None else fitting,
@@ -165,10 +165,10 @@ def _report(model: Model, images: ImageSet) -> dict[str, Any]:
     return {"images": count, "accuracy": None if hits is None else hits / count, "flagged": flagged / count}
 
 
-def _chosen(detector: str | None, network: EvaluatedNetwork, can_fit: bool = False) -> Detector:
+def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:
     std = None if network.normalise is None else network.normalise.std
     if detector is None:
-        return default_detector(network.network, std, can_fit=can_fit)
+        return default_detector(network.network, std)
     return make_detector(detector, network.network, std)
 
 
