@@ -305,10 +305,11 @@ def test_untrained_networks_are_not_kept() -> None:
 def test_weights_of_a_named_network_are_kept_with_their_classes(tmp_path: Path) -> None:
     made = open_network("wrn-10-1-half", num_classes=7, head="linear", in_channels=1)
     torch.save(made.network.state_dict(), tmp_path / "w.pt")
-    again = open_network("wrn-10-1-half", head="keep", in_channels=1, weights=tmp_path / "w.pt")
-    assert again.network.num_classes == 7
     images = torch.rand(2, 1, 8, 8)
-    assert torch.equal(again.network(images), made.network(images))
+    for channels in (1, None):  # or those of the weights
+        again = open_network("wrn-10-1-half", head="keep", in_channels=channels, weights=tmp_path / "w.pt")
+        assert again.network.num_classes == 7
+        assert torch.equal(again.network(images), made.network(images))
 
 
 @pytest.mark.thirdparty
@@ -356,5 +357,15 @@ def test_networks_of_libraries_are_bundled_from_the_shell(tmp_path: Path) -> Non
             expected = network(images)
             assert torch.equal(model.network(images), getattr(expected, "logits", expected))
         (tmp_path / "x.oax").unlink()
+    grey = timm.create_model("resnet10t", num_classes=3, in_chans=1).eval()
+    torch.save(grey.state_dict(), tmp_path / "grey.pt")
+    words = ["bundle", "timm:resnet10t", "--weights", str(tmp_path / "grey.pt"), "--calibrate", str(tmp_path / "new")]
+    words += ["--fit", str(tmp_path / "train"), "--size", "64", "--out", str(tmp_path / "grey.oax")]
+    images = torch.rand(2, 1, 64, 64)
+    for options in ([], ["--mean", "0.5", "--std", "0.25"]):  # those of the training images, or others
+        done = run(app, [*words, *options])
+        assert done.exit_code == 0, (done.output, done.exception)
+        with torch.no_grad():
+            assert torch.equal(offaxis.load(tmp_path / "grey.oax").network(images), grey(images))
     refused = run(app, ["bundle", "timm:resnet10t", "--calibrate", str(tmp_path / "new"), "--out", "x.oax"])
     assert "Expected --weights FILE (or --pretrained) beside timm:resnet10t" in str(refused.exception)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from offaxis.calibration.conformal import smallest_count
 from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
@@ -229,7 +230,10 @@ def training_images(network: EvaluatedNetwork, trained_on: str | None = None, da
 
 def _load_named(name: str, network: EvaluatedNetwork, data: Path | None) -> ImageSet:
     """Load training images that the user names: as many channels as the network takes and, of a folder, its size."""
-    channels = 3 if network.normalise is None else len(network.normalise.mean)
+    first = next((part for part in network.network.modules() if isinstance(part, nn.Conv2d)), None)
+    channels = 1 if first is not None and first.in_channels == 1 else 3
+    if network.normalise is not None:
+        channels = len(network.normalise.mean)
     if name in CATALOGUE:
         return load_images(name, "train", root=data)
     split: Split = "train" if "train" in own_splits(Path(name).expanduser()) else "test"  # the whole folder
