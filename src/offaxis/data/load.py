@@ -149,11 +149,16 @@ def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | No
     path = Path(name).expanduser()
     if str(name) in CATALOGUE or not path.exists():
         return None
-    classes = _own_files(path, "train", skip_bad, holdout)[0].classes
+    found = _own_files(path, "train", skip_bad, holdout)[0]
+    classes = found.classes
     if not classes:
+        folder = _opened(path)
+        place = _split_folders(folder).get("train", folder)
+        loose = next((file for file in found.paths if file.parent == place), None)
         raise DataError(
-            f"Expected at least two classes to train on, each a folder of images, but {printable(path)} has none or one, or "
-            "images lie beside the folders: sort the images into a folder for each class."
+            f"Expected at least two classes to train on, each a folder of images, but {printable(place)} has "
+            f"{'one alone' if loose is None else f'images beside the folders ({printable(loose)})'}: sort the images into a "
+            "folder for each class."
         )
     return classes
 
