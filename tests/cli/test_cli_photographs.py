@@ -159,6 +159,8 @@ def test_size_rule_mean_and_std_can_be_chosen(photos: Path) -> None:
         (("--holdout", "0.2", "--mean", "a,b", "--std", "1"), "--mean to be numbers with commas"),
         (("--holdout", "0.2", "--mean", "0.5", "--std", "1"), "for 3 channels but got 1"),
         (("--holdout", "0.2", "--network", "nets.py:fixed", "--size", "40"), "takes images of 40x40 .*--size"),
+        (("--holdout", "0.2", "--network", "nets.py:fixed", "--size", "40"), r"have 4800\)\. Choose the size"),
+        (("--holdout", "0.2", "--network", "efficentnet-lite0"), r"Did you mean efficientnet-lite0\?"),
         (("--holdout", "0.2", "--network", "nets.py:ten"), "2 classes but that of .*nets.py has 10"),
         (("--holdout", "0.2", "--weights", "nowhere.pt"), "file of weights but nowhere.pt is not there"),
         (("--holdout", "0.2", "--pretrained"), "no pretrained beside .*nets.py"),
@@ -174,6 +176,24 @@ def test_wrong_options_are_refused_before_anything_is_written(
     assert not (photos.parent / "run").exists()
 
 
+def test_a_share_to_hold_out_beside_test_images_is_refused(photos: Path) -> None:
+    for name in ("day", "night"):
+        for part in ("train", "test"):
+            (photos.parent / "sorted" / part / name).mkdir(parents=True)
+        for place, file in enumerate(sorted((photos / name).iterdir())):
+            file.rename(photos.parent / "sorted" / ("test" if place % 2 else "train") / name / file.name)
+    _train(photos.with_name("sorted"), out="without")
+    for images, named in (
+        (photos.with_name("sorted"), "sorted/test, whose images are the test images"),
+        (Path("digits"), "digits"),
+    ):
+        with pytest.raises(
+            OffaxisError, match=rf"no share to hold out \(--holdout, .* beside .*{named}.*leave the share out"
+        ):
+            _train(photos, "--id", str(images), "--holdout", "0.2")
+    assert not (photos.parent / "run").exists()
+
+
 def test_weights_of_another_network_are_refused_by_name(photos: Path, tmp_path: Path) -> None:
     import torch
     from torch import nn
@@ -181,6 +201,38 @@ def test_weights_of_another_network_are_refused_by_name(photos: Path, tmp_path: 
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "other.pt")
     with pytest.raises(OffaxisError, match="other.pt"):
         _train(photos, "--holdout", "0.2", "--weights", str(tmp_path / "other.pt"))
+
+
+def test_every_command_that_reads_folders_can_leave_out_bad_files(photos: Path, tmp_path: Path) -> None:
+    (photos / "night" / "notes.jpg").write_text("not an image")
+    folder = str(_train(photos, "--holdout", "0.5", "--skip-bad"))
+    for name in ("new", "far"):
+        for seed in range(60, 72):
+            _photo(tmp_path / name, f"{seed}.png", seed)
+        (tmp_path / name / "cut.png").write_bytes((tmp_path / name / "60.png").read_bytes()[:200])
+    network, bundle = ["--network", str(tmp_path / "nets.py:sized")], str(tmp_path / "x.oax")
+    new, far = str(tmp_path / "new"), str(tmp_path / "far")
+    same = run(app, ["bundle", folder, "--calibrate", str(photos), "--alpha", "0.2", "--out", bundle, *network])
+    assert "(--skip-bad): 1.\n" in same.stderr  # as in training: once, though both parts were read
+    for words in (
+        ["bundle", folder, "--calibrate", new, "--alpha", "0.2", "--out", bundle, *network],
+        ["calibrate", bundle, new, *network],
+        ["evaluate", folder, "--ood", far, "--detectors", "cosine", "--out", str(tmp_path / "results"), *network],
+    ):
+        stopped = run(app, words)
+        assert isinstance(stopped.exception, OffaxisError)
+        assert re.search(r"cut\.png .* To go on without such files and list them: --skip-bad", str(stopped.exception))
+        done = run(app, [*words, "--skip-bad"])
+        assert done.exit_code == 0, (done.output, done.exception)
+        assert re.search(r"cannot be read \(--skip-bad\): [12]\.\n  .*cut\.png: is ", done.stderr)
+    reported = run(app, ["report", str(tmp_path / "results"), "--out", str(tmp_path / "report")])
+    assert reported.exit_code == 0, reported.output
+
+
+def test_an_image_beside_the_class_folders_is_named(photos: Path) -> None:
+    (photos / "day" / "0.png").rename(photos / "loose.png")
+    with pytest.raises(OffaxisError, match=r"images beside the folders \(.*loose\.png\)"):
+        _train(photos, "--holdout", "0.2")
 
 
 @pytest.mark.parametrize("what", ["one class", "two images", "no image", "huge", "empty class", "no files"])

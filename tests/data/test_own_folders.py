@@ -21,7 +21,7 @@ from offaxis.data import load_images
 from offaxis.data.archive import ArchiveLimits, unpack
 from offaxis.data.decode import decode
 from offaxis.data.folder import FolderSet
-from offaxis.data.load import own_splits
+from offaxis.data.load import own_classes, own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.data.support import Pixels, Png, Save
 
@@ -137,10 +137,26 @@ def test_a_split_without_a_folder_is_not_made_of_the_other(by_class: Path, tmp_p
     assert (len(train), len(test)) == (9, 3)
     assert train.classes == test.classes == ("cat", "dog", "eel")
     (root / "train").rename(root / "valid")
-    assert len(load_images(root, holdout=0.25)) == 12
     for holdout in (None, 0.25):
         with pytest.raises(DataError, match="Expected a folder train in .* none, only valid"):
             load_images(root, "train", holdout=holdout)
+
+
+def test_a_share_to_hold_out_beside_test_images_is_refused(by_class: Path, tmp_path: Path) -> None:
+    root = tmp_path / "both"
+    root.mkdir()
+    by_class.rename(root / "train")
+    (root / "Val").mkdir()
+    (root / "train" / "cat" / "00.png").rename(root / "Val" / "00.png")
+    for split in ("train", "test"):
+        with pytest.raises(
+            ArgumentError, match=r"no share to hold out .* beside .*Val, whose images are the test images"
+        ):
+            load_images(root, split, holdout=0.25)
+        with pytest.raises(ArgumentError, match=r"no share to hold out .* beside digits, whose test images are known"):
+            load_images("digits", split, holdout=0.25)
+    with pytest.raises(ArgumentError, match="leave the share out, or move that folder"):
+        own_classes(root, holdout=0.25)
 
 
 def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Save) -> None:

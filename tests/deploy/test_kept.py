@@ -2,7 +2,9 @@
 
 import io
 import json
+import re
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from offaxis.data import Normalise
 from offaxis.deploy import Preprocessing
 from offaxis.detectors import NATIVE, MahalanobisPlusPlus, default_detector
 from offaxis.errors import ArgumentError, DataError, NotFittedError, OverlapError
+from offaxis.training.run import load_run
 from tests.models import World
 
 run = CliRunner().invoke
@@ -93,19 +96,51 @@ def test_the_default_detector_has_nothing_to_tune_and_finds_noise(kept: Model, w
     assert default_detector(attach(make_network(), "cosine")).name == "cosine"
 
 
-def test_a_frozen_network_has_one_default_in_python_and_in_the_shell(trained: nn.Module, world: World) -> None:
-    frozen = attach(make_network(), "cosine").freeze().eval()
-    given = Model.calibrated(frozen, world.calibration, fit=world.train, preprocessing=PREPROCESSING)
-    assert given.detector.name == "two-cosines"  # as in offaxis bundle, whose default this is
-    named = Model.calibrated(frozen, world.calibration, used=[world.train], preprocessing=PREPROCESSING)
-    assert named.detector.name == "two-cosines"
-    without = Model.calibrated(frozen, world.calibration, preprocessing=PREPROCESSING)
-    assert without.detector.name == "cosine"  # there is nothing to fit two-cosines on
-    whole = attach(make_network(), "cosine").eval()
-    assert (
-        Model.calibrated(whole, world.calibration, fit=world.train, preprocessing=PREPROCESSING).detector.name
-        == "cosine"
-    )
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--freeze"], "two-cosines"),
+        (["--unfreeze", "group3"], "two-cosines"),
+        (["--freeze", "--head", "linear"], "mahalanobis++"),
+        ([], "cosine"),
+        (["--head", "linear"], "mahalanobis++"),
+    ],
+    ids=["frozen", "last block", "frozen linear", "whole", "linear"],
+)
+def test_a_network_has_one_default_in_python_and_in_the_shell(
+    options: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder, bundle, second = (str(tmp_path / name) for name in ("run", "x.oax", "y.oax"))
+    training = [
+        "train",
+        "--id",
+        "small-digits",
+        "--network",
+        "wrn-10-1-half",
+        "--epochs",
+        "1",
+        "--out",
+        folder,
+        "--quiet",
+    ]
+    bundling = ["bundle", "--calibrate", "small-digits", "--out"]
+    for words in ([*training, *options], [*bundling, bundle, folder], [*bundling, second, bundle]):
+        done = run(app, words)
+        assert done.exit_code == 0, (done.output, done.exception)
+    model, again = offaxis.load(bundle), offaxis.load(second)
+    assert (model.detector.name, again.detector.name) == (expected, expected)
+    images, fitted_on = offaxis.load_images("small-digits"), offaxis.load_images("small-digits", "train")
+    trained = load_run(folder)
+    for network in (folder, trained, trained.classifier, bundle, model):
+        given = partial(Model.calibrated, network, images, preprocessing=model.preprocessing)
+        assert given(fit=fitted_on).detector.name == given(used=[fitted_on]).detector.name == expected
+        if expected != "cosine":  # never another in its place, where there is nothing to fit it on
+            free = "cosine" if expected == "two-cosines" else "energy"
+            with pytest.raises(
+                NotFittedError, match=rf"for {re.escape(expected)}, .*fit=.* The detector {free} needs none"
+            ):
+                given()
 
 
 @pytest.mark.parametrize("name", [name for name in NATIVE if name not in FOR_OTHER_HEADS])
@@ -270,10 +305,11 @@ def test_untrained_networks_are_not_kept() -> None:
 def test_weights_of_a_named_network_are_kept_with_their_classes(tmp_path: Path) -> None:
     made = open_network("wrn-10-1-half", num_classes=7, head="linear", in_channels=1)
     torch.save(made.network.state_dict(), tmp_path / "w.pt")
-    again = open_network("wrn-10-1-half", head="keep", in_channels=1, weights=tmp_path / "w.pt")
-    assert again.network.num_classes == 7
     images = torch.rand(2, 1, 8, 8)
-    assert torch.equal(again.network(images), made.network(images))
+    for channels in (1, None):  # or those of the weights
+        again = open_network("wrn-10-1-half", head="keep", in_channels=channels, weights=tmp_path / "w.pt")
+        assert again.network.num_classes == 7
+        assert torch.equal(again.network(images), made.network(images))
 
 
 @pytest.mark.thirdparty
@@ -321,5 +357,15 @@ def test_networks_of_libraries_are_bundled_from_the_shell(tmp_path: Path) -> Non
             expected = network(images)
             assert torch.equal(model.network(images), getattr(expected, "logits", expected))
         (tmp_path / "x.oax").unlink()
+    grey = timm.create_model("resnet10t", num_classes=3, in_chans=1).eval()
+    torch.save(grey.state_dict(), tmp_path / "grey.pt")
+    words = ["bundle", "timm:resnet10t", "--weights", str(tmp_path / "grey.pt"), "--calibrate", str(tmp_path / "new")]
+    words += ["--fit", str(tmp_path / "train"), "--size", "64", "--out", str(tmp_path / "grey.oax")]
+    images = torch.rand(2, 1, 64, 64)
+    for options in ([], ["--mean", "0.5", "--std", "0.25"]):  # those of the training images, or others
+        done = run(app, [*words, *options])
+        assert done.exit_code == 0, (done.output, done.exception)
+        with torch.no_grad():
+            assert torch.equal(offaxis.load(tmp_path / "grey.oax").network(images), grey(images))
     refused = run(app, ["bundle", "timm:resnet10t", "--calibrate", str(tmp_path / "new"), "--out", "x.oax"])
     assert "Expected --weights FILE (or --pretrained) beside timm:resnet10t" in str(refused.exception)

@@ -210,6 +210,21 @@ def test_to_resume_a_finished_run_is_no_error(bundle: Path, model: Model, pictur
         score_images(bundle, model, words[2:3], ScoringOptions(out=str(out), resume=True, quiet=True))
 
 
+def test_the_summary_tells_the_share_that_the_calibration_gives(
+    model: Model, pictures: list[Path], world: World, tmp_path: Path
+) -> None:
+    few = model.recalibrated(world.calibration.subset(torch.arange(36)), per_class=False)
+    several = {
+        "about 2.7% would be": few,  # one place of 37
+        "about 1.7% would be": model.recalibrated(world.calibration.subset(torch.arange(59)), confidence=0.95),
+        "at most 5.0% would be": model.recalibrated(world.calibration, per_class=True),
+    }
+    for expected, made in several.items():
+        made.save(tmp_path / "x.oax")
+        done = run(app, ["score", str(tmp_path / "x.oax"), str(pictures[0]), "--quiet"])
+        assert f"like those that the network was trained on, {expected}." in done.stderr, done.output
+
+
 def test_one_image_without_finite_outputs_costs_no_other_its_row(
     bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

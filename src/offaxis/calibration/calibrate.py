@@ -230,8 +230,8 @@ def calibrate(
         images: ID images; labels are used for the accuracy alone. An ImageSet, a torch or Hugging Face dataset, or a
             tensor; or a DataLoader, whose batches are used unchanged.
         normalise: as in training; None for a DataLoader, whose images are already normalised.
-        detector: any that takes such a network, fitted where it must be; if None the cosine, of an ensemble
-            cosine-ensemble or leave-out.
+        detector: any that takes such a network, fitted where it must be; if None the network's default
+            (:func:`offaxis.detectors.default_detector`), where that need not be fitted.
         alpha: the share of new ID images that may be flagged.
         per_class: whether verdicts are to hold for each predicted class.
         confidence: None for at most alpha on average over calibration sets; such as 0.95 for at most alpha with that

@@ -182,6 +182,7 @@ Device = Annotated[
     str, typer.Option(help="Where networks run: auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:1, ... or mps.")
 ]
 Data = Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and list them.")]
 Quiet = Annotated[bool, typer.Option(help="Show no progress.")]
 Network = Annotated[
     str | None,

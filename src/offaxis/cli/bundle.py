@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offaxis.cli.app import Data, Device, Network, OwnDetector, Weights, app, command_words, example, print_note
+from offaxis.cli.app import (
+    Data,
+    Device,
+    Network,
+    OwnDetector,
+    SkipBad,
+    Weights,
+    app,
+    command_words,
+    example,
+    print_note,
+)
 from offaxis.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -52,8 +63,8 @@ def bundle_command(
         str | None,
         typer.Option(
             help="The detector, with arguments as in knn:k=10, or file.py:Class.",
-            show_default="two-cosines on a frozen backbone, else cosine; mahalanobis++ for other heads; cosine-ensemble or "
-            "leave-out for several networks",
+            show_default="two-cosines on a backbone that was frozen or trained in part, else cosine; mahalanobis++ for other "
+            "heads; cosine-ensemble or leave-out for several networks",
         ),
     ] = None,
     weights: Weights = None,
@@ -96,6 +107,7 @@ def bundle_command(
         typer.Option(help="Mean of each channel, with commas, where the network does not know it: 0.485,0.456,0.406."),
     ] = None,
     std: Annotated[str | None, typer.Option(help="Standard deviation likewise: 0.229,0.224,0.225.")] = None,
+    skip_bad: SkipBad = False,
     folder: Annotated[bool, typer.Option("--folder", help="Write a folder instead of one file.")] = False,
     keep_examples: Annotated[
         int,
@@ -135,6 +147,8 @@ def bundle_command(
         command=command_words(context),
         keep_examples=keep_examples,
         features=cache_folder() / "features",
+        skip_bad=skip_bad,
+        note=print_note,
     )
     if model.examples is not None:
         count = len(model.examples.pixels)
@@ -165,6 +179,7 @@ def calibrate_command(
             help="At most alpha with this probability over calibration sets; 0: on average.", show_default="unchanged"
         ),
     ] = None,
+    skip_bad: SkipBad = False,
     network: Network = None,
     detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
@@ -173,6 +188,7 @@ def calibrate_command(
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
     import numpy as np
 
+    from offaxis.data.image_set import list_skipped
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
     from offaxis.deploy.preprocessing import VectorInput, read_rows
@@ -182,7 +198,11 @@ def calibrate_command(
     if isinstance(model.preprocessing, VectorInput):
         inputs = np.concatenate([*read_rows(images)] or [np.empty((0, model.preprocessing.size))])
     else:
-        inputs = images_like(images, model.preprocessing.shape, data, resize=model.preprocessing.resize)
+        inputs = images_like(
+            images, model.preprocessing.shape, data, resize=model.preprocessing.resize, skip_bad=skip_bad
+        )
+        if inputs.skipped:
+            print_note("\n".join(list_skipped(inputs.skipped)))
     model = model.recalibrated(inputs, alpha, per_class, confidence=confidence)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)

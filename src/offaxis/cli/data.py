@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from offaxis.cli.app import example, print_note
+from offaxis.cli.app import SkipBad, example, print_note
 from offaxis.errors import DataError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def inspect_command(
     id_name: IdName = None,
     split: Annotated[str, typer.Option(help="train or test")] = "test",
     size: Annotated[int | None, typer.Option(help="Resize to this height and width.", min=1)] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read.")] = False,
+    skip_bad: SkipBad = False,
     sheet: Annotated[Path | None, typer.Option(help="Where the contact sheet goes [SET.png].")] = None,
 ) -> None:
     """Find black frames, sizes, duplicates and near-duplicates in a set, and write a contact sheet of its images.

@@ -15,6 +15,7 @@ from offaxis.cli.app import (
     Device,
     Network,
     Quiet,
+    SkipBad,
     app,
     choice,
     command_words,
@@ -96,6 +97,7 @@ def evaluate_command(
     label: Annotated[
         str | None, typer.Option(help="What tables call the networks.", show_default="network and head")
     ] = None,
+    skip_bad: SkipBad = False,
     images: Annotated[
         int | None, typer.Option(help="At most so many images of each OOD and ID test set.", show_default="all", min=1)
     ] = None,
@@ -128,6 +130,7 @@ def evaluate_command(
         tune=tune,
         kind=choice("--as", kind, get_args(Kind)),
         label=label,
+        skip_bad=skip_bad,
         images=images,
         fit_images=fit_images,
         validation=validation,

@@ -296,7 +296,7 @@ def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) 
     for row, result in enumerate(attempts(files, reading)):
         if isinstance(result, DataError):
             if not skip_bad:
-                raise result
+                raise stopped_by(result)
             bad.append(Skipped(printable(files.paths[row]), str(result)))
         else:
             target[row - len(bad)] = result
@@ -339,6 +339,11 @@ def attempts(files: Files, reading: Reading) -> Iterator[NDArray[np.uint8] | Dat
                 yield from pool.map(attempt, files.paths[start : start + 1024])
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def stopped_by(error: DataError) -> DataError:
+    """Return the error of a bad file with the way to go on without it."""
+    return DataError(f"{error} To go on without such files and list them: --skip-bad (skip_bad=True).")
 
 
 def some_left(name: str, files: Files, bad: list[Skipped]) -> Files:

@@ -28,6 +28,21 @@ class Skipped:
     reason: str
 
 
+MOST_LISTED = 20
+
+
+def list_skipped(files: Sequence[Skipped]) -> list[str]:
+    """Return a line for each file that could not be read, for the first twenty of them; none where there are none."""
+    if not files:
+        return []
+    more = [f"  and {len(files) - MOST_LISTED:,} more"] if len(files) > MOST_LISTED else []
+    return [
+        f"Left out, as they cannot be read (--skip-bad): {len(files):,}.",
+        *(f"  {bad.path}: {bad.reason.removeprefix(bad.path).strip()}" for bad in files[:MOST_LISTED]),
+        *more,
+    ]
+
+
 @dataclass(frozen=True)
 class PixelStatistics:
     """What one pass over the images of a set gives.

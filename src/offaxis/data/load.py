@@ -90,6 +90,7 @@ def load_own(
         seed: of the shuffle that chooses it.
 
     Raises:
+        ArgumentError: ``holdout`` is given and there is a folder for test images.
         DataError: the split has no folder and is not held out of anything, or a file is bad.
     """
     files, divided = _own_files(path, split, decoding.skip_bad, holdout)
@@ -118,6 +119,11 @@ def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) 
         if own or split == "train":
             raise DataError(_no_split(path, split, own))
         place = folder
+    if holdout is not None and not divided:
+        raise ArgumentError(
+            f"Expected no share to hold out (--holdout, holdout=) beside {printable(own['test'])}, whose images are the test "
+            "images: leave the share out, or move that folder elsewhere."
+        )
     classes = find_classes(own["train"]) if split == "test" and "train" in own else ()
     return find_images(place, skip_bad, classes), divided
 
@@ -143,11 +149,16 @@ def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | No
     path = Path(name).expanduser()
     if str(name) in CATALOGUE or not path.exists():
         return None
-    classes = _own_files(path, "train", skip_bad, holdout)[0].classes
+    found = _own_files(path, "train", skip_bad, holdout)[0]
+    classes = found.classes
     if not classes:
+        folder = _opened(path)
+        place = _split_folders(folder).get("train", folder)
+        loose = next((file for file in found.paths if file.parent == place), None)
         raise DataError(
-            f"Expected at least two classes to train on, each a folder of images, but {printable(path)} has none or one, or "
-            "images lie beside the folders: sort the images into a folder for each class."
+            f"Expected at least two classes to train on, each a folder of images, but {printable(place)} has "
+            f"{'one alone' if loose is None else f'images beside the folders ({printable(loose)})'}: sort the images into a "
+            "folder for each class."
         )
     return classes
 
@@ -255,7 +266,7 @@ def load_images(
         The images: uint8 (N, c, h, w), or float32 in [0, 1] for noise.
 
     Raises:
-        ArgumentError: there is no such set, or the size is below 1.
+        ArgumentError: there is no such set, the size is below 1, or ``holdout`` is given where there are test images already.
         DataError: it is not on this machine, or a file is bad; the message says which and what to do.
     """
     if split not in ("train", "test"):
@@ -266,6 +277,11 @@ def load_images(
         shape = _requested_shape(like, size)
         return load_own(path, split, shape, decoding, resize=resize, holdout=holdout, seed=seed)
     entry = known(str(name))
+    if holdout is not None:
+        raise ArgumentError(
+            f"Expected no share to hold out (--holdout, holdout=) beside {entry.name}, whose test images are known: "
+            "leave the share out."
+        )
     if split not in entry.counts:
         raise DataError(f"{entry.title} has no {split} split: it has {' and '.join(entry.counts)}.")
     if like is not None:

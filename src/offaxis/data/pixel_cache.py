@@ -15,7 +15,7 @@ import torch
 
 from offaxis.data.catalogue import cache_folder
 from offaxis.data.decode import printable
-from offaxis.data.folder import Files, Reading, attempts, labelled, some_left
+from offaxis.data.folder import Files, Reading, attempts, labelled, some_left, stopped_by
 from offaxis.data.image_set import Skipped, TensorSet
 from offaxis.errors import DataError, StorageError
 from offaxis.files import UNSEALED, check_seal, digest, sealed
@@ -117,7 +117,7 @@ def _write(path: Path, name: str, files: Files, reading: Reading, skip_bad: bool
             elif skip_bad:
                 bad.append(Skipped(printable(source), str(result)))
             else:
-                raise result
+                raise stopped_by(result)
         some_left(name, files, bad)
         about = {"checksum": UNSEALED, "shape": list(reading.shape), "skipped": [[b.path, b.reason] for b in bad]}
         line = json.dumps(about).encode() + b"\n"

@@ -1,15 +1,17 @@
 """Make a calibrated model of trained networks and ID images, as ``offaxis bundle`` does."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from offaxis.calibration.conformal import smallest_count
 from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
 from offaxis.data.catalogue import Split
+from offaxis.data.image_set import list_skipped
 from offaxis.data.load import own_splits
 from offaxis.data.sources import as_batches
 from offaxis.data.splits import hold_out
@@ -52,6 +54,8 @@ def make_model(
     command: Sequence[str] | None = None,
     keep_examples: int = 0,
     features: Path | None = None,
+    skip_bad: bool = False,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Model:
     """Make a calibrated model. Nothing is trained: networks by name keep their trained output layer.
 
@@ -81,6 +85,8 @@ def make_model(
         command: the command that makes the model, for the record.
         keep_examples: how many calibration images are kept with the model, to be shown beside images that are near to them.
         features: the folder where training kept the features of a frozen backbone; None lets it see the images again.
+        skip_bad: leave out files of folders that cannot be read.
+        note: called with the files that are left out.
 
     Raises:
         ArgumentError, BundleError, RunError, DataError, CalibrationError, DetectorError: the parts do not fit together.
@@ -98,7 +104,7 @@ def make_model(
     if size is not None:
         network = replace(network, size=(size, size))
     known = trained_on or (fit if network.data is None and network.id is None else None)
-    images = None if unchecked and known is None else training_images(network, known, data)
+    images = None if unchecked and known is None else training_images(network, known, data, skip_bad)
     if images is not None:
         network = normalised(network, known or network.id or "", lambda: images)
     if network.normalise is None or (images is None and network.size is None):
@@ -108,11 +114,16 @@ def make_model(
         )
     shape = (len(network.normalise.std), *(network.size or ())) if images is None else images.shape
     options = dict(images.options) if images is not None else {"resize": network.resize}
-    id_images = images_like(calibrate, shape, data, **_rules(options, network, calibrate))
+    rules = {**_rules(options, network, calibrate), **({"skip_bad": True} if skip_bad else {})}
+    id_images = images_like(calibrate, shape, data, **rules)
     least = smallest_count(alpha, confidence) * (network.network.num_classes if per_class else 1)
     calibrating, rest = _divide(id_images, calibrate_share, least)
-    fitting = _load_named(fit, network, data) if fit is not None and fit != known else None
-    chosen = _chosen(detector, network, can_fit=images is not None or fitting is not None)
+    fitting = _load_named(fit, network, data, skip_bad) if fit is not None and fit != known else None
+    parts = [part for part in (id_images, images, fitting) if part is not None]
+    bad = {Path(each.path).resolve(): each for part in parts for each in part.skipped}
+    if bad:
+        note("\n".join(list_skipped(list(bad.values()))))
+    chosen = _chosen(detector, network)
     if features is not None and images is not None and chosen.needs_fit and not chosen.needs_images:
         batches = as_batches(
             images if fitting is None else fitting,
@@ -165,10 +176,10 @@ def _report(model: Model, images: ImageSet) -> dict[str, Any]:
     return {"images": count, "accuracy": None if hits is None else hits / count, "flagged": flagged / count}
 
 
-def _chosen(detector: str | None, network: EvaluatedNetwork, can_fit: bool = False) -> Detector:
+def _chosen(detector: str | None, network: EvaluatedNetwork) -> Detector:
     std = None if network.normalise is None else network.normalise.std
     if detector is None:
-        return default_detector(network.network, std, can_fit=can_fit)
+        return default_detector(network.network, std)
     return make_detector(detector, network.network, std)
 
 
@@ -197,13 +208,16 @@ def _rules(options: dict[str, Any], network: EvaluatedNetwork, name: str) -> dic
     return {key: value for key, value in options.items() if key in kept}
 
 
-def training_images(network: EvaluatedNetwork, trained_on: str | None = None, data: Path | None = None) -> ImageSet:
+def training_images(
+    network: EvaluatedNetwork, trained_on: str | None = None, data: Path | None = None, skip_bad: bool = False
+) -> ImageSet:
     """Load the images that a network was trained on, and check them by their fingerprint where it is known.
 
     Args:
         network: the network.
         trained_on: a name of the catalogue, a folder or an archive; None for the set that the network names.
         data: where the catalogue's sets are kept.
+        skip_bad: leave out files that cannot be read, where the network does not say how its images were read.
 
     Raises:
         DataError: they cannot be found, or are not those.
@@ -217,7 +231,9 @@ def training_images(network: EvaluatedNetwork, trained_on: str | None = None, da
             "(--trained-on), so that none of them is used for calibration; or vouch for it yourself (--unchecked)."
         )
     images = (
-        load_images(name, "train", root=data, **known.get("options", {})) if known else _load_named(name, network, data)
+        load_images(name, "train", root=data, **known.get("options", {}))
+        if known
+        else _load_named(name, network, data, skip_bad)
     )
     if known.get("fingerprint") not in (None, images.fingerprint):
         raise DataError(
@@ -227,16 +243,19 @@ def training_images(network: EvaluatedNetwork, trained_on: str | None = None, da
     return images
 
 
-def _load_named(name: str, network: EvaluatedNetwork, data: Path | None) -> ImageSet:
+def _load_named(name: str, network: EvaluatedNetwork, data: Path | None, skip_bad: bool) -> ImageSet:
     """Load training images that the user names: as many channels as the network takes and, of a folder, its size."""
-    channels = 3 if network.normalise is None else len(network.normalise.mean)
+    first = next((part for part in network.network.modules() if isinstance(part, nn.Conv2d)), None)
+    channels = 1 if first is not None and first.in_channels == 1 else 3
+    if network.normalise is not None:
+        channels = len(network.normalise.mean)
     if name in CATALOGUE:
         return load_images(name, "train", root=data)
     split: Split = "train" if "train" in own_splits(Path(name).expanduser()) else "test"  # the whole folder
     like = None
     if network.size is not None:
         like = TensorSet("like", torch.zeros(1, channels, *network.size, dtype=torch.uint8))
-    images = load_images(name, split, root=data, like=like, resize=network.resize)
+    images = load_images(name, split, root=data, like=like, resize=network.resize, skip_bad=skip_bad)
     return match(images, (channels, *images.shape[1:]), network.resize)
 
 

@@ -95,6 +95,8 @@ def build_named(name: str, options: BuildOptions) -> tuple[Classifier, Normalise
     classifier = make(num_classes=num_classes, head=head or "cosine", in_channels=options.in_channels or 3)
     if weights is None:
         return classifier, None
+    if options.in_channels is None and (channels := _channels_of(classifier, weights)) is not None:
+        classifier = make(num_classes=num_classes, head=head or "cosine", in_channels=channels)
     known = published and function in OUTPUT_LAYERS
     restore(classifier, from_published(classifier, weights) if known else weights, Path(str(options.weights)))
     return classifier, PUBLISHED_NORMALISE.get((function, num_classes)) if known else None
@@ -131,6 +133,8 @@ def build_third_party(
             config = _image_config(Path(name).expanduser())
             classes = _class_names(builder["arguments"]) if options.num_classes is None else ()
         else:
+            if channels is None and library == "timm" and options.weights is not None:
+                channels = _channels_of(third_party.make_network(builder), read_weights(options.weights))
             if channels is not None and library == "timm":
                 builder["arguments"] = {"in_chans": channels}
             network = third_party.make_network(builder, bool(options.pretrained))
@@ -142,6 +146,16 @@ def build_third_party(
     if config.normalise is not None and len(config.normalise.mean) != (channels or 3):
         config = replace(config, normalise=None)
     return classifier, config, classes
+
+
+def _channels_of(network: nn.Module, weights: Mapping[str, Tensor]) -> int | None:
+    """Return the number of channels that trained weights take, by those of the network's first convolution."""
+    named = ((name, part) for name, part in network.named_modules() if isinstance(part, nn.Conv2d) and part.groups == 1)
+    name, first = next(named, ("", None))
+    trained = weights.get(f"{name}.weight", weights.get(f"backbone.{name}.weight"))
+    if first is None or trained is None or trained.dim() != 4 or trained.shape[1] == first.in_channels:
+        return None
+    return trained.shape[1]
 
 
 def attach_head(network: nn.Module, options: BuildOptions) -> Classifier:
@@ -224,7 +238,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # PyTorch raises many kinds of errors for a damaged file
-        reason = str(error).strip().split("\n")[0][:200]
+        reason = str(error).strip().split("\n")[0].split(". ")[0][:200]  # torch goes on with how to run it all the same
         raise CheckpointError(
             f"The weights in {path} cannot be read without running code of the file ({type(error).__name__}: {reason}). Save "
             "them as safetensors, or as torch.save(network.state_dict(), file)."

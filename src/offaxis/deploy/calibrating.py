@@ -67,10 +67,11 @@ def fitting_images(detector: Detector, fit: Any, used: Sequence[Any]) -> Any:
         return fit
     if len(used) == 1:
         return used[0]
+    alternative = "cosine" if "cosine" in detector.uses else "energy"
     raise NotFittedError(
         f"Expected training images for {detector.name}, which must be fitted, but got "
         f"{f'{len(used)} sets in `used`' if used else 'none'}: Model.calibrated(..., fit=training_images) in Python, --fit "
-        "FOLDER in the shell; labelled, and not those to calibrate on. The detector energy needs none."
+        f"FOLDER in the shell; labelled, and not those to calibrate on. The detector {alternative} needs none."
     )
 
 

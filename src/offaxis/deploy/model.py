@@ -160,8 +160,7 @@ class Model:
         std = preprocessing.normalise.std
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
-        can_fit = fit is not None or len(used) == 1
-        detector = detector or default_detector(opened.network, std, can_fit=can_fit)
+        detector = detector or default_detector(opened.network, std)
         if detector.needs_fit and not detector.fitted:
             fit_detector(detector, opened.network, fitting_images(detector, fit, used), preprocessing)
         detector = with_contiguous_buffers(detector)

@@ -115,7 +115,9 @@ class Preprocessing:
         if images.is_floating_point():
             if not bool(((images >= 0) & (images <= 1)).all()):
                 raise DataError(
-                    "Expected pixels in uint8, or in [0, 1] in floating point: do not normalise them, predict() does."
+                    "Expected pixels in uint8, or in [0, 1] in floating point, but got values from "
+                    f"{float(images.min()):.3g} to {float(images.max()):.3g}: do not normalise them, predict() does. Batches "
+                    "that are normalised already may be given as a DataLoader."
                 )
             images = images.mul(255).round().to(torch.uint8)
         if images.dtype != torch.uint8:

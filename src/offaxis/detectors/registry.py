@@ -255,32 +255,26 @@ def parse_detector(text: str) -> tuple[str, list[str]]:
     return name, parts
 
 
-def default_detector(network: Network, std: Sequence[float] | None = None, *, can_fit: bool = False) -> Detector:
+def default_detector(network: Network, std: Sequence[float] | None = None) -> Detector:
     """Construct the detector that a network is scored with where none is named, in Python and in the shell.
 
-    The cosine, or of an ensemble its kind's. A cosine head on a frozen backbone is scored with two-cosines, which sees more
-    there (docs/photographs.md), where there are training images to fit it on. A network without a cosine, such as one whose
-    trained output layer was kept, is scored with Mahalanobis++: it has nothing to tune, and of the candidates it found most
-    of other sets at 5 % false alarms (docs/your-classifier.md). It must be fitted on training images.
+    It follows from the network alone: the cosine, or of an ensemble its kind's. A cosine head on a backbone that was frozen, or
+    trained from some layer on only, is scored with two-cosines, which sees more there (docs/photographs.md). A network without
+    a cosine, such as one whose trained output layer was kept, is scored with Mahalanobis++: it has nothing to tune, and of the
+    candidates it found most of other sets at 5 % false alarms (docs/your-classifier.md). Both must be fitted on training
+    images.
 
     Args:
         network: the network.
         std: what each channel is divided by in normalisation; None where unknown.
-        can_fit: whether there are training images to fit it on.
     """
     kind: type[Detector] = MahalanobisPlusPlus
     if isinstance(network, Ensemble):
         kind = LeaveOut if isinstance(network, LeaveOutEnsemble) else CosineEnsemble
     elif has_cosine(network):
-        kind = TwoCosines if can_fit and _is_frozen(network) else Cosine
+        on_frozen = isinstance(network, Classifier) and network.frozen and isinstance(network.head, CosineHead)
+        kind = TwoCosines if on_frozen else Cosine
     return kind(**arguments_for(kind.options, network, std))
-
-
-def _is_frozen(network: Network) -> bool:
-    """Return whether a network has a cosine head on a backbone that was not trained with it."""
-    if not isinstance(network, Classifier) or not isinstance(network.head, CosineHead):
-        return False
-    return network.frozen and network.unfrozen_from is None
 
 
 @torch.no_grad()

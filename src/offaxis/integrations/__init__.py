@@ -136,7 +136,7 @@ class LoopCalibration:
         detector = self.detector
         loader = training if self.fit_on is None else self.fit_on
         if detector is None:
-            detector = default_detector(network, std, can_fit=loader is not None)
+            detector = default_detector(network, std)
         elif not isinstance(detector, Detector):
             detector = make_detector(detector, network, std)
         if detector.needs_fit:

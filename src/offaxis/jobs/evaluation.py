@@ -42,6 +42,7 @@ class EvaluationRun:
         tune: report detectors that have a grid tuned too, beside their published values.
         kind: the networks each by itself (``"single"``), or combined into one.
         label: what tables call the networks; None for architecture and head.
+        skip_bad: leave out files of folders that cannot be read.
         images: at most so many images of each OOD and ID test set; None for all.
         fit_images: at most so many training images to fit detectors on; None for all.
         validation: images of each set that tuning may see; None for the default.
@@ -61,6 +62,7 @@ class EvaluationRun:
     tune: bool = True
     kind: Kind = "single"
     label: str | None = None
+    skip_bad: bool = False
     images: int | None = None
     fit_images: int | None = None
     validation: int | None = None
@@ -127,17 +129,28 @@ def _evaluate(
     """Return the results of a run and the names of the ID sets."""
     from offaxis.data import limit_images, load_images
     from offaxis.data.catalogue import cache_folder
+    from offaxis.data.image_set import list_skipped
     from offaxis.data.splits import VALIDATION_IMAGES
     from offaxis.evaluation import evaluate, sets_for
+
+    skipping: dict[str, Any] = {"skip_bad": True} if run.skip_bad else {}
+
+    def tell_skipped(images: "ImageSet") -> None:
+        if run.skip_bad and images.skipped:
+            note("\n".join(list_skipped(images.skipped)))
 
     @cache  # networks share the sets, and their checksums
     def id_images(name: str, split: Literal["train", "test"], options: Options) -> "ImageSet":
         most = run.images if split == "test" else run.fit_images
-        return limit_images(load_images(name, split, root=data, **dict(options)), most)
+        images = load_images(name, split, root=data, **{**dict(options), **skipping})
+        tell_skipped(images)
+        return limit_images(images, most)
 
     @cache
     def ood_images(name: str, like: "ImageSet", resize: str | None) -> "ImageSet":
-        return limit_images(load_images(name, "test", root=data, like=like, resize=resize), run.images)
+        images = load_images(name, "test", root=data, like=like, resize=resize, **skipping)
+        tell_skipped(images)
+        return limit_images(images, run.images)
 
     benchmark = _open_benchmark(run, data)
     networks = _open_networks(run)
@@ -424,6 +437,8 @@ def evaluation_words(evaluation: EvaluationRun, ood: str) -> Iterator[str]:
     yield from ("--detectors", ",".join(evaluation.detectors), "--protocol", evaluation.protocol)
     if evaluation.near:
         yield from ("--near", ",".join(evaluation.near))
+    if evaluation.skip_bad:
+        yield "--skip-bad"
     if not evaluation.tune:
         yield "--no-tune"
     if evaluation.kind != "single":

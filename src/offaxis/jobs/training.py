@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from offaxis.data import ImageSet, Normalise
-    from offaxis.data.image_set import Skipped
     from offaxis.deploy.evaluated_network import EvaluatedNetwork
     from offaxis.heads import HeadLike
     from offaxis.networks.classifier import Classifier
@@ -70,6 +69,7 @@ def train_run(
 
     from offaxis.data import PUBLISHED, load_images
     from offaxis.data.catalogue import cache_folder
+    from offaxis.data.image_set import list_skipped
     from offaxis.data.load import own_classes
     from offaxis.networks.inference import check_takes
     from offaxis.training import train, train_frozen
@@ -140,7 +140,7 @@ def train_run(
                 torch.distributed.destroy_process_group()  # else its threads abort the process at exit
     if fabric.is_global_zero:
         left_out = {bad.path: bad for part in (images, held_out) if part is not None for bad in part.skipped}
-        note("\n".join([_outcome(run, trained, held_out, out), *_left_out(list(left_out.values()))]))
+        note("\n".join([_outcome(run, trained, held_out, out), *list_skipped(list(left_out.values()))]))
     return trained
 
 
@@ -194,21 +194,6 @@ def _held_out(run: TrainingRun, read: "Callable[[], ImageSet]") -> "ImageSet | N
 
 POOR = 0.6
 """The held-out accuracy below which ``train`` says what usually helps."""
-
-
-MOST_LISTED = 20
-
-
-def _left_out(files: "Sequence[Skipped]") -> list[str]:
-    """Return a line for each file that could not be read, for the first twenty of them."""
-    if not files:
-        return []
-    more = [f"  and {len(files) - MOST_LISTED:,} more"] if len(files) > MOST_LISTED else []
-    return [
-        f"Left out, as they cannot be read (--skip-bad): {len(files):,}.",
-        *(f"  {bad.path}: {bad.reason}" for bad in files[:MOST_LISTED]),
-        *more,
-    ]
 
 
 def _outcome(run: TrainingRun, trained: "Trained", held_out: "ImageSet | None", out: str | Path) -> str:

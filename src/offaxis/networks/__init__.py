@@ -12,6 +12,7 @@ from offaxis.networks.cifar import densenet_bc, wide_resnet
 from offaxis.networks.classifier import Classifier, Paired
 from offaxis.networks.ensemble import AnyNetwork, Ensemble, LeaveOutEnsemble
 from offaxis.networks.resnet import resnet18_32, resnet_cifar
+from offaxis.networks.third_party import alike
 
 NETWORKS: dict[str, Callable[..., Classifier]] = {
     "wide_resnet": wide_resnet,
@@ -41,8 +42,8 @@ def by_name(name: str) -> Callable[..., Classifier]:
     if parts is None:
         raise ArgumentError(
             "Expected a network such as wrn-28-10 (depth, width), densenet-100-12 (depth, growth), resnet18-32, "
-            f"resnet20-cifar or, with halved maps, wrn-10-4-half but got {name!r}. For a network of your own use "
-            "offaxis.attach in Python."
+            f"resnet20-cifar or, with halved maps, wrn-10-4-half; or a pretrained one, efficientnet-lite0, timm:NAME or "
+            f"torchvision:NAME; or file.py:function; but got {name!r}.{alike(name, ['efficientnet-lite0', 'resnet18-32'])}"
         )
     kind, depth, size, half = parts.groups()
     stride = 2 if half else 1

@@ -162,7 +162,10 @@ def check_takes(network: Network, shape: tuple[int, int, int]) -> None:
         run_batch(network, torch.zeros(1, *shape))
     except (RuntimeError, ValueError, AssertionError, IndexError) as error:
         channels, height, width = shape
-        reason = " ".join(str(error).split())[:200]
+        said = (
+            str(error).split(": ")[0] if isinstance(error, ArgumentError) else str(error)[:200]
+        )  # without its remedies
+        reason = " ".join(said.split())
         raise ArgumentError(
             f"Expected a network that takes images of {width}x{height} with {channels} channel{'s'[: channels - 1]} but it "
             f"does not ({type(error).__name__}: {reason}). Choose the size that it was made for: --size."

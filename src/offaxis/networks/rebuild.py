@@ -51,7 +51,8 @@ def blueprint(network: AnyNetwork, builder: Builder | None = None) -> dict[str, 
             f"Expected a Classifier, a Paired or an Ensemble but got a {type(network).__name__}: offaxis.attach makes a "
             "Classifier of any network."
         )
-    return {**_kind(network, builder), "channels_last": _channels_last(network)}
+    plan = {**_kind(network, builder), "channels_last": _channels_last(network)}
+    return {**plan, "frozen": True} if network.frozen else plan
 
 
 def _kind(network: Classifier, builder: Builder | None) -> dict[str, Any]:
@@ -184,6 +185,8 @@ def rebuild_network(plan: dict[str, Any], given: nn.Module | None = None) -> Any
     network = _make_single(plan, given)
     if plan["channels_last"]:  # other kernels run then, which round differently
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if plan.get("frozen") is True and isinstance(network, Classifier):
+        network.frozen = True  # the default detector depends on it
     return network
 
 

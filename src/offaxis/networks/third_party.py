@@ -157,7 +157,7 @@ def make_network(builder: Builder, pretrained: bool = False) -> nn.Module:
         ) from error
 
 
-def _alike(name: str, present: Sequence[str]) -> str:
+def alike(name: str, present: Sequence[str]) -> str:
     """Return a question that names what may have been meant; empty where nothing is alike."""
     meant = get_close_matches(name, present, 3)
     return f" Did you mean {' or '.join(meant)}?" if meant else ""
@@ -166,7 +166,7 @@ def _alike(name: str, present: Sequence[str]) -> str:
 def _make_timm(timm: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
     if not timm.is_model(name):
         raise BundleError(
-            f"Expected a network that timm {timm.__version__} has but got {name!r}.{_alike(name, timm.list_models())}"
+            f"Expected a network that timm {timm.__version__} has but got {name!r}.{alike(name, timm.list_models())}"
         )
     refused = [key for key in arguments if key in _REFUSED]
     if refused:
@@ -180,7 +180,7 @@ def _make_torchvision(torchvision: ModuleType, name: str, arguments: dict[str, A
     present = models.list_models(module=models)
     if name not in present or any(key.startswith("weights") for key in arguments):
         raise BundleError(
-            f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.{_alike(name, present)}"
+            f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.{alike(name, present)}"
         )
     if pretrained:  # with the auxiliary outputs that the weights were trained with, which are then left out
         network: nn.Module = models.get_model(name, weights="DEFAULT", progress=False, **arguments)

@@ -300,6 +300,7 @@ class RowCounts:
             "inputs": "images" if isinstance(model.preprocessing, Preprocessing) else "feature vectors",
             "bad_files": sum(self._reasons.values()),
             "alpha": model.calibration.alpha,
+            "flag_rate": None if model.calibration.per_class else model.calibration.flag_rate().mean,
             "detector": model.detector.name,
             "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
             "classes": dict(sorted(classes.items(), key=lambda pair: -pair[1])),
@@ -323,9 +324,11 @@ def sentences(summary: dict[str, Any]) -> str:
     bad = f"{summary['bad_files']:,} {unread}{'s' if summary['bad_files'] != 1 else ''}"
     lines += [f"{images:,} {inputs if images != 1 else inputs.removesuffix('s')} scored, {bad} that could not be read."]
     if images:
+        rate = summary.get("flag_rate")
+        share = f"at most {summary['alpha']:.1%}" if rate is None else f"about {rate:.1%}"
         lines.append(
             f"{out:,} ({out / images:.1%}) are out-of-distribution at alpha {summary['alpha']:g}; of {inputs} like those "
-            f"that the network was trained on, about {summary['alpha']:.1%} would be."
+            f"that the network was trained on, {share} would be."
         )
         shown = list(summary["classes"].items())[:6]
         lines.append(
