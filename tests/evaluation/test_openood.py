@@ -4,6 +4,7 @@ import copy
 import csv
 import importlib
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,7 +75,7 @@ def read_table(path: Path) -> Rows:
         rows = list(csv.DictReader(file))
     columns = ("FPR@95", "AUROC", "AUPR_IN", "AUPR_OUT", "ACC")
     return {
-        (names[row["detector"].split(" ")[0]], row["dataset"].replace(" (partial)", "")): [
+        (names[re.split("[ ,]", row["detector"])[0]], row["dataset"].replace(" (partial)", "")): [
             float(row[c]) for c in columns
         ]
         for row in rows

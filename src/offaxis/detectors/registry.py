@@ -312,6 +312,17 @@ def arguments_for(options: Sequence[str], network: Network, std: Sequence[float]
     return arguments
 
 
+def given_arguments(detector: Detector, network: Network) -> dict[str, Any]:
+    """Return the arguments of a detector that are neither their defaults nor follow from the network."""
+    inner = list(getattr(network, "layers", ()))
+    follows = ("std", "networks", "selected_on")
+    return {
+        name: value
+        for name, value in detector.changed.items()
+        if name not in follows and not (name in ("layers", "inner") and list(value) == inner)
+    }
+
+
 # files ----------------------------------------------------------------------------------------------------------------
 
 
