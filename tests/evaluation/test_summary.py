@@ -22,11 +22,11 @@ from offaxis.evaluation.summary import (
     Summary,
     View,
     compare_pairs,
+    distinguish_networks,
     largest_tests,
     method_names,
     reference_of,
     summarise,
-    distinguish_networks,
     views_in,
 )
 

@@ -152,8 +152,8 @@ class Result(NetworkFields):
         setup: a digest of all arguments that the detector was made with, grids included, and of what it was fitted on.
         hyperparameters: their values, with learned weights where there are some.
         state: where these values come from: none, published default, given or tuned.
-        given: the detector's arguments that are not its defaults; tables show them. Hyperparameters among them were the start of
-            tuning, where they were tuned.
+        given: the detector's arguments that are not its defaults; tables show them. Hyperparameters among them were the start
+            of tuning, where they were tuned.
         passes: forward and backward passes through the network that scoring one image takes.
         metrics: by name, each in [0, 1].
         images: how many ID and OOD test images were scored.

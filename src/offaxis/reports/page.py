@@ -18,7 +18,7 @@ from offaxis.data import CATALOGUE, relation
 from offaxis.evaluation.protocols import one_vs_one_results
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import RowKey, Summary, method_names, row_key, distinguish_networks
+from offaxis.evaluation.summary import RowKey, Summary, distinguish_networks, method_names, row_key
 from offaxis.files import write_text
 from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
 from offaxis.reports.report import IDSection

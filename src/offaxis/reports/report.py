@@ -10,10 +10,10 @@ from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import (
     Summary,
     View,
+    distinguish_networks,
     is_oracle,
     largest_tests,
     summarise_metrics,
-    distinguish_networks,
     views_in,
 )
 from offaxis.files import write_text
