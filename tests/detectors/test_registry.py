@@ -285,6 +285,16 @@ def test_texts_with_arguments(network_of: NetworkOf, ood: ModuleType) -> None:
         make_detector("knn:size=3", network)
     with pytest.raises(ArgumentError, match="`k`"):
         make_detector("knn:k=-1", network)
+    with pytest.raises(
+        ArgumentError, match=r"each argument of a detector once but k is given twice in 'knn:k=10:k=20'"
+    ):
+        make_detector("knn:k=10:k=20", network)
+    with pytest.raises(ArgumentError, match=r"does not take these arguments: 'odin:temperatures=abc'"):
+        make_detector("odin:temperatures=abc", network)
+    for text in ("mahalanobis++:shrinkage=maybe", "generalized-odin:perturb=no", "knn:average=1"):
+        with pytest.raises(ArgumentError, match="to be True or False but got"):  # a word would count as True
+            make_detector(text, network)
+    assert make_detector("mahalanobis:layers=second", network).arguments["layers"] == ("second",)
     with pytest.raises(ArgumentError, match=r"pytorch-ood's GEN \(.*gamma.*\) but got size"):
         make_detector("pytorch-ood-gen:size=7", network)
 
