@@ -169,6 +169,13 @@ def test_the_validation_lists_tune_and_the_test_lists_test(root: Path) -> None:
         offaxis.evaluate(classifier(), "digits")
 
 
+def test_a_list_with_a_byte_order_mark_loses_no_image(tmp_path: Path) -> None:
+    file = noise_root(tmp_path) / "benchmark_imglist" / "cifar10" / "test_mnist.txt"
+    before = len(openood(tmp_path, "cifar10", partial=True).lists["test_mnist"].paths)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert len(openood(tmp_path, "cifar10", partial=True).lists["test_mnist"].paths) == before
+
+
 def test_what_is_missing_is_said_with_the_remedy(root: Path, tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"no folder .*cifar10 with its image lists.*download.py .*--save_dir"
