@@ -1,8 +1,10 @@
 """Fixtures of all tests."""
 
 import importlib
+import logging
 import os
 import warnings
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -27,6 +29,17 @@ __all__ = [
 os.environ.setdefault("MPLBACKEND", "agg")
 # a virtual machine may announce AMX and not have it: a product in bfloat16 would end the tests with SIGILL
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+LOGGERS = ("offaxis", "uvicorn")
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """The loggers as they were: a service that is started in this process takes them over."""
+    kept = [(logger := logging.getLogger(name), logger.handlers[:], logger.propagate, logger.level) for name in LOGGERS]
+    yield
+    for logger, handlers, propagate, level in kept:
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

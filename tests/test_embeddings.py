@@ -442,6 +442,9 @@ def header(shape: str) -> bytes:
         (None, "is no plain file"),
         (np.zeros((3, 5)), "Expected rows of 16 numbers"),
         (np.array([["a"] * 16] * 2), "holds an array of <U1 of shape (2, 16)"),
+        (np.full((3, 16), np.nan), "the row has NaN or infinity"),
+        (np.full((3, 16), np.inf), "the row has NaN or infinity"),
+        (np.zeros((0, 16)), "it has no rows"),
         (np.zeros((9, 0)), "holds an array of float64 of shape (9, 0)"),
         (header("(1000000000000, 0)"), "of shape (1000000000000, 0)"),  # rows of no bytes, for a week
         (header("(4611686018427387904, 16)"), "cannot be read"),

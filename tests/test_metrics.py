@@ -133,7 +133,7 @@ def test_perfect_and_hopeless(metric: Callable[..., float]) -> None:
         assert abs(metric(high, low) - worst[metric]) < 1e-12
 
 
-def test_scores_that_differ_in_the_last_bits_are_told_apart() -> None:
+def test_scores_that_differ_in_the_last_bits_are_distinguished() -> None:
     """ODIN at T = 1000 spans .1 to .12; a grid of thresholds or a sigmoid would see ties."""
     id_scores = np.float32(0.1) + np.arange(1000, dtype=np.float32) * np.float32(1e-8)
     ood_scores = np.nextafter(id_scores.max(), np.float32(1)) + np.zeros(10, np.float32)

@@ -170,6 +170,17 @@ def fraction(name: str, value: float) -> float:
     return value
 
 
+def true_or_false(name: str, value: bool) -> bool:
+    """Return a value once it is a boolean.
+
+    Raises:
+        ArgumentError: it is something else, such as a word, which would count as True.
+    """
+    if not isinstance(value, bool):
+        raise ArgumentError(f"Expected argument `{name}` to be True or False but got {value!r}.")
+    return value
+
+
 def at_least_one(name: str, value: int) -> int:
     """Return a whole number of at least one, or raise ArgumentError."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:

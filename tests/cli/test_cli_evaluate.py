@@ -78,7 +78,7 @@ def test_evaluate_fills_a_store(store: Path) -> None:
     assert {r.network for r in results} == {"wrn-10-1-half cosine", "wrn-10-1-half linear"}
     assert {r.seed for r in results} == {0, 1}
     assert {r.detector for r in results if r.network.endswith("linear")} == {"max-softmax", "knn", "odin"}
-    assert {r.hyperparameters["k"] for r in results if r.method == "knn (default)"} == {5}
+    assert {r.hyperparameters["k"] for r in results if r.method == "knn, k=5"} == {5}
     assert {(r.assumed, r.ood) for r in results if r.state == "tuned"} == {
         (a, b) for a in ("letters", "gaussian") for b in ("letters", "gaussian")
     }
@@ -102,10 +102,10 @@ def test_evaluate_shows_settings_and_protocols_apart(runs: Path, tmp_path: Path)
     assert shown.exit_code == 0, shown.output
     table = shown.output[shown.output.index("tuned on") :]
     assert "wrn-10-1-half cosine" in shown.output[: shown.output.index("tuned on")]  # the one network, said above
-    rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines() if re.match(r"\s*(cosine|knn) ", line)]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines() if re.match(r"\s*(cosine|knn)\b", line)]
     found = {(row[0], row[1]) if len(row) == 5 else (row[0], "") for row in rows}
-    expected = {("cosine", ""), ("knn (default)", ""), ("knn (default) #2", "")}
-    tuned = ("knn (tuned)", "knn (tuned) #2")
+    expected = {("cosine", ""), ("knn, k=5", ""), ("knn, k=20", "")}
+    tuned = ("knn (tuned from k=5)", "knn (tuned from k=20)")
     expected |= {(name, where) for name in tuned for where in ("the tested set", "another set")}
     assert found == expected
     assert {row[-1] for row in rows} == {"2"}

@@ -55,6 +55,18 @@ def test_a_reader_that_has_gone_is_no_error_to_speak_of() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("words", ["--version", "--help", "data list"])
+def test_streams_that_are_closed_are_told(words: str) -> None:
+    program = f"{sys.executable} -m offaxis {words}"
+    done = subprocess.run(["bash", "-c", f"{program} >&-"], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Standard output cannot be written (it is closed): redirect it to a file.")
+    assert "Traceback" not in done.stderr
+    done = subprocess.run(["bash", "-c", f"{program} 2>&- <&-"], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout
+
+
 @needs_full
 def test_a_device_is_never_replaced_by_a_file() -> None:
     with pytest.raises(StorageError, match="no plain file"):

@@ -26,7 +26,7 @@ def test_digits_are_split_by_class_without_overlap(read: Callable[..., TensorSet
     assert not seen & set(image_hashes(parts[1]))
 
 
-def test_the_digits_are_told_apart_by_their_labels() -> None:
+def test_the_digits_are_distinguished_by_their_labels() -> None:
     from sklearn.neighbors import KNeighborsClassifier
 
     train, test = digits("train"), digits("test")

@@ -1,5 +1,6 @@
 """Detectors by name: own ones registered, entry points, texts with arguments, and what a file says of its class."""
 
+import inspect
 import os
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
@@ -34,8 +35,10 @@ from offaxis.detectors import (
     score_all,
 )
 from offaxis.detectors import registry as module
-from offaxis.detectors.registry import describe_detector, rebuild_detector
+from offaxis.detectors.base import State
+from offaxis.detectors.registry import describe_detector, given_arguments, rebuild_detector
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError
+from offaxis.evaluation.results import with_arguments
 from offaxis.heads import Outputs
 from tests.detectors.toy import NetworkOf, Toy
 
@@ -46,6 +49,36 @@ class Margin(Detector):
     def forward(self, outputs: Outputs) -> Tensor:
         best = outputs.logits.topk(2, 1).values
         return best[:, 1] - best[:, 0]
+
+
+def other_value(name: str, default: object) -> object:
+    """A value of an argument that is not its default."""
+    known = {"search": "blocks", "variant": "b", "layers": ("0",), "dim": 3, "top": 2, "epsilons": (0.0, 0.01)}
+    if name in known:
+        return known[name]
+    if isinstance(default, bool):
+        return not default
+    return tuple(default)[:1] if isinstance(default, tuple) else type(default)(default * 0.9) if default else 0.5  # type: ignore[operator, call-arg]
+
+
+@pytest.mark.parametrize("kind", NATIVE.values(), ids=NATIVE)
+def test_every_argument_that_is_given_stands_in_tables(kind: type[Detector], network_of: NetworkOf) -> None:
+    """Of every detector that takes arguments, and of none where they have their defaults or follow from the network."""
+    network = network_of("linear")
+    parameters = {p.name: p.default for p in inspect.signature(kind).parameters.values()}
+    follow = {"std": (0.5,), "networks": 3, "selected_on": None}
+    plain = kind(**{name: value for name, value in follow.items() if name in parameters})
+    assert given_arguments(plain, network) == {}
+    assert plain.state is (State.DEFAULT if kind.tunable else State.NONE)
+    if "layers" in parameters:
+        assert given_arguments(kind(layers=network.layers), network) == {}  # type: ignore[call-arg]  # as fitting fills them in
+    for name in parameters.keys() - follow:
+        value = other_value(name, parameters[name])
+        made = kind(**{name: value})
+        given = given_arguments(made, network)
+        assert given.keys() == {name}
+        assert with_arguments(kind.name, given).startswith(f"{kind.name}, {name}=")
+        assert made.state is (State.GIVEN if name in kind.tunable else plain.state)
 
 
 class MeanDistance(Detector):
@@ -252,6 +285,16 @@ def test_texts_with_arguments(network_of: NetworkOf, ood: ModuleType) -> None:
         make_detector("knn:size=3", network)
     with pytest.raises(ArgumentError, match="`k`"):
         make_detector("knn:k=-1", network)
+    with pytest.raises(
+        ArgumentError, match=r"each argument of a detector once but k is given twice in 'knn:k=10:k=20'"
+    ):
+        make_detector("knn:k=10:k=20", network)
+    with pytest.raises(ArgumentError, match=r"does not take these arguments: 'odin:temperatures=abc'"):
+        make_detector("odin:temperatures=abc", network)
+    for text in ("mahalanobis++:shrinkage=maybe", "generalized-odin:perturb=no", "knn:average=1"):
+        with pytest.raises(ArgumentError, match="to be True or False but got"):  # a word would count as True
+            make_detector(text, network)
+    assert make_detector("mahalanobis:layers=second", network).arguments["layers"] == ("second",)
     with pytest.raises(ArgumentError, match=r"pytorch-ood's GEN \(.*gamma.*\) but got size"):
         make_detector("pytorch-ood-gen:size=7", network)
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from offaxis.evaluation import Result, Store, evaluate
 from offaxis.evaluation.grid_scores import ScoreRequest, detector_run, score_requests
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
+from offaxis.reports.report import build_sections
 
 from .conftest import World
 
@@ -316,3 +318,23 @@ def test_a_grid_that_moves_no_image_beside_a_setting_that_does(subject: Make, wo
     )
     assert {r.passes for r in results if r.state == "tuned"} == {(1, 0.0)}
     assert {r.passes for r in results if r.state != "tuned"} == {(2, 1)}
+
+
+def test_networks_of_one_label_and_seed_may_differ_by_their_recipe(subject: Make, world: World, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    both = [
+        replace(subject(seed=seed), seed=0, recipe={"name": "short", "epochs": epochs})
+        for seed, epochs in ((0, 6), (1, 30))
+    ]
+    for one in both:
+        run(one, world, store, detectors=["cosine", "knn:k=3"], protocols=("one-vs-one",))
+    with pytest.raises(EvaluationError, match="Another network in .* is called 'toy cosine' with seed 0"):
+        run(replace(subject(seed=2), seed=0, recipe=both[0].recipe), world, store)
+    labels = {"toy cosine (6 epochs)", "toy cosine (30 epochs)"}
+    [section] = build_sections(store.results(), store.networks())
+    assert {row[0] for row in section.networks.rows} == labels
+    ranking = section.protocols[0].ranking
+    assert ranking is not None
+    assert {(row[1], row[2]) for row in ranking.rows} == {(d, n) for d in ("cosine", "knn, k=3") for n in labels}
+    together = evaluate(both, world["id"], world["ood"], ["cosine"])
+    assert all(label in together.table() for label in labels)

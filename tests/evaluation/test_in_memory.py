@@ -198,7 +198,7 @@ def test_own_detectors_and_names_with_arguments(network: Classifier, world: Worl
         ("cosine", {}),
     ]
     assert "240 training images of stripes" in results.results[0].fitted_on
-    assert "knn (default) #2" in results.table()
+    assert all(f"| knn, k={k} " in results.table() for k in (3, 7))
 
 
 def test_fitted_detectors_stay_as_they_are_without_training_images(network: Classifier, world: World) -> None:
@@ -332,14 +332,14 @@ def test_networks_of_a_list_are_compared_and_seeds_have_a_deviation(
     assert head == ["detector", "network", "grey", "bright", "dark", "mean", "seed sd", "seeds"]
     assert {(row[0], row[1], row[-1]) for row in rows} == {
         (detector, network, seeds)
-        for detector in ("max-softmax", "knn (default)")
+        for detector in ("max-softmax", "knn, k=3")
         for network, seeds in (("toy cosine", "2"), ("toy linear", "1"))
     }
     means = [
         np.mean([r.metrics["auroc"] for r in results if (r.detector, r.network, r.seed) == ("knn", "toy cosine", seed)])
         for seed in (0, 1)
     ]
-    [row] = [row for row in rows if row[:2] == ["knn (default)", "toy cosine"]]
+    [row] = [row for row in rows if row[:2] == ["knn, k=3", "toy cosine"]]
     assert row[-3:-1] == [f"{100 * np.mean(means):.2f}", f"{100 * np.std(means, ddof=1):.2f}"]
     assert [row[-2] for row in rows if row[1] == "toy linear"] == ["-", "-"]
     saved = results.save(tmp_path / "saved")
@@ -347,7 +347,7 @@ def test_networks_of_a_list_are_compared_and_seeds_have_a_deviation(
     assert len(saved.networks()) == 3
 
 
-def test_networks_of_a_list_that_cannot_be_told_apart_are_refused(subject: Make, world: World) -> None:
+def test_networks_of_a_list_that_cannot_be_distinguished_are_refused(subject: Make, world: World) -> None:
     bare = [subject("cosine", seed).network for seed in (0, 1)]
     given: Any = {"normalise": NORMALISE, "detectors": "cosine"}
     with pytest.raises(EvaluationError, match=r"Two networks are called 'own network' with seed 0.*seed=1"):

@@ -4,6 +4,7 @@ import copy
 import csv
 import importlib
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,7 +75,7 @@ def read_table(path: Path) -> Rows:
         rows = list(csv.DictReader(file))
     columns = ("FPR@95", "AUROC", "AUPR_IN", "AUPR_OUT", "ACC")
     return {
-        (names[row["detector"].split(" ")[0]], row["dataset"].replace(" (partial)", "")): [
+        (names[re.split("[ ,]", row["detector"])[0]], row["dataset"].replace(" (partial)", "")): [
             float(row[c]) for c in columns
         ]
         for row in rows
@@ -166,6 +167,13 @@ def test_the_validation_lists_tune_and_the_test_lists_test(root: Path) -> None:
         offaxis.evaluate(classifier(), bench, ["digits"])
     with pytest.raises(ArgumentError, match="brings its own"):
         offaxis.evaluate(classifier(), "digits")
+
+
+def test_a_list_with_a_byte_order_mark_loses_no_image(tmp_path: Path) -> None:
+    file = noise_root(tmp_path) / "benchmark_imglist" / "cifar10" / "test_mnist.txt"
+    before = len(openood(tmp_path, "cifar10", partial=True).lists["test_mnist"].paths)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert len(openood(tmp_path, "cifar10", partial=True).lists["test_mnist"].paths) == before
 
 
 def test_what_is_missing_is_said_with_the_remedy(root: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Means, deviations and comparisons against numbers made by hand, and both less-biased views."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from offaxis.evaluation.summary import (
     Summary,
     View,
     compare_pairs,
+    distinguish_networks,
     largest_tests,
     method_names,
     reference_of,
@@ -124,6 +126,85 @@ def test_settings_of_one_detector_have_the_same_names_everywhere() -> None:
     views: tuple[View, ...] = ("less-biased by tested set", "less-biased by assumed set")
     for view in views:
         assert {s.method for s in summarise([*second, *first], view)} == {"odin (tuned)", "odin (tuned) #2"}
+
+
+def test_what_differs_stands_in_the_names() -> None:
+    """Records of earlier versions hold no arguments: their hyperparameters and what they were fitted on tell rows apart."""
+    old = replace(FREE[0], detector="knn", state="published default")
+    rows = [replace(old, setup=str(k), hyperparameters={"k": k}) for k in (10, 50)]
+    assert sorted(method_names(rows).values()) == ["knn, k=10", "knn, k=50"]
+    rows = [replace(old, setup=text, hyperparameters={"k": 50}, fitted_on=text) for text in ("all images", "9 images")]
+    assert sorted(method_names(rows).values()) == [
+        "knn (default), fitted on 9 images",
+        "knn (default), fitted on all images",
+    ]
+    grids = [replace(TUNED[0], setup=str(e), given={"epsilons": (0.0, e)}) for e in (0.1, 0.2)]
+    assert sorted(method_names(grids).values()) == ["odin, epsilons=0/0.1 (tuned)", "odin, epsilons=0/0.2 (tuned)"]
+    assert method_names(grids[:1]).popitem()[1] == "odin (tuned)"
+    # one row, though an earlier version called its state otherwise
+    again = replace(old, setup="10", state="given", given={"k": 10}, ood="b", ood_data="b")
+    assert len(summarise([replace(old, setup="10"), again])) == 1
+
+
+RECIPE = {"name": "short", "epochs": 6, "learning_rate": 0.1, "clip": 1.5, "flip": True}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ({"recipe": RECIPE}, {"recipe": {**RECIPE, "epochs": 30}}, ("6 epochs", "30 epochs")),
+        (
+            {"recipe": RECIPE},
+            {"recipe": {**RECIPE, "learning_rate": 0.01, "clip": None, "flip": False}},
+            ("learning rate 0.1, clip 1.5, flip", "learning rate 0.01, no clip, no flip"),
+        ),
+        ({"recipe": RECIPE}, {"recipe": {**RECIPE, "name": "laptop", "epochs": 9}}, ("recipe short", "recipe laptop")),
+        (
+            {"head": {"name": "cosine", "start": "paper"}},
+            {"head": {"name": "cosine", "start": "sizes"}},
+            ("start paper", "start sizes"),
+        ),
+        (
+            {"data": {"name": "id", "images": 100, "fingerprint": "a"}},
+            {"data": {"name": "id", "images": 200, "fingerprint": "b"}},
+            ("100 training images", "200 training images"),
+        ),
+        ({"settings": {"frozen": True}}, {"settings": {"frozen": False}}, ("frozen", "no frozen")),
+        (
+            {"architecture": "wrn-10-1"},
+            {"architecture": "wrn-10-2"},
+            ("architecture wrn-10-1", "architecture wrn-10-2"),
+        ),
+    ],
+)
+def test_networks_that_differ_by_more_than_the_seed_are_not_averaged(
+    first: dict[str, Any], second: dict[str, Any], words: tuple[str, str]
+) -> None:
+    """Two seeds of each, of the same number and of others: two rows of two seeds."""
+    one_kind = [replace(r, weights=f"a{r.seed}", **first) for r in FREE]
+    for apart in (0, 2):
+        other = [
+            replace(r, weights=f"b{r.seed}", seed=r.seed + apart, metrics={"auroc": 0.5, "fpr_at_tpr95": 0.5}, **second)
+            for r in FREE
+        ]
+        for results in ([*one_kind, *other], largest_tests([*one_kind, *other])):
+            found = {s.network: s.groups["all"] for s in summarise(results)}
+            assert found.keys() == {f"net ({text})" for text in words}
+            assert {spread.seeds for spread in found.values()} == {2}
+            assert found[f"net ({words[0]})"].mean == pytest.approx(np.mean(list(VALUES.values())))
+            assert found[f"net ({words[1]})"].mean == 0.5
+
+
+def test_what_is_not_recorded_differs_from_nothing() -> None:
+    """A seed of a bundle, which records less, and one of an earlier version, whose recipe had fewer fields."""
+    full = {
+        "recipe": {**RECIPE, "jitter": None},
+        "settings": {"loss": {"name": "cross_entropy"}, "precision": "32-true"},
+    }
+    seeds = [replace(r, weights=f"w{r.seed}", **(full if r.seed else {"recipe": RECIPE})) for r in FREE]
+    assert [s.network for s in summarise(seeds)] == ["net"]
+    assert [s.network for s in summarise([replace(r, recipe={}) if r.seed else r for r in seeds])] == ["net"]
+    assert distinguish_networks(seeds) == seeds
 
 
 def test_both_less_biased_views() -> None:

@@ -141,6 +141,20 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         open_network("wrn-10-1", weights=tmp_path / "eight.th", num_classes=10)
     with pytest.raises(CheckpointError, match="shape"):
         open_network("resnet8-cifar", weights=tmp_path / "eight.th", num_classes=7)
+    whole = to_published(resnet_cifar(8, head="linear"))
+    last = next(name for name, tensor in whole.items() if tensor.shape == (10, 64))
+    variance = next(name for name in whole if name.endswith("running_var"))
+    for name, tensor, reason in (
+        (last, torch.full((10, 64), float("nan")), "has NaN or infinity"),
+        (variance, torch.full_like(whole[variance], float("inf")), "has NaN or infinity"),
+        (last, torch.ones(10, 64, dtype=torch.int32), r"is of type torch\.int32"),
+        (last, torch.ones(10, 64, dtype=torch.complex64), r"is of type torch\.complex64"),
+        (last, torch.ones(10, 64).to_sparse(), "is no plain tensor"),
+        (last, torch.empty(10, 64, device="meta"), "is no plain tensor"),
+    ):
+        torch.save({**whole, name: tensor}, tmp_path / "damaged.th")
+        with pytest.raises(CheckpointError, match=reason):
+            open_network("resnet8-cifar", weights=tmp_path / "damaged.th")
     for head in ("cosine", "t2fnorm"):
         with pytest.raises(ArgumentError, match="linear in the features"):
             to_published(resnet_cifar(8, head=head))

@@ -1,6 +1,7 @@
 """The service, over real sockets: answers, limits, batching, and clients that misbehave."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -323,6 +324,7 @@ def test_a_network_that_fails_tells_no_details(model: Model, world: World, caplo
     def fail(pixels: Tensor) -> list[Prediction]:
         raise RuntimeError("secret at /home/user")
 
+    assert logging.getLogger("offaxis").propagate  # no test before has left the log of a service behind
     with running(altered(model, fail)) as (address, _):
         answer = post(address, png(world.test, 0))
         assert answer.status_code == 500

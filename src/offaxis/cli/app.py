@@ -141,6 +141,7 @@ def main() -> None:
     """Run the command line; a user's error is one sentence, with exit code 2."""
     for told_elsewhere in ("Image size .* exceeds limit", "Corrupt EXIF data"):  # by Pillow, in lines of its own
         warnings.filterwarnings("ignore", message=told_elsewhere)
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names that are not text, and terminals without Unicode
@@ -159,12 +160,20 @@ def main() -> None:
             sys.stdout.close()  # else it is flushed once more at the end, and fails again
         if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
             sys.exit(1)
-        _exit_with(StorageError(f"Standard output cannot be written ({error.strerror}): free some space."))
+        reason = f"{error.strerror}): free some space" if error.strerror else "it is closed): redirect it to a file"
+        _exit_with(StorageError(f"Standard output cannot be written ({reason}."))
     except TrainingStopped as stopped:
         print_note(str(stopped), "yellow")
         sys.exit(stopped.exit_code)
     except OffaxisError as error:
         _exit_with(error)
+
+
+def _open_closed_streams() -> None:
+    """Replace standard streams that were closed (``>&-``): what is written to standard output then fails, notes are lost."""
+    for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end
 
 
 def _exit_with(error: Exception) -> NoReturn:

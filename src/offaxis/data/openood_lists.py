@@ -350,7 +350,7 @@ _LABEL = re.compile(r"[0-9]{1,4}")
 def _lines(file: Path, labelled: bool) -> list[tuple[str, int]]:
     """Return (path, label) of every line; the label of OOD images is -1, whatever the list says."""
     try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file} cannot be read ({error}): download OpenOOD's image lists again.") from error
     found = []

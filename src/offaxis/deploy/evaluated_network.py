@@ -37,7 +37,8 @@ class EvaluatedNetwork:
         head: the name of the head and its arguments.
         recipe: the training recipe; None where it is not known.
         data: the training images: name, number of images, fingerprint; None where they are not known.
-        settings: the network's description, the recipe and the loss of its training run; empty where there is none.
+        settings: of its training run: the network's description, recipe, loss, precision and what was frozen; empty where
+            there is none.
         kind: ``"single"``, ``"ensemble"``, ``"paired"`` or ``"leave-out"``, by the type of the network.
         members: the origins of the members of a combined network.
         command: the command that trained it, word by word; None where it is not known.

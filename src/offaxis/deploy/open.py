@@ -309,6 +309,10 @@ def _check_taken(file: Path, network: AnyNetwork, left: dict[str, Any]) -> None:
         )
 
 
+_RECORDED = ("recipe", "network", "loss", "frozen", "unfreeze", "views", "precision")
+"""Settings of a training that records of its evaluation keep."""
+
+
 def _open_trained(trained: Trained) -> EvaluatedNetwork:
     settings = trained.record.get("settings", {})
     data = settings.get("data")
@@ -325,7 +329,7 @@ def _open_trained(trained: Trained) -> EvaluatedNetwork:
         id=data["name"] if data and data["fingerprint"] else None,  # the batches of a DataLoader are not a known set
         recipe=settings.get("recipe"),
         data=data,
-        settings={key: settings[key] for key in ("recipe", "network", "loss") if key in settings},
+        settings={key: settings[key] for key in _RECORDED if key in settings},
         command=trained.record.get("command"),
     )
 

@@ -1,5 +1,6 @@
 """The contract of a detector: what it reads, how it is fitted, and that a larger score means more out-of-distribution."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
@@ -73,7 +74,13 @@ class State(StrEnum):
 
     NONE = "none"
     DEFAULT = "published default"
+    GIVEN = "given"
     TUNED = "tuned"
+
+
+def _listed(value: Any) -> Any:
+    """Return an argument so that it can be compared: sequences as lists, an empty one as None."""
+    return (list(value) or None) if isinstance(value, (list, tuple)) else None if value == {} else value
 
 
 class Passes(NamedTuple):
@@ -173,11 +180,24 @@ class Detector(Fitted, ABC):
         return {**self.hyperparameters, **{name: getattr(self, name) for name in self.options}}
 
     @property
+    def changed(self) -> dict[str, Any]:
+        """Return the constructor arguments that have other values than their defaults."""
+        parameters = inspect.signature(type(self)).parameters.values()
+        defaults = {p.name: _listed(p.default) for p in parameters if p.default is not p.empty}
+        return {
+            name: value
+            for name, value in self.arguments.items()
+            if name in defaults and _listed(value) != defaults[name]
+        }
+
+    @property
     def state(self) -> State:
         """Return where the hyperparameters' values come from."""
         if not self.tunable:
             return State.NONE
-        return State.TUNED if self.tuned_on else State.DEFAULT
+        if self.tuned_on:
+            return State.TUNED
+        return State.GIVEN if self.changed.keys() & set(self.tunable) else State.DEFAULT
 
     def sizes(self) -> dict[str, int]:
         """Return the widths that a fitted detector expects, by field of Outputs or by layer; empty where any will do."""

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector
 from offaxis.detectors.statistics import ClassMoments, Reservoir, TiedGaussian
+from offaxis.errors import true_or_false
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32
 from offaxis.networks.inference import Network, widest
@@ -61,7 +62,7 @@ class FeatureMahalanobis(Detector):
 
     def __init__(self, shrinkage: bool = False) -> None:
         super().__init__()
-        self.shrinkage = shrinkage
+        self.shrinkage = true_or_false("shrinkage", shrinkage)
         self.classes = TiedGaussian()
         if self.relative:
             self.background = TiedGaussian()

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector
-from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError, at_least_one
+from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError, at_least_one, true_or_false
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32, check_outputs
 from offaxis.networks.inference import Network
@@ -80,10 +80,8 @@ class KNN(Detector):
         super().__init__()
         if search not in SEARCHES:
             raise ArgumentError(f"Expected argument `search` to be one of {', '.join(SEARCHES)} but got {search!r}.")
-        if not isinstance(average, bool):
-            raise ArgumentError(f"Expected argument `average` to be True or False but got {average!r}.")
         self.k = at_least_one("k", k)
-        self.search, self.average = search, average
+        self.search, self.average = search, true_or_false("average", average)
         self.expect("bank")
         self._index: Any = None
 

@@ -78,7 +78,7 @@ class Mahalanobis(Detector):
         self.std = channel_std(std)
         self.epsilons = tuple(float(e) for e in epsilons)
         self.expect("weights", "bias")
-        self._build(layers or ())
+        self._build((layers,) if isinstance(layers, str) else layers or ())
 
     def _build(self, layers: Iterable[str]) -> None:
         # A module's name may not hold a dot, a layer's may: "/" stands for it, so that the state names the layers.

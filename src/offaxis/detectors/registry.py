@@ -228,6 +228,8 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
         key, equals, value = part.partition("=")
         if not equals:
             raise ArgumentError(f"Expected arguments of a detector as in knn:k=10 but got {text!r}.")
+        if key in given:
+            raise ArgumentError(f"Expected each argument of a detector once but {key} is given twice in {text!r}.")
         try:
             given[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -238,7 +240,9 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
     options = construct.options if isinstance(construct, type) and issubclass(construct, Detector) else ()
     try:
         return construct(**{**arguments_for(options, network, std), **given})
-    except TypeError as error:
+    except OffaxisError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"The detector {name} does not take these arguments: {text!r} ({error}).") from None
 
 
@@ -304,6 +308,17 @@ def arguments_for(options: Sequence[str], network: Network, std: Sequence[float]
     if "selected_on" in options and isinstance(network, LeaveOutEnsemble):
         arguments["selected_on"] = network.selected_on
     return arguments
+
+
+def given_arguments(detector: Detector, network: Network) -> dict[str, Any]:
+    """Return the arguments of a detector that are neither their defaults nor follow from the network."""
+    inner = list(getattr(network, "layers", ()))
+    follows = ("std", "networks", "selected_on")
+    return {
+        name: value
+        for name, value in detector.changed.items()
+        if name not in follows and not (name in ("layers", "inner") and list(value) == inner)
+    }
 
 
 # files ----------------------------------------------------------------------------------------------------------------

@@ -26,9 +26,10 @@ from offaxis.evaluation.grid_scores import (
     compute_scores,
     score_requests,
 )
-from offaxis.evaluation.results import NetworkRecord, Result, Results, result_key
+from offaxis.evaluation.results import NetworkFields, NetworkRecord, Result, Results, result_key
 from offaxis.evaluation.sets import EvaluationSet, LabelledBatches, TrainingImages
 from offaxis.evaluation.store import Store
+from offaxis.evaluation.summary import differences_in_words
 from offaxis.metrics import (
     all_metrics,
     area_under_generalized_risk_coverage,
@@ -65,7 +66,7 @@ class Evaluation:
         note: is called with a sentence for each detector without a result.
 
     Raises:
-        EvaluationError: another network in the store has this one's label and seed.
+        EvaluationError: another network in the store has this one's label and seed, and was trained alike.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class Evaluation:
                 run.detector.check_fitted()
                 able[name] = run
             except NotFittedError as error:
-                self.note(f"{run.detector.name} is left out: {error}")
+                self.note(f"{run.title} is left out: {error}")
         return able
 
     def _run_on(
@@ -243,19 +244,7 @@ class Evaluation:
 
     @cached_property
     def _network_fields(self) -> dict[str, Any]:
-        subject = self.subject
-        return {
-            "architecture": subject.architecture or "",
-            "head": subject.head or {},
-            "recipe": subject.recipe or {},
-            "data": subject.data or {},
-            "kind": subject.kind,
-            "members": subject.members,
-            "settings": {
-                key: value for key, value in subject.settings.items() if key not in ("recipe", "head", "data")
-            },
-            "versions": VERSIONS,
-        }
+        return network_fields(self.subject)
 
     # from scores to results, without the network -----------------------------------------------------------------------
 
@@ -266,7 +255,7 @@ class Evaluation:
             try:
                 results.append(self._result(run, assumed, tested))
             except ArgumentError as error:
-                self.note(f"{run.detector.name} has no result on {tested}: {error}")
+                self.note(f"{run.title} has no result on {tested}: {error}")
         self.done.update((result.key, result) for result in results)
         if self.store is not None:
             self.store.add(results)
@@ -310,6 +299,7 @@ class Evaluation:
             group=self._group(tested),
             detector=detector.name,
             setup=run.setup,
+            given=run.given,
             hyperparameters=hyperparameters,
             state=str(detector.state),
             passes=(forward, backward),
@@ -332,10 +322,26 @@ def _learned(chosen: Detector, given: Detector) -> dict[str, Any]:
     return {name: t.tolist() for name, t in changed.items() if not torch.equal(t, before[name])}
 
 
+def network_fields(subject: EvaluatedNetwork) -> dict[str, Any]:
+    """Return the fields by which records describe a network."""
+    settings = {key: value for key, value in subject.settings.items() if key not in ("recipe", "head", "data")}
+    return {
+        "architecture": subject.architecture or "",
+        "head": subject.head or {},
+        "recipe": subject.recipe or {},
+        "data": subject.data or {},
+        "kind": subject.kind,
+        "members": subject.members,
+        "settings": settings,
+        "versions": VERSIONS,
+    }
+
+
 def _check_label(subject: EvaluatedNetwork, id_name: str, store: Store) -> None:
+    own = NetworkFields(**network_fields(subject))
     for other in store.networks():
         same = (other.label, other.seed, other.id) == (subject.label, subject.seed, id_name)
-        if same and other.weights != subject.weights:
+        if same and other.weights != subject.weights and not any(differences_in_words([own.facts, other.facts])):
             raise EvaluationError(
                 f"Another network in {store.path} is called {subject.label!r} with seed {subject.seed} "
                 f"({', '.join(other.origins)}): give this one a label of its own (--label), or evaluate it into another store."

@@ -1,7 +1,7 @@
 """Scores of images by detectors, at the given hyperparameters and over a detector's grid, from few passes over a set."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.passes import layers_of
+from offaxis.evaluation.results import with_arguments
 from offaxis.evaluation.sets import EvaluationSet
 from offaxis.evaluation.store import Store, narrow
 from offaxis.files import digest
@@ -30,24 +31,34 @@ class DetectorRun:
         setup: a digest of the arguments that it was made with and of what it is fitted on.
         tuned: whether it is evaluated with tuned hyperparameters too, beside the given ones.
         fitted_on: the training images that it is fitted on; empty where it needs none.
+        given: its arguments that are not the defaults, which tables show.
     """
 
     detector: Detector
     setup: str
     tuned: bool
     fitted_on: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Return the name of its files in a store."""
         return f"{self.detector.name}-{self.setup[:8]}"
 
+    @property
+    def title(self) -> str:
+        """Return what notes call it: "knn, k=10"."""
+        return with_arguments(self.detector.name, self.given)
 
-def detector_run(detector: Detector, tune: bool = True, fitted_on: str = "") -> DetectorRun:
-    """Describe a detector before it is fitted, and what it will be fitted on."""
+
+def detector_run(
+    detector: Detector, tune: bool = True, fitted_on: str = "", given: Mapping[str, Any] | None = None
+) -> DetectorRun:
+    """Describe a detector before it is fitted, its arguments that are not the defaults, and what it will be fitted on."""
     learned = fitted_on if detector.needs_fit else ""
     setup = digest([detector.name, detector.arguments, learned])
-    return DetectorRun(detector=detector, setup=setup, tuned=tune and bool(detector.grid), fitted_on=learned)
+    tuned = tune and bool(detector.grid)
+    return DetectorRun(detector=detector, setup=setup, tuned=tuned, fitted_on=learned, given=given or {})
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Records of an evaluation, with fields that JSON can hold: ``Result``, ``NetworkRecord``, and all of them as ``Results``."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -53,6 +53,19 @@ class NetworkFields:
         """Return every field, as JSON can hold it."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what the network is and how it was trained, flat, without its seed: ``{"recipe.epochs": 30}``.
+
+        What is not recorded is left out.
+        """
+        data = {name: self.data[name] for name in ("name", "images", "fingerprint") if self.data.get(name)}
+        parts = {"head": self.head, "recipe": self.recipe, "data": data, **self.settings}
+        found = {"architecture": self.architecture, "kind": self.kind, "members": len(self.members)}
+        for part, value in parts.items():
+            found |= {f"{part}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {part: value}
+        return {name: _frozen(value) for name, value in found.items() if not isinstance(value, Mapping)}
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the record that ``to_json`` described; fields of a newer version are left out."""
@@ -103,6 +116,15 @@ class NetworkRecord(NetworkFields):
         return self.weights[:16]
 
     @property
+    def called(self) -> str:
+        """Return the network's label, as of a Result."""
+        return self.label
+
+    def with_label(self, label: str) -> Self:
+        """Return the record with another label."""
+        return replace(self, label=label)
+
+    @property
     def origins(self) -> tuple[str, ...]:
         """Return the folders or files that it came from: one, or one per member."""
         return self.members or (self.origin,)
@@ -129,7 +151,9 @@ class Result(NetworkFields):
         detector: the detector's name.
         setup: a digest of all arguments that the detector was made with, grids included, and of what it was fitted on.
         hyperparameters: their values, with learned weights where there are some.
-        state: where these values come from: none, published default or tuned.
+        state: where these values come from: none, published default, given or tuned.
+        given: the detector's arguments that are not its defaults; tables show them. Hyperparameters among them were the start
+            of tuning, where they were tuned.
         passes: forward and backward passes through the network that scoring one image takes.
         metrics: by name, each in [0, 1].
         images: how many ID and OOD test images were scored.
@@ -160,6 +184,7 @@ class Result(NetworkFields):
     fitted_on: str = ""
     command: tuple[str, ...] = ()
     benchmark: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -174,9 +199,28 @@ class Result(NetworkFields):
         )
 
     @property
+    def called(self) -> str:
+        """Return the network's label, as of a NetworkRecord."""
+        return self.network
+
+    def with_label(self, label: str) -> Self:
+        """Return the result with another label of its network."""
+        return replace(self, network=label)
+
+    @property
     def method(self) -> str:
-        """Return the detector with the state of its hyperparameters, as tables call it: "odin (tuned)"."""
-        return self.detector if self.state == "none" else f"{self.detector} ({_SHORT.get(self.state, self.state)})"
+        """Return the detector with its given arguments and their state, as tables call it: "knn, k=10", "odin (tuned)"."""
+        return self.named({})
+
+    def named(self, also: Mapping[str, Any]) -> str:
+        """Return the method with more of its arguments, such as the values that tuning tries, which are not shown else."""
+        shown = {name: value for name, value in self.given.items() if not _is_grid(value)} | dict(also)
+        if self.state != "tuned":
+            name = with_arguments(self.detector, shown)
+            return f"{name} (default)" if self.state == "published default" and not also else name
+        start = with_arguments("", {name: v for name, v in also.items() if name in self.hyperparameters})[2:]
+        name = with_arguments(self.detector, {name: v for name, v in shown.items() if name not in self.hyperparameters})
+        return f"{name} (tuned from {start})" if start else f"{name} (tuned)"
 
     def to_row(self) -> dict[str, Cell]:
         """Return the result as one flat row of a table, with a column for each metric."""
@@ -193,6 +237,7 @@ class Result(NetworkFields):
             "kind": self.kind,
             "detector": self.detector,
             "state": self.state,
+            "given": with_arguments("", self.given)[2:],
             "hyperparameters": "; ".join(f"{name}={value}" for name, value in self.hyperparameters.items()),
             "fitted_on": self.fitted_on,
             "forward": self.passes[0],
@@ -206,7 +251,31 @@ class Result(NetworkFields):
         }
 
 
-_SHORT = {"published default": "default"}
+def with_arguments(name: str, given: Mapping[str, Any]) -> str:
+    """Return a detector's name with arguments.
+
+    Examples:
+        >>> with_arguments("odin", {"eps": 0.002, "epsilons": (0.0, 0.1)})
+        'odin, eps=0.002, epsilons=0/0.1'
+        >>> with_arguments("pytorch-ood-knn", {"keywords": {"k": 5}})
+        'pytorch-ood-knn, k=5'
+    """
+    words = [name]
+    for key, value in given.items():
+        words += [f"{k}={_short(v)}" for k, v in (value.items() if isinstance(value, Mapping) else [(key, value)])]
+    return ", ".join(words)
+
+
+def _is_grid(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return "/".join(map(_short, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 _POSITIVE = {
     "fpr_at_tpr95": "ID positive",
     "fpr_at_tpr95_ood": "OOD positive, interpolated",
@@ -329,7 +398,7 @@ class Results:
             values += [theirs.get((s.id, s.network, s.method))] if theirs else []
             values += [whole.mean, *([whole.seed_std] if seeded else [])]
             texts = ["-" if value is None else f"{100 * value:.2f}" for value in values]
-            method = s.method.replace("(tuned)", "(oracle)") if is_oracle(s, view) else s.method
+            method = s.method.replace("(tuned", "(oracle") if is_oracle(s, view) else s.method
             count = [str(whole.seeds)] if seeded else []
             lines.append([method, *([s.network] if several else []), *texts, *count])
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]

@@ -16,12 +16,12 @@ from offaxis.data.sources import is_loader
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.deploy.open import EvaluatedNetwork, checksum, open_network
 from offaxis.detectors import Detector, compatible_detectors, make_detectors
-from offaxis.detectors.registry import FAMILIES, parse_detector
+from offaxis.detectors.registry import FAMILIES, given_arguments, parse_detector
 from offaxis.errors import ArgumentError, EvaluationError
-from offaxis.evaluation.compute import Evaluation
+from offaxis.evaluation.compute import Evaluation, network_fields
 from offaxis.evaluation.grid_scores import DetectorRun, detector_run
 from offaxis.evaluation.protocols import PROTOCOLS, Protocol
-from offaxis.evaluation.results import Results, join_results
+from offaxis.evaluation.results import NetworkFields, Results, join_results
 from offaxis.evaluation.sets import (
     EvaluationSet,
     TrainingImages,
@@ -32,6 +32,7 @@ from offaxis.evaluation.sets import (
     open_images,
 )
 from offaxis.evaluation.store import Store
+from offaxis.evaluation.summary import differences_in_words
 from offaxis.networks.inference import resolve_device
 
 Note = Callable[[str], object]
@@ -99,7 +100,7 @@ def evaluate(
     Raises:
         ArgumentError: no labels, no normalisation, or no training images for a detector that was named.
         EvaluationError: no detector fits, two sets have one name, or another network of the list or in the store has this
-            one's label and seed.
+            one's label and seed and was trained alike.
     """
     if isinstance(network, (list, tuple)):
         detectors = [detectors] if isinstance(detectors, (str, Detector)) else list(detectors)
@@ -184,9 +185,11 @@ def _open_several(networks: Sequence[Any], label: str | None) -> list[EvaluatedN
     if not networks:
         raise ArgumentError("Expected at least one network but got an empty list.")
     opened = [open_network(network, label=label) for network in networks]
-    seen: dict[tuple[str, int], str] = {}
-    for one in opened:
-        if seen.setdefault((one.label, one.seed), one.weights) != one.weights:
+    for place, one in enumerate(opened):
+        for other in opened[:place]:
+            same = (one.label, one.seed) == (other.label, other.seed) and one.weights != other.weights
+            if not same or any(differences_in_words([NetworkFields(**network_fields(n)).facts for n in (one, other)])):
+                continue
             raise EvaluationError(
                 f"Two networks are called {one.label!r} with seed {one.seed}: tell them apart by their seed or their label, "
                 "open_network(network, seed=1) or open_network(network, label='...')."
@@ -276,7 +279,7 @@ def _choose_detectors(
             learned = f"before, statistics {checksum(detector, None)[:12]}"
         elif detector.needs_fit and training is not None:
             learned = fitted_on or training.description(id_set.name)
-        runs.append(detector_run(detector, tune, learned))
+        runs.append(detector_run(detector, tune, learned, given_arguments(detector, network.network)))
     return list({run.name: run for run in runs}.values())
 
 

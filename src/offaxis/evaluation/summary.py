@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,14 @@ from offaxis.data import CATALOGUE, relation
 from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError
 from offaxis.evaluation.protocols import less_biased_rows, one_vs_one_results
-from offaxis.evaluation.results import NetworkFields, Result
+from offaxis.evaluation.results import NetworkFields, NetworkRecord, Result, with_arguments
 from offaxis.metrics import HIGHER_IS_BETTER
 
 View = Literal["one-vs-one", "less-biased by tested set", "less-biased by assumed set", "openood"]
 VIEWS: tuple[View, ...] = ("one-vs-one", "less-biased by tested set", "less-biased by assumed set")
 GROUPS = ("all", "near", "far", "noise")
 RowKey = tuple[str, str, str, str, str]
-"""What the results of a row have in common: ID set, network, detector, its arguments, state of its hyperparameters."""
+"""What the results of a row have in common: ID set, network, detector, its arguments, whether it was tuned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def summarise(results: Iterable[Result], view: View = "one-vs-one", metric: str 
 
 def summarise_metrics(results: Iterable[Result], view: View, metrics: Sequence[str]) -> dict[str, list[Summary]]:
     """Summarise as ``summarise`` does by each of several metrics, which share the grouping of the results."""
-    results = list(results)
+    results = distinguish_networks(results)
     every = [metric for metric in metrics if all(metric in result.metrics for result in results)]
     found = _summaries(results, view, every)
     for metric in metrics:  # results of earlier versions lack some
@@ -133,26 +133,128 @@ def _summaries(results: Sequence[Result], view: View, metrics: Sequence[str]) ->
 
 def row_key(result: Result) -> RowKey:
     """Return the row that a result belongs to."""
-    return result.id, result.network, result.detector, result.setup, result.state
+    return result.id, result.network, result.detector, result.setup, "tuned" if result.state == "tuned" else ""
 
 
 def method_names(results: Iterable[Result]) -> dict[RowKey, str]:
-    """Return what every table and figure calls a row: its method, numbered where several differ by their arguments."""
-    names: dict[RowKey, str] = {}
-    seen: dict[tuple[str, str, str], int] = {}
+    """Return what every table and figure calls a row: its method, and where several are called so what distinguishes them.
+
+    That is the values that tuning tries, what they were fitted on or, in records of earlier versions, their hyperparameters;
+    else a number.
+    """
+    first: dict[RowKey, Result] = {}
     for r in results:
-        if row_key(r) not in names:
-            place = (r.id, r.network, r.method)
-            seen[place] = seen.get(place, 0) + 1
-            names[row_key(r)] = r.method if seen[place] == 1 else f"{r.method} #{seen[place]}"
+        first.setdefault(row_key(r), r)
+    alike: dict[tuple[str, str, str], list[RowKey]] = {}
+    for key, r in first.items():
+        alike.setdefault((r.id, r.network, r.method), []).append(key)
+    return {
+        key: name
+        for (_, _, method), keys in alike.items()
+        for key, name in zip(keys, _distinguished(method, [first[key] for key in keys]), strict=True)
+    }
+
+
+def _distinguished(method: str, rows: Sequence[Result]) -> list[str]:
+    """Return names for rows of one method."""
+    if len(rows) == 1:
+        return [method]
+    values = [{**({} if r.state == "tuned" else r.hyperparameters), **r.given} for r in rows]
+    every = dict.fromkeys(name for own in values for name in own)
+    differ = [name for name in every if any(own.get(name) != values[0].get(name) for own in values)]
+    names = [r.named({n: own[n] for n in differ if n in own}) for r, own in zip(rows, values, strict=True)]
+    if len({r.fitted_on for r in rows}) > 1:
+        names = [f"{name}, fitted on {r.fitted_on}" for name, r in zip(names, rows, strict=True)]
+    counts: dict[str, int] = {}
+    for place, name in enumerate(names):
+        counts[name] = counts.get(name, 0) + 1
+        names[place] = name if counts[name] == 1 else f"{name} #{counts[name]}"
     return names
+
+
+Network = TypeVar("Network", Result, NetworkRecord)
+
+
+def distinguish_networks(networks: Iterable[Network]) -> list[Network]:
+    """Return results or records in which networks that differ by more than their seed have labels of their own.
+
+    Where networks of one label were trained otherwise, the label says what differs, as far as it is recorded:
+    ``wrn-10-2 cosine (6 epochs)``. All others stay as they are.
+    """
+    networks = list(networks)
+    facts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for one in networks:
+        by_weights = facts.setdefault((one.id, one.called), {})
+        if one.weights not in by_weights:
+            by_weights[one.weights] = one.facts
+    labels = {
+        (id_name, label, weights): f"{label} ({words})"
+        for (id_name, label), by_weights in facts.items()
+        for weights, words in zip(by_weights, differences_in_words(list(by_weights.values())), strict=True)
+        if words
+    }
+    if not labels:
+        return networks
+    return [
+        one if (label := labels.get((one.id, one.called, one.weights))) is None else one.with_label(label)
+        for one in networks
+    ]
+
+
+def differences_in_words(networks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return, for each network by its facts, what distinguishes it from the others but for the seed; empty where nothing does.
+
+    A fact that is not recorded differs from no other, but for those of recipes and heads: earlier versions left out what
+    was not used.
+
+    Examples:
+        >>> differences_in_words([{"recipe.epochs": 6, "recipe.flip": True}, {"recipe.epochs": 30, "recipe.flip": True}])
+        ['6 epochs', '30 epochs']
+    """
+    known = dict.fromkeys(name for facts in networks for name in facts)
+    differ = [name for name in known if _differs(name, networks)]
+    for part, short in (("recipe", "recipe.name"), ("data", "data.images")):
+        own = [name for name in differ if name.startswith(f"{part}.")]
+        if short in own and len({facts.get(short) for facts in networks}) == len(
+            {tuple(facts.get(name) for name in own) for facts in networks}
+        ):
+            differ = [name for name in differ if name not in own or name == short]
+    return [", ".join(_in_words(name, facts.get(name)) for name in differ) for facts in networks]
+
+
+def _differs(name: str, networks: Sequence[Mapping[str, Any]]) -> bool:
+    part = name.partition(".")[0]
+    if part in ("recipe", "head"):
+        recorded = [facts for facts in networks if any(other.startswith(f"{part}.") for other in facts)]
+        values = [facts.get(name) or None for facts in recorded]
+    else:
+        values = [facts[name] for facts in networks if name in facts]
+    return any(value != values[0] for value in values)
+
+
+def _in_words(name: str, value: Any) -> str:
+    words = name.rpartition(".")[2].replace("_", " ")
+    said = {
+        "recipe.epochs": f"{value} epochs",
+        "recipe.name": f"recipe {value}",
+        "head.name": f"head {value}",
+        "data.name": f"trained on {value}",
+        "data.images": f"{value} training images",
+        "data.fingerprint": f"training images {str(value)[:8]}",
+        "members": f"{value} members",
+    }
+    if value is None or value is False:
+        return f"no {words}"
+    if value is True:
+        return words
+    return said.get(name) or with_arguments("", {words: value})[2:].replace("=", " ", 1)
 
 
 def largest_tests(results: Iterable[Result]) -> list[Result]:
     """Keep one result for each network, detector and pair of sets: the one with the most test images."""
     largest: dict[tuple[object, ...], Result] = {}
     for r in results:
-        test = (r.network, r.seed, r.id, r.ood, r.assumed, r.detector, r.setup, r.state)
+        test = (r.network, r.seed, r.weights, r.id, r.ood, r.assumed, r.detector, r.setup, r.state)
         if test not in largest or sum(r.images) >= sum(largest[test].images):
             largest[test] = r
     return list(largest.values())

@@ -18,7 +18,7 @@ from offaxis.data import CATALOGUE, relation
 from offaxis.evaluation.protocols import one_vs_one_results
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import RowKey, Summary, method_names, row_key
+from offaxis.evaluation.summary import RowKey, Summary, distinguish_networks, method_names, row_key
 from offaxis.files import write_text
 from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
 from offaxis.reports.report import IDSection
@@ -35,6 +35,7 @@ DEPENDENT = ("odin", "mahalanobis")
 DETECTOR_NOTES = {
     "none": "nothing to tune",
     "published default": "published values, possibly tuned on OOD data",
+    "given": "values that were given",
     "tuned": "chosen on validation images of an OOD set",
 }
 
@@ -59,7 +60,7 @@ def write_page(
         load: reads image sets for the thumbnails; None for none.
     """
     page = _environment().get_template("report.html.j2")
-    records = store.networks()
+    records = distinguish_networks(store.networks())
     read: dict[str, ImageSet | str] = {}  # ID sets of one size share their OOD sets
     contents = []
     for section in sections:

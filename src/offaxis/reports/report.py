@@ -7,7 +7,15 @@ from pathlib import Path
 from offaxis.errors import EvaluationError
 from offaxis.evaluation.results import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import Summary, View, is_oracle, largest_tests, summarise_metrics, views_in
+from offaxis.evaluation.summary import (
+    Summary,
+    View,
+    distinguish_networks,
+    is_oracle,
+    largest_tests,
+    summarise_metrics,
+    views_in,
+)
 from offaxis.files import write_text
 from offaxis.reports.result_tables import (
     METRIC_TITLES,
@@ -99,7 +107,7 @@ def build_sections(
     """
     if not results:
         raise EvaluationError("Expected results to report but the store has none yet: run offaxis evaluate first.")
-    results = largest_tests(results)
+    results, records = largest_tests(distinguish_networks(results)), distinguish_networks(records)
     sections = []
     for id_name in dict.fromkeys(r.id for r in results):
         own = [r for r in results if r.id == id_name]
@@ -197,7 +205,7 @@ def write_openood(store: Store, path: Path) -> tuple[Path, Path]:
     Raises:
         EvaluationError: there is no result of such a benchmark.
     """
-    results = [result for result in store.results() if result.benchmark]
+    results = distinguish_networks(result for result in store.results() if result.benchmark)
     if not results:
         raise EvaluationError(
             f"Expected results of OpenOOD's benchmarks in {store.path} but there are none: run offaxis evaluate with "

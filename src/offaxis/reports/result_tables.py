@@ -7,8 +7,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from offaxis.data import CATALOGUE
-from offaxis.evaluation.results import NetworkRecord, Result
-from offaxis.evaluation.summary import GROUPS, Comparison, Summary, View, compare_pairs, reference_of
+from offaxis.evaluation.results import NetworkRecord, Result, with_arguments
+from offaxis.evaluation.summary import (
+    GROUPS,
+    Comparison,
+    Summary,
+    View,
+    compare_pairs,
+    method_names,
+    reference_of,
+    row_key,
+)
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.reports.tables import Entry, Table, Value, in_percent, percent
 
@@ -217,6 +226,7 @@ def openood_table(results: Sequence[Result], records: Sequence[NetworkRecord]) -
         records: their networks, with the accuracy on the ID test list.
     """
     rows: list[list[Entry]] = []
+    names = method_names(results)
     for members in _openood_runs(results):
         first = members[0]
         accuracy = _accuracy(first, records)
@@ -226,7 +236,7 @@ def openood_table(results: Sequence[Result], records: Sequence[NetworkRecord]) -
                 partial = " (partial)" if "(partial)" in first.benchmark else ""
                 lines[f"{group}ood{partial}"] = np.mean(list(lines.values()), 0).tolist()
             for name, numbers in lines.items():
-                words: list[Entry] = [first.benchmark, first.network, str(first.seed), first.method, name]
+                words: list[Entry] = [first.benchmark, first.network, str(first.seed), names[row_key(first)], name]
                 rows.append([*words, *(Value(v, f"{v:.2f}") for v in (*numbers, accuracy))])
     columns = ("benchmark", "network", "seed", "detector", "dataset", *OPENOOD_METRICS, "ACC")
     return Table(name="openood", title="OpenOOD v1.5 (%)", columns=columns, rows=rows, heads=5)
@@ -252,7 +262,10 @@ def leaderboard_table(results: Sequence[Result], records: Sequence[NetworkRecord
         first = seeds[0][0]
         head = str(first.head.get("name", "")) or first.network
         about = [first.benchmark, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"]
-        about += ["tuned on the validation list"] if first.state == "tuned" else []
+        tuned = first.state == "tuned"
+        about += (
+            ["tuned on the validation list"] if tuned else [with_arguments("", first.given)[2:]] * bool(first.given)
+        )
         rows.append(
             [
                 TRAININGS.get(head, head),

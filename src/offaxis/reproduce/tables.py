@@ -191,22 +191,22 @@ def paper_rows(summaries: Sequence[Summary]) -> list[Summary]:
     """Select the paper's methods: the baseline, tuned ODIN and tuned Mahalanobis on a standard network, and the cosine.
 
     Variants of a network (another scale, dropout, several combined) are left out. Where several labels remain for one
-    architecture and head, such as that of a longer training, only the default label counts.
+    architecture and head, only the default label counts; where none has it, since trainings of that label differ, the
+    longest training does.
     """
     chosen: list[Summary] = []
-    labels: dict[tuple[str, str, str], set[str]] = {}
+    labels: dict[tuple[str, str, str], dict[str, int]] = {}
     for s in summaries:
         head = s.fields.head.get("name", "")
         baseline = s.detector == "max-softmax" or (s.detector in ("odin", "mahalanobis") and s.state == "tuned")
         if _is_default(s.fields) and ((head == "cosine" and s.detector == "cosine") or (head == "linear" and baseline)):
             chosen.append(s)
-            labels.setdefault((s.id, s.fields.architecture, head), set()).add(s.network)
-    return [
-        s
-        for s in chosen
-        if len(labels[s.id, s.fields.architecture, s.fields.head["name"]]) == 1
-        or s.network.removesuffix(" start=paper") == f"{s.fields.architecture} {s.fields.head['name']}"
-    ]
+            labels.setdefault((s.id, s.fields.architecture, head), {})[s.network] = s.fields.recipe.get("epochs") or 0
+    kept = {}
+    for key, epochs in labels.items():
+        default = [label for label in epochs if label.removesuffix(" start=paper") == f"{key[1]} {key[2]}"]
+        kept[key] = default or [max(epochs, key=lambda label: epochs[label])]
+    return [s for s in chosen if s.network in kept[s.id, s.fields.architecture, s.fields.head["name"]]]
 
 
 def _is_default(network: NetworkFields) -> bool:

@@ -167,9 +167,10 @@ def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     """Load saved weights into a network of the same shape, in place.
 
     Raises:
-        CheckpointError: names or shapes differ.
+        CheckpointError: names or shapes differ, or weights are not finite numbers.
     """
     own = network.state_dict()
+    learned = {name for name, _ in network.named_parameters()}  # buffers may hold infinity, as masks of attention do
     wrong = [f"{n} is missing" for n in own.keys() - weights.keys()]
     wrong += [f"{n} is unknown" for n in weights.keys() - own.keys()]
     wrong += [
@@ -177,12 +178,26 @@ def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
         for n in own.keys() & weights.keys()
         if own[n].shape != weights[n].shape
     ]
+    wrong += [
+        f"{n} {reason}"
+        for n in own.keys() & weights.keys()
+        if (reason := _why_unusable(weights[n], own[n], n in learned or n.endswith(("running_mean", "running_var"))))
+    ]
     if wrong:
         shown = "; ".join(sorted(wrong)[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise CheckpointError(
             f"The weights in {path} do not fit this network: {shown}. Was it made with another network?"
         )
     network.load_state_dict(weights)
+
+
+def _why_unusable(weight: Tensor, own: Tensor, finite: bool) -> str:
+    """Return why a tensor cannot take the place of a network's own; empty where it can."""
+    if weight.layout != torch.strided or weight.is_meta or weight.is_quantized:
+        return "is no plain tensor with values"
+    if own.is_floating_point() and not weight.is_floating_point():
+        return f"is of type {weight.dtype}, which holds no real numbers"
+    return "has NaN or infinity" if finite and not weight.isfinite().all() else ""
 
 
 def momentum_by_name(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

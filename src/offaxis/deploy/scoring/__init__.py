@@ -348,6 +348,8 @@ def _print(writer: RowWriter, rows: Iterable[Row]) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         raise  # the reader, such as head, has closed the pipe
+    except io.UnsupportedOperation:
+        raise  # it was closed before
     except OSError as error:
         with suppress(OSError):
             sys.stdout.close()  # else it is flushed once more at the end, and fails again

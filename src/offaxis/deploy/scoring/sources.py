@@ -175,9 +175,12 @@ def _inside(archive: str) -> Iterator[ImageSource]:
 
 def _rows_of(file: str) -> Iterator[ImageSource]:
     """Yield the rows of an array, numbered from 0, without reading it as a whole."""
+    number = -1
     try:
         for number, row in enumerate(chain.from_iterable(read_rows(file))):
             yield ImageSource(f"{file}{INSIDE}{number}", np.array(row))
+        if number < 0:
+            yield ImageSource(file, None, "it has no rows")
     except (DataError, OSError) as error:
         yield ImageSource(file, None, str(error))
 
