@@ -238,7 +238,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # PyTorch raises many kinds of errors for a damaged file
-        reason = str(error).strip().split("\n")[0].split(". ")[0][:200]  # torch goes on with how to run it all the same
+        reason = str(error).strip().split("\n")[0].split(". ")[0][:200]  # torch then tells how to run it all the same
         raise CheckpointError(
             f"The weights in {path} cannot be read without running code of the file ({type(error).__name__}: {reason}). Save "
             "them as safetensors, or as torch.save(network.state_dict(), file)."
