@@ -300,6 +300,7 @@ def export_command(
     ] = None,
     network: Network = None,
     data: Data = None,
+    skip_bad: SkipBad = False,
     detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
 ) -> None:
     """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
@@ -328,6 +329,7 @@ def export_command(
         difference = export_onnx(model, onnx, with_resize=with_resize)
         print_note(f"{about} onnxruntime and PyTorch differ by {difference:.1g} at most.")
         return
+    from offaxis.data.image_set import list_skipped
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.engine import export_int8
     from offaxis.deploy.onnx import check_exportable
@@ -336,7 +338,10 @@ def export_command(
     check_exportable(model)
     wanted = model.preprocessing
     assert isinstance(wanted, Preprocessing)  # others cannot be exported
-    sets = [images_like(name, wanted.shape, data, resize=wanted.resize) for name in (calibrate, *(ood or ()))]
+    named = (calibrate, *(ood or ()))
+    sets = [images_like(name, wanted.shape, data, resize=wanted.resize, skip_bad=skip_bad) for name in named]
+    if skipped := [line for images in sets for line in list_skipped(images.skipped)]:
+        print_note("\n".join(skipped))
     found = export_int8(model, onnx, sets[0], sets[1:])
     what = "ID accuracy" if found.labelled else "Equal classes"
     lines = [about, f"{what} {found.accuracy[0]:.2%} before, {found.accuracy[1]:.2%} after."]
