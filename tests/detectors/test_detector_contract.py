@@ -297,7 +297,8 @@ def test_it_declares_what_it_is(name: str) -> None:
     detector = CASES[name][0]()
     assert detector.paper.startswith("https://")
     assert set(detector.grid) <= set(detector.tunable)
-    assert detector.state is (State.DEFAULT if detector.tunable else State.NONE)
+    given = detector.changed.keys() & set(detector.tunable)
+    assert detector.state is (State.GIVEN if given else State.DEFAULT if detector.tunable else State.NONE)
     assert detector.passes.forward >= 1
     assert (detector.passes.backward > 0) == (detector.reads is Reads.IMAGES)
 

@@ -80,9 +80,10 @@ def score_command(
     if runner == "ray" and network is not None:
         raise ArgumentError("Expected a bundle that can build its network for --runner ray: --network is for threads.")
     bundle = local_bundle(bundle)
+    model = load(bundle, network).to(device)
     named = _paths(paths or ["-"])
     eager = runner == "ray" or (engine == "auto" and _few(paths or ["-"]))
-    model = with_engine(load(bundle, network).to(device), "torch" if eager else engine)
+    model = with_engine(model, "torch" if eager else engine)
     on_terminal: Literal["text"] | None = "text" if out == "-" and sys.stdout.isatty() else None
     options = ScoringOptions(
         out=out,
