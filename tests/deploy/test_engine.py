@@ -167,7 +167,7 @@ def test_an_int8_graph_is_quantised_and_calibrated_anew(model: Model, world: Wor
 
 
 @pytest.mark.slow
-def test_a_network_that_loses_by_int8_is_refused(tmp_path: Path) -> None:
+def test_a_network_that_loses_by_int8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The images that give the ranges of the activations are darker than the others, so that these are cut off."""
     torch.manual_seed(0)
     training, unseen = (load_images("digits", part) for part in ("train", "test"))
@@ -183,8 +183,10 @@ def test_a_network_that_loses_by_int8_is_refused(tmp_path: Path) -> None:
     path, letters = tmp_path / "x.onnx", load_images("letters", "test").subset(torch.arange(500))
     with pytest.raises(ExportError, match="ID accuracy falls from .* by more than a point"):
         engines.export_int8(model, path, darker(0.4))
-    with pytest.raises(ExportError, match="AUROC on letters falls from .* by more than half a point"):
-        engines.export_int8(model, path, darker(0.8), [letters])
+    with monkeypatch.context() as patch:
+        patch.setattr(engines, "MOST_LOST_ACCURACY", 1.0)  # which of the two falls first depends on the training
+        with pytest.raises(ExportError, match="AUROC on letters falls from .* by more than half a point"):
+            engines.export_int8(model, path, darker(0.4), [letters])
     assert not path.exists()
     assert engines.export_int8(model, path, darker(1.0), [letters]).labelled
     assert path.exists()
