@@ -115,6 +115,11 @@ class Calibration:
         calibration.check()
         return calibration
 
+    @cached_property
+    def by_cosine(self) -> bool:
+        """Return whether the scores are the largest cosines, with the other sign."""
+        return self.cosine is not None and np.allclose(self.scores, -self.cosine, atol=1e-6)
+
     def class_counts(self) -> list[int]:
         """Count the calibration images that were predicted as each class."""
         return [int(count) for count in np.bincount(self.predicted, minlength=self.num_classes)]

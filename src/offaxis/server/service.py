@@ -143,8 +143,7 @@ class ServedModel:
     def describe(self) -> dict[str, Any]:
         """Return the response of /v1/model."""
         model, calibration = self.model, self.model.calibration
-        # of what the verdict depends on: the cosine where the score is that, with the other sign
-        by_cosine = calibration.cosine is not None and np.allclose(calibration.scores, -calibration.cosine, atol=1e-6)
+        by_cosine = calibration.by_cosine  # of what the verdict depends on
         counts, edges = np.histogram(-calibration.scores if by_cosine else calibration.scores, bins=BINS)
         return {
             "offaxis": __version__,

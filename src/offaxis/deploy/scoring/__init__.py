@@ -96,10 +96,9 @@ class _Pictures:
         self.model, self.found = model, dict[str, Row]()
         self.reason: str | None = None
         self.shown = "cosine"  # by the maps
-        calibration = model.calibration
-        self.of = "score" if calibration.cosine is None else "cosine"
-        shown = calibration.scores if calibration.cosine is None else calibration.cosine
-        self.counts, self.edges = np.histogram(shown, bins=40)
+        scores, self.by_cosine = model.calibration.scores, model.calibration.by_cosine
+        self.of = "cosine" if self.by_cosine else "score"  # what the verdict depends on
+        self.counts, self.edges = np.histogram(-scores if self.by_cosine else scores, bins=40)
         self._waiting: list[tuple[str, Any]] = []
 
     def read(self, names: list[str]) -> None:
@@ -164,7 +163,7 @@ class _Pictures:
             if isinstance(prediction, str):  # the files have changed meanwhile
                 continue
             row["nearest"] = prediction.nearest[:3]
-            row["value"] = value = prediction.score if prediction.cosine is None else prediction.cosine
+            row["value"] = value = -prediction.score if self.by_cosine else prediction.score
             share = (value - self.edges[0]) / ((self.edges[-1] - self.edges[0]) or 1)
             row["mark"] = round(float(np.clip(_WIDE * share, 0, _WIDE)), 1)
         self._waiting = []
