@@ -198,9 +198,7 @@ def serve_command(
 
     def load_model(served: "Model | None" = None) -> "Model":
         where = local_bundle(bundle)
-        checksum = bundle_checksum(
-            where
-        )  # before it is loaded: a bundle that is replaced in between is loaded once more
+        checksum = bundle_checksum(where)  # before loading: a bundle that is replaced in between is loaded once more
         if served is not None and checksums.get(served) == checksum:
             return served
         model = with_engine(load(where, network).to(device), engine)
