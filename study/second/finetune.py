@@ -2,11 +2,12 @@
 
     python -m study.second.finetune list WEIGHTS
     python -m study.second.finetune choose WEIGHTS     # the next trial of a recipe: linear and cosine, 5,000 images held out
-    python -m study.second.finetune train WEIGHTS      # the next training by the chosen recipe
+    python -m study.second.finetune train WEIGHTS      # the next training by the chosen recipe, on all training images
     python -m study.second.finetune judge WEIGHTS      # every trained network that has no rows yet
 
-A recipe is a learning rate, a number of epochs, and whether the last stage starts anew. It resumes; trials are in
-study/second/results/finetune-recipes.json, rows in finetune.jsonl, networks in runs/study/networks.
+A recipe is a learning rate, a number of epochs, and whether the last stage starts anew; a trial sees 15,000 images. The
+cosine network is also trained by the best recipe of the other kind (last stage kept or anew), with one seed. It resumes;
+trials are in study/second/results/finetune-recipes.json, rows in finetune.jsonl, networks in runs/study/networks.
 """
 
 import argparse
@@ -35,6 +36,7 @@ STEP = "finetune"
 NETWORKS = WORK / "networks"
 TRIALS = store.RESULTS / "finetune-recipes.json"
 HELD_OUT = 5000
+TRIED = 15000
 RIVALS = ("logitnorm", "t2fnorm", "elogitnorm")
 NAME = "resnet20-cifar"
 
@@ -59,7 +61,7 @@ class Setting:
         return f"lr {self.rate:g}, {self.epochs} epochs" + (", last stage anew" if self.anew else "")
 
 
-SETTINGS = [Setting(*each) for each in product((0.01, 0.05, 0.1), (4,), (False, True))]
+SETTINGS = [Setting(*each) for each in product((0.01, 0.05, 0.1), (2,), (False, True))]
 
 
 def start(weights: Path, head: str, seed: int, anew: bool) -> EvaluatedNetwork:
@@ -112,7 +114,7 @@ def choose(weights: Path) -> None:
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(7))
     for head, setting in missing_trials():
         out = NETWORKS / f"trial-{NAME}-{head}-{setting.name.replace(' ', '').replace(',', '-')}"
-        held, rest = images.subset(order[:HELD_OUT]), images.subset(order[HELD_OUT:])
+        held, rest = images.subset(order[:HELD_OUT]), images.subset(order[HELD_OUT : HELD_OUT + TRIED])
         accuracy = fine_tune(weights, head, 100, setting=setting, data=rest, out=out, validation=held)
         assert accuracy is not None
         store.RESULTS.mkdir(exist_ok=True)
@@ -122,16 +124,21 @@ def choose(weights: Path) -> None:
         return
 
 
-def chosen() -> Setting:
-    """Return the setting with the highest held-out accuracy, mean of both heads; all trials must have run."""
+def chosen(anew: bool | None = None) -> Setting:
+    """Return the setting with the highest held-out accuracy, mean of both heads, of all or of one kind."""
     assert not list(missing_trials()), "run `choose` until no trial is left"
     known = trials()
-    return max(SETTINGS, key=lambda s: sum(known[f"{head}: {s.name}"] for head in ("linear", "cosine")))
+    settings = [s for s in SETTINGS if anew is None or s.anew == anew]
+    return max(settings, key=lambda s: sum(known[f"{head}: {s.name}"] for head in ("linear", "cosine")))
 
 
-def networks() -> list[tuple[str, int]]:
-    """Return (head, seed) of every training."""
-    return [(h, s) for s in SEEDS for h in ("linear", "cosine")] + [(h, 0) for h in RIVALS]
+def networks() -> list[tuple[str, int, Setting]]:
+    """Return head, seed and setting of every training."""
+    best = chosen()
+    other = chosen(anew=not best.anew)
+    pairs = [(h, s) for s in SEEDS for h in ("linear", "cosine")] + [(h, 0) for h in RIVALS]
+    every = [(head, seed, best) for head, seed in pairs]
+    return [*every[:2], ("cosine", 0, other), *every[2:]]
 
 
 def main() -> None:
@@ -147,10 +154,10 @@ def main() -> None:
     if options.command == "list" and list(missing_trials()):
         print("\n".join(f"left     trial of {head}: {setting.name}" for head, setting in missing_trials()))
         return
-    setting = chosen()
-    for head, seed in networks():
-        key = {"id": "cifar10", "network": f"{NAME} fine-tuned", "head": head, "seed": seed, "unseen": None}
-        out = NETWORKS / f"{NAME}-fine-tuned-{head}-seed{seed}"
+    for head, seed, setting in networks():
+        kind = f"{NAME} fine-tuned" + (", last stage anew" if setting.anew else "")
+        key = {"id": "cifar10", "network": kind, "head": head, "seed": seed, "unseen": None}
+        out = NETWORKS / f"{kind.replace(', ', '-').replace(' ', '-')}-{head}-seed{seed}"
         judged, trained = tuple(key[k] for k in store.KEY) in store.networks(STEP), (out / "model.safetensors").exists()
         if options.command == "list":
             print(f"{'judged' if judged else 'trained' if trained else 'left':8s} {out.name}, {setting.name}")
