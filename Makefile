@@ -32,11 +32,11 @@ demo-photos: $(VENV)/.installed-photos $(VENV)/.installed-serve  ## train on a f
 	$(RUN)/python examples/demo_photographs.py runs/photos-demo
 
 test: $(VENV)/.installed-test  ## the fast tests, in two processes
-	$(PYTEST) -n 2 -q -m "$(FAST)"
+	$(PYTEST) -n 2 --dist worksteal -q -m "$(FAST)"
 
 coverage: $(VENV)/.installed-test  ## line coverage of src by the fast tests, at least 90 %
 	rm -f .coverage .coverage.*
-	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 -q -m "$(FAST)"
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 --dist worksteal -q -m "$(FAST)"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -76,7 +76,7 @@ LOWEST := .venv-lowest
 test-lowest:  ## the fast tests with the lowest versions that are declared
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable '.[test]'
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -q -o filterwarnings=default -m "$(FAST)"
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -q -o filterwarnings=default -m "$(FAST)"
 
 docs: $(VENV)/.installed-docs  ## build the site into site/; a warning, a broken link or anchor is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
