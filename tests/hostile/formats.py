@@ -92,8 +92,9 @@ def bomb() -> Counts:
     head = flags + dimensions + struct.pack("<HH", 1, 1) + b"X\0\0\0" + struct.pack("<II", 2, images * 3072)
     packer = zlib.compressobj(9)
     content = packer.compress(struct.pack("<II", 14, len(head) + images * 3072) + head)
-    zeros = bytes(2**24)
-    content += b"".join(packer.compress(zeros) for _ in range(images * 3072 // 2**24)) + packer.flush()
+    content += packer.flush(zlib.Z_FULL_FLUSH)  # what follows refers to nothing before it, and can be repeated
+    zeros = packer.compress(bytes(2**24)) + packer.flush(zlib.Z_FULL_FLUSH)
+    content += zeros * (images * 3072 // 2**24) + packer.flush()
     assert len(content) < 3 * 2**20
     header = b"MATLAB 5.0".ljust(124) + b"\x00\x01IM"
     data = header + struct.pack("<II", 15, len(content)) + content

@@ -130,7 +130,12 @@ def test_accumulated_gradients_are_the_sum_of_those_of_the_parts(train_set: Tens
         torch.testing.assert_close(parameter.grad, total)
 
 
-@pytest.mark.parametrize("head", ["cosine", partial(CosineHead, start="paper"), "linear"])
+SLOW = pytest.mark.slow  # compiling takes its time
+
+
+@pytest.mark.parametrize(
+    "head", ["cosine", pytest.param(partial(CosineHead, start="paper"), marks=SLOW), pytest.param("linear", marks=SLOW)]
+)
 def test_torch_compile_gives_the_same_training_without_a_graph_break(head: Any, train_set: TensorDataset) -> None:
     """With the compiler's own tracing and gradients; generating machine code takes minutes and is PyTorch's own affair."""
     plain, compiled = cnn(head).train(), cnn(head).train()
