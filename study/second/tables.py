@@ -240,10 +240,20 @@ def scratch(id_name: str, only: Sequence[Method] = ()) -> Table:
     return ranking(rows, groups_of(id_name), name=f"scratch-{id_name}", title=title, only=only)
 
 
-def finetuned(_: str = "") -> Table:
-    """Return the table of the fine-tuned ResNet-20."""
-    title = "ResNet-20, fine-tuned, AUROC in percent"
-    return ranking(store.read("finetune"), groups_of("cifar10"), name="fine-tuned", title=title)
+def finetuned(stage: str = "kept") -> Table:
+    """Return the table of the fine-tuned ResNet-20 whose last stage was kept, or started anew."""
+    network = "resnet20-cifar fine-tuned" + (", last stage anew" if stage == "anew" else "")
+    title = f"ResNet-20, fine-tuned, last stage {stage}, AUROC in percent"
+    rows = list(store.select(store.read("finetune"), network=network))
+    return ranking(rows, groups_of("cifar10"), name=f"fine-tuned-{stage}", title=title)
+
+
+def photographs_finetuned(id_name: str) -> Table:
+    """Return the table of EfficientNet-lite0 whose last block was fine-tuned."""
+    columns = {**{name: (name,) for name in REPORTED[id_name]}, "mean": REPORTED[id_name]}
+    rows = list(store.select(store.read("photo-finetune"), id=id_name))
+    title = f"Other photographs beside {id_name}, EfficientNet-lite0 with its last block fine-tuned, AUROC in percent"
+    return ranking(rows, columns, name=f"last-block-{id_name}", title=title)
 
 
 def corrupted(id_name: str) -> Table:
@@ -318,6 +328,7 @@ TABLES: dict[str, Maker] = {
     "heads": lambda id_name: scratch(id_name, SHORT),
     "heads-all": scratch,
     "fine-tuned": finetuned,
+    "last-block": photographs_finetuned,
     "corruptions": corrupted,
     "candidates": candidates,
 }
