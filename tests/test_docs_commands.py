@@ -160,6 +160,7 @@ PREPARE: dict[str, Callable[[], None]] = {
 ADDED = {
     "offaxis evaluate runs/": " --images 60 --fit-images 200",  # of what the page takes whole
     "offaxis evaluate resnet18-32 ": " --partial",  # small images stand for published ones
+    "offaxis train --id cifar10 --network wrn-10-4-half": " --precision 32-true",  # bfloat16 is slow on many CPUs
 }
 """What is added to a command with these words, so that it takes minutes."""
 
