@@ -92,6 +92,7 @@ def test_a_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
         train(network(), few(), SHORT, out=tmp_path / "file", quiet=True)
 
 
+@pytest.mark.filterwarnings("ignore:This CPU has no instructions for bfloat16")
 @pytest.mark.parametrize(
     ("change", "named"),
     [

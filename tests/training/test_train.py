@@ -2,7 +2,9 @@
 
 import json
 import math
+import platform
 import threading
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,10 +202,21 @@ def test_images_that_are_decoded_as_it_goes_train_like_those_in_memory(tmp_path:
     assert same(*results)
 
 
-def test_mixed_precision_trains(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:This CPU has no instructions for bfloat16")
+def test_mixed_precision_trains() -> None:
     trained = train(network(), small_digits("train"), SHORT.replace(epochs=3), fabric=fabric("bf16-mixed"), quiet=True)
     assert trained.history[-1]["accuracy"] > 0.6
     assert trained.classifier.head.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+def test_bfloat16_on_a_cpu_without_it_is_told(monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(network(), few(64), SHORT.replace(epochs=1), fabric=fabric("bf16-mixed"), quiet=True)
+    assert any("--precision 32-true" in str(each.message) for each in caught) == (capability == "AVX2")
 
 
 def test_in_64_bits_it_trains_validates_and_is_scored() -> None:

@@ -6,6 +6,7 @@ batch; none of them has a loop of its own.
 """
 
 import functools
+import platform
 import signal
 import subprocess
 import sys
@@ -330,6 +331,13 @@ def check_bfloat16(device: torch.device) -> None:
             "virtual machines announce AMX instructions that they do not have: set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in "
             "the environment, or compute in 32 bits (--precision 32-true, network.float())."
         )
+
+
+def is_slow_in_bfloat16(device: torch.device) -> bool:
+    """Return whether the device is an x86 CPU without instructions for bfloat16, which all need AVX-512."""
+    if device.type != "cpu" or platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
 
 
 @functools.cache

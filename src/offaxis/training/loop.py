@@ -2,6 +2,7 @@
 
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, TrainingStopped
 from offaxis.heads.batch_norm import synchronise
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import check_bfloat16, resolve_device, run
+from offaxis.networks.inference import check_bfloat16, is_slow_in_bfloat16, resolve_device, run
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import TrainingBatches, make_training_batches, make_validation_batches
@@ -94,6 +95,12 @@ def train(
     fabric = fabric_on(device) if fabric is None else _without_device(fabric, device)
     if str(fabric.strategy.precision.precision).startswith("bf16"):
         check_bfloat16(fabric.device)
+        if is_slow_in_bfloat16(fabric.device):
+            warnings.warn(
+                "This CPU has no instructions for bfloat16: training takes many times as long as in 32 bits (--precision "
+                "32-true, Fabric(precision='32-true')).",
+                stacklevel=2,
+            )
     fabric.launch()
     if sync_bn:
         synchronise(classifier)
