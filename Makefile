@@ -51,7 +51,7 @@ lint: $(VENV)/.installed-dev  ## ruff
 types: $(VENV)/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
 
-test-slow: $(VENV)/.installed-test $(VENV)/.installed-notebook $(VENV)/.installed-docs  ## tests that take minutes, tutorials and the notebook among them
+test-slow: $(VENV)/.installed-test $(VENV)/.installed-notebook $(VENV)/.installed-docs $(VENV)/.installed-photos $(VENV)/.installed-thirdparty  ## tests that take minutes, tutorials and the notebook among them
 	$(PYTEST) -q -m slow
 
 test-realdata: $(VENV)/.installed-test  ## tests on real image sets; set OFFAXIS_DATA
