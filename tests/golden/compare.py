@@ -78,7 +78,7 @@ class Comparison:
 
 
 def recorded_here(group: str, changed: frozenset[str]) -> bool:
-    """Return whether bits of this group can be compared: same torch, same CPU capability, same arithmetic."""
+    """Return whether bits of this group can be compared: same versions, same CPU capability, same arithmetic."""
     recorded = json.loads((subjects.VALUES / "recorded.json").read_text(encoding="utf-8"))
     return group not in changed and subjects.surroundings().items() <= recorded.items()
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,13 @@ Json = Any
 
 def surroundings() -> dict[str, str]:
     """Return what bits depend on besides the code."""
-    return {"torch": torch.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+    versions = {name: metadata.version(name) for name in ("numpy", "scipy", "scikit-learn")}
+    return {"torch": torch.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability(), **versions}
 
 
 def about() -> dict[str, str]:
     """Return the surroundings with what else is worth knowing of a recording."""
-    return {**surroundings(), "numpy": np.__version__, "python": platform.python_version()}
+    return {**surroundings(), "python": platform.python_version()}
 
 
 @contextmanager
