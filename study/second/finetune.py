@@ -41,6 +41,9 @@ HELD_OUT = 5000
 TRIED = 15000
 RIVALS = ("logitnorm", "t2fnorm", "elogitnorm")
 NAME = "resnet20-cifar"
+HEADS_AND_SEEDS = [(h, s) for s in SEEDS for h in ("linear", "cosine")] + [(h, 0) for h in RIVALS]
+TRAININGS = len(HEADS_AND_SEEDS) + 1
+"""Each by the chosen recipe, and one by the best of the other kind."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,7 @@ def networks() -> list[tuple[str, int, Setting]]:
     """Return head, seed and setting of every training."""
     best = chosen()
     other = chosen(anew=not best.anew)
-    pairs = [(h, s) for s in SEEDS for h in ("linear", "cosine")] + [(h, 0) for h in RIVALS]
-    every = [(head, seed, best) for head, seed in pairs]
+    every = [(head, seed, best) for head, seed in HEADS_AND_SEEDS]
     return [*every[:2], ("cosine", 0, other), *every[2:]]
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from study.second.features import WORK
-from study.second.finetune import SETTINGS
+from study.second.finetune import SETTINGS, TRAININGS
 from study.second.scratch import trainings
 
 LOG = WORK / "log" / "second.txt"
@@ -32,7 +32,7 @@ def commands(photos: str, features: str, weights: str) -> Iterator[tuple[str, ..
         if each is every[len(every) // 3]:  # fine-tuning comes before the last heads, CIFAR-100 and DenseNet-BC
             for _ in range(2 * len(SETTINGS)):
                 yield ("study.second.finetune", "choose", weights)
-            for _ in range(10):  # as many trainings as it has
+            for _ in range(TRAININGS):
                 yield ("study.second.finetune", "train", weights)
             yield ("study.second.finetune", "judge", weights)
     yield ("study.second.candidates", features, "--weights", weights)

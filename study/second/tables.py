@@ -248,14 +248,6 @@ def finetuned(stage: str = "kept") -> Table:
     return ranking(rows, groups_of("cifar10"), name=f"fine-tuned-{stage}", title=title)
 
 
-def photographs_finetuned(id_name: str) -> Table:
-    """Return the table of EfficientNet-lite0 whose last block was fine-tuned."""
-    columns = {**{name: (name,) for name in REPORTED[id_name]}, "mean": REPORTED[id_name]}
-    rows = list(store.select(store.read("photo-finetune"), id=id_name))
-    title = f"Other photographs beside {id_name}, EfficientNet-lite0 with its last block fine-tuned, AUROC in percent"
-    return ranking(rows, columns, name=f"last-block-{id_name}", title=title)
-
-
 def corrupted(id_name: str) -> Table:
     """Return the shares of ID images that are flagged at 5 % after harmless corruptions, by calibration."""
     rows = [row for row in store.read("corruptions") if row["id"] == id_name and "flagged" in row]
@@ -328,7 +320,6 @@ TABLES: dict[str, Maker] = {
     "heads": lambda id_name: scratch(id_name, SHORT),
     "heads-all": scratch,
     "fine-tuned": finetuned,
-    "last-block": photographs_finetuned,
     "corruptions": corrupted,
     "candidates": candidates,
 }

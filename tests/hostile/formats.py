@@ -90,11 +90,12 @@ def bomb() -> Counts:
     images = 2 * 2**30 // 3072
     flags, dimensions = struct.pack("<IIII", 6, 8, 9, 0), struct.pack("<II4i", 5, 16, 32, 32, 3, images)
     head = flags + dimensions + struct.pack("<HH", 1, 1) + b"X\0\0\0" + struct.pack("<II", 2, images * 3072)
-    packer = zlib.compressobj(9)
-    content = packer.compress(struct.pack("<II", 14, len(head) + images * 3072) + head)
-    content += packer.flush(zlib.Z_FULL_FLUSH)  # what follows refers to nothing before it, and can be repeated
-    zeros = packer.compress(bytes(2**24)) + packer.flush(zlib.Z_FULL_FLUSH)
-    content += zeros * (images * 3072 // 2**24) + packer.flush()
+    packer, first, zeros = zlib.compressobj(9), struct.pack("<II", 14, len(head) + images * 3072) + head, bytes(2**24)
+    content, check = packer.compress(first) + packer.flush(zlib.Z_FULL_FLUSH), zlib.adler32(first)
+    block = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)  # refers to nothing before it: can be repeated
+    for _ in range(images * 3072 // 2**24):
+        content, check = content + block, zlib.adler32(zeros, check)
+    content += packer.flush()[:-4] + struct.pack(">I", check)
     assert len(content) < 3 * 2**20
     header = b"MATLAB 5.0".ljust(124) + b"\x00\x01IM"
     data = header + struct.pack("<II", 15, len(content)) + content
