@@ -2,15 +2,19 @@
 
     python -m study.second.scratch list             # what is trained and judged, and what is left
     python -m study.second.scratch train [NAME]     # the next training, or a named one; it resumes
+    python -m study.second.scratch train --precision 32-true     # on a processor without bf16
     python -m study.second.scratch judge [NAME]     # every trained network that has no rows yet, or a named one
 
-The recipe is the first study's (study/steps.py), with its precision. Networks are kept in runs/study/networks.
+The recipe is the first study's (study/steps.py), with its precision (bf16-mixed) unless another one is given, which the
+network's row in the store says. Networks are kept in runs/study/networks.
 """
 
 import argparse
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import get_args
 
 import torch
 from lightning_fabric import Fabric
@@ -18,7 +22,7 @@ from lightning_fabric import Fabric
 from offaxis import open_network
 from offaxis.data import PUBLISHED, TensorSet, load_images
 from offaxis.heads import HEADS
-from offaxis.jobs import TrainingRun, train_run, training_words
+from offaxis.jobs import Precision, Start, TrainingRun, train_run, training_words
 from offaxis.networks import by_name
 from offaxis.training import train
 from study.second import store
@@ -32,6 +36,8 @@ NETWORKS = WORK / "networks"
 FIRST: tuple[str, ...] = ("logitnorm", "cosine", "elogitnorm", "linear", "t2fnorm")
 LAST: tuple[str, ...] = ("deconf-c", "isomax")
 UNSEEN_HEADS: tuple[str, ...] = ("linear", "cosine")
+STARTS: dict[str, Start] = {"cosine": "sizes", "cosine-paper": "paper"}
+"""Name of a cosine head in the store -> where its scale starts: at the default, or as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,8 @@ class Training:
     def key(self) -> dict[str, object]:
         """What tells its rows from others."""
         run = self.run
-        return {"id": run.id, "network": run.architecture, "head": run.head, "seed": run.seed, "unseen": self.unseen}
+        head = next((name for name, start in STARTS.items() if start == run.start), run.head)
+        return {"id": run.id, "network": run.architecture, "head": head, "seed": run.seed, "unseen": self.unseen}
 
     @property
     def judged(self) -> bool:
@@ -69,13 +76,13 @@ class Training:
 
 
 def training(id_name: str, head: str, seed: int, architecture: str | None = None) -> Training:
-    """Return a training by the first study's recipe, with the default start of the cosine head."""
+    """Return a training by the first study's recipe."""
     recipe = RECIPES_OF[id_name]
     run = TrainingRun(
         id=id_name,
         architecture=architecture or recipe.architecture,
-        head=head,
-        start="sizes" if head == "cosine" else None,
+        head="cosine" if head in STARTS else head,
+        start=STARTS.get(head),
         recipe=recipe.recipe,
         overrides=recipe.overrides,
         seed=seed,
@@ -86,6 +93,9 @@ def training(id_name: str, head: str, seed: int, architecture: str | None = None
 
 def trainings() -> Iterator[Training]:
     """Yield every training, in the order in which they should be done while time lasts."""
+    for seed in SEEDS:
+        for head in STARTS:
+            yield training("fashion-mnist", head, seed)
     for head in (*FIRST, *LAST):
         yield training("cifar10", head, 0)
     for choice in (*CHOICES["cifar10"], DEVELOPMENT_CHOICES[0]):
@@ -100,7 +110,10 @@ def trainings() -> Iterator[Training]:
                 yield training(id_name, head, seed, architecture)
     for seed in SEEDS:
         for head in (*FIRST, *LAST):
-            yield training("fashion-mnist", head, seed)
+            if head not in STARTS:
+                yield training("fashion-mnist", head, seed)
+    for seed in SEEDS:
+        yield training("cifar10", "cosine-paper", seed)
 
 
 def train_one(each: Training) -> None:
@@ -138,7 +151,10 @@ def judge_one(each: Training) -> None:
         known = [c for c in range(CLASSES[each.run.id]) if c not in unseen]
         ood = {f"unseen-{each.unseen}": test.of_classes(unseen), **ood}
         training_images, test = training_images.of_classes(known), test.of_classes(known)
-    record(STEP, each.key, judge(head_of(subject), training_images, test, ood))
+    judged = judge(head_of(subject), training_images, test, ood)
+    trained = json.loads((NETWORKS / each.name / "run.json").read_text(encoding="utf-8"))
+    judged.rows[0]["precision"] = trained["settings"]["precision"]
+    record(STEP, each.key, judged)
 
 
 def main() -> None:
@@ -146,6 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("list", "train", "judge"))
     parser.add_argument("name", nargs="?")
+    parser.add_argument("--precision", choices=get_args(Precision), help="of the training; the recipe's by default")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for each in trainings():
@@ -156,7 +173,8 @@ def main() -> None:
             judge_one(each)
         elif options.command == "train" and not each.trained and options.name in (None, each.name):
             print(each.name, flush=True)
-            train_one(each)
+            own = replace(each.run, precision=options.precision or each.run.precision)
+            train_one(replace(each, run=own))
             return
 
 

@@ -22,6 +22,7 @@ Groups = Mapping[str, Sequence[str]]
 
 HEADS = {
     "cosine": "cosine",
+    "cosine-paper": "cosine, the paper's start",
     "linear": "linear",
     "keep": "as published",
     "logitnorm": "LogitNorm",
@@ -57,10 +58,11 @@ SCORES = {
 PLAIN = ("max-softmax", "energy", "knn", "mean-cosine", "fdbd", "mahalanobis++", "relative-mahalanobis++")
 """The scores of an ordinary classifier that short tables show."""
 SHORT: tuple[Method, ...] = (
-    ("cosine", "two-cosines"),
-    ("cosine", "cosine"),
+    *((head, score) for head in ("cosine", "cosine-paper") for score in ("two-cosines", "cosine")),
     *((head, score) for score in PLAIN for head in ("linear", "any")),
     *((head, "max-softmax") for head in ("logitnorm", "t2fnorm", "elogitnorm")),
+    ("isomax", "isomax"),
+    ("deconf-c", "generalized-odin"),
 )
 """The methods that short tables show; those of the rivals with the score of their papers."""
 
@@ -202,6 +204,14 @@ def photographs(id_name: str, only: Sequence[Method] = ()) -> Table:
     return ranking(rows, columns, name=f"photographs-{id_name}", title=title, only=only)
 
 
+def photographs_finetuned(id_name: str, only: Sequence[Method] = ()) -> Table:
+    """Return the table of other photographs beside fruit or clothing after the last block was fine-tuned."""
+    columns = {**{name: (name,) for name in REPORTED[id_name]}, "mean": REPORTED[id_name]}
+    rows = list(store.select(store.read("photo-finetune"), id=id_name))
+    title = f"Other photographs beside {id_name}, EfficientNet-lite0 with its last block fine-tuned, AUROC in percent"
+    return ranking(rows, columns, name=f"photographs-fine-tuned-{id_name}", title=title, only=only)
+
+
 def published(network: str) -> Table:
     """Return the table of a published network, kept as it is."""
     rows = list(store.select(store.read("published"), network=network))
@@ -237,7 +247,9 @@ def scratch(id_name: str, only: Sequence[Method] = ()) -> Table:
     network = "wrn-10-2-half" if id_name == "fashion-mnist" else "wrn-10-4-half"
     rows = list(store.select(store.read("scratch"), id=id_name, network=network, unseen=None))
     title = f"{id_name} from scratch, {network}, AUROC in percent"
-    return ranking(rows, groups_of(id_name), name=f"scratch-{id_name}", title=title, only=only)
+    whole = [f"{HEADS[row['head']]} {row['seed']}" for row in rows if row.get("precision") == "32-true"]
+    note = f"Trained in 32 bits (head and seed): {', '.join(whole)}; the others in bf16." if whole else ""
+    return ranking(rows, groups_of(id_name), name=f"scratch-{id_name}", title=title, only=only, note=note)
 
 
 def finetuned(stage: str = "kept") -> Table:
@@ -315,6 +327,7 @@ TABLES: dict[str, Maker] = {
     "published-all": published,
     "photographs": lambda id_name: photographs(id_name, SHORT),
     "photographs-all": photographs,
+    "photographs-fine-tuned": photographs_finetuned,
     "unseen": lambda id_name: unseen(id_name, SHORT),
     "unseen-all": unseen,
     "heads": lambda id_name: scratch(id_name, SHORT),
