@@ -58,6 +58,24 @@ class _Offset(PredictedScale):
         return self.start * z.squeeze(1).exp()
 
 
+class _Root(PredictedScale):
+    """s = s0 exp(z / sqrt(s0)): between the two."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        assert self.start is not None
+        z: Tensor = self.norm(F.linear(features, self.linear.weight, self.linear.bias))
+        return self.start * (z.squeeze(1) / self.start.sqrt()).exp()
+
+
+class _Added(PredictedScale):
+    """s = s0 - 1 + exp(z): grows as the paper's does and cannot fall below s0 - 1."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        assert self.start is not None
+        z: Tensor = self.norm(F.linear(features, self.linear.weight, self.linear.bias))
+        return self.start - 1 + z.squeeze(1).exp()
+
+
 class _Noise(nn.Module):
     """s = exp(N(0, 1)), drawn anew for every image and step: varied like the paper's at its start, but by chance."""
 
@@ -102,6 +120,8 @@ HEADS: dict[str, Callable[[int, int], Head]] = {
     "sizes, gain 1": _predicted("sizes", 1.0),
     "sizes, gain 0": _predicted("sizes", 0.0),
     "root, gain 0": _predicted("root", 0.0),
+    "sizes, z over root, gain 0": _predicted("sizes", 0.0, _Root),
+    "sizes, added, gain 0": _predicted("sizes", 0.0, _Added),
     **{
         f"{kind}, {form}gain {gain:g}": _predicted(kind, gain, branch)
         for kind in ("classes", "width", "4", "8", "10", "12", "16")

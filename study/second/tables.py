@@ -247,9 +247,16 @@ def scratch(id_name: str, only: Sequence[Method] = ()) -> Table:
     network = "wrn-10-2-half" if id_name == "fashion-mnist" else "wrn-10-4-half"
     rows = list(store.select(store.read("scratch"), id=id_name, network=network, unseen=None))
     title = f"{id_name} from scratch, {network}, AUROC in percent"
-    whole = [f"{HEADS[row['head']]} {row['seed']}" for row in rows if row.get("precision") == "32-true"]
-    note = f"Trained in 32 bits (head and seed): {', '.join(whole)}; the others in bf16." if whole else ""
+    note = precisions([row for row in rows if "precision" in row])
     return ranking(rows, groups_of(id_name), name=f"scratch-{id_name}", title=title, only=only, note=note)
+
+
+def precisions(networks: Sequence[store.Row]) -> str:
+    """Say which networks were trained in 32 bits and which in bf16."""
+    whole = [f"{HEADS[row['head']]} (seed {row['seed']})" for row in networks if row["precision"] == "32-true"]
+    if len(whole) in (0, len(networks)):
+        return f"All trained in {'32 bits' if whole else 'bf16'}."
+    return f"Trained in 32 bits: {', '.join(whole)}; the others in bf16."
 
 
 def finetuned(stage: str = "kept") -> Table:

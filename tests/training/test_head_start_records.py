@@ -1,6 +1,7 @@
 """The start of the scale in trainings by name and in records: the paper's recipes keep theirs, old records mean it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ ONE = RecipeOverrides(epochs=1, batch_size=256, crop=0)
     [
         ("laptop", None, "sizes"),
         ("laptop", "paper", "paper"),
+        ("short", None, "paper"),
+        ("short", "sizes", "sizes"),
         ("paper-wide-resnet", None, "paper"),
         ("paper-wide-resnet", "sizes", "sizes"),
     ],
@@ -36,6 +39,13 @@ def test_the_start_follows_from_the_option_and_the_recipe(
     assert ("--start" in training_words(run)) == (start is not None)
     train_run(run, out=tmp_path / "run", device="cpu", quiet=True)
     assert read_run(tmp_path / "run")["settings"]["head"]["start"] == expected
+
+
+def test_a_trained_backbone_has_the_default_start() -> None:
+    fresh = TrainingRun(id="fruit", architecture="timm:resnet18", recipe="short")
+    assert fresh.head_arguments == {"start": "paper"}
+    for trained in ({"pretrained": True}, {"freeze": True}, {"weights": "w.th"}, {"source": "run"}, {"unfreeze": "fc"}):
+        assert replace(fresh, **trained).head_arguments == {}, trained  # type: ignore[arg-type]
 
 
 def test_names_and_reproductions_keep_the_papers_start() -> None:

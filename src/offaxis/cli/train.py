@@ -177,7 +177,7 @@ def train_command(
         Start | None,
         typer.Option(
             help="Where a predicted scale starts: by the sizes of the head, or as in the paper.",
-            show_default="sizes; in the paper's recipes, paper",
+            show_default="sizes; paper in the paper's recipes and, from scratch, in short",
             rich_help_panel=NETWORK,
         ),
     ] = None,

@@ -76,8 +76,8 @@ class TrainingRun:
         scale: of the head: ``"predicted"``, ``"learned"`` or a number; None for the head's default.
         hidden: size of an extra layer inside the cosine head.
         tau: temperature of the heads ``logitnorm`` and ``t2fnorm``, a hyperparameter; None for the published one.
-        start: of a predicted scale: ``"sizes"`` or ``"paper"``; None for the head's default, and in the paper's recipes for
-            the paper's.
+        start: of a predicted scale: ``"sizes"`` or ``"paper"``; None for the head's default, and for the paper's in the
+            paper's recipes and where ``short`` trains from scratch.
         decay_head: apply weight decay to the cosine weight too.
         dropout: inside the network.
         leave_out: (k, n) for the k-th of n leave-out networks, which does not learn its share of the classes.
@@ -141,8 +141,10 @@ class TrainingRun:
 
     @property
     def head_arguments(self) -> dict[str, str | float]:
-        """The head's arguments that are not its defaults; the paper's recipes start a cosine head as the paper does."""
-        start = "paper" if self.head == "cosine" and self.recipe.startswith("paper-") else None
+        """The head's arguments that are not its defaults; some recipes start a cosine head as the paper does."""
+        trained = self.pretrained or self.freeze or any((self.weights, self.source, self.unfreeze))
+        as_in_paper = self.recipe.startswith("paper-") or (self.recipe == "short" and not trained)
+        start = "paper" if self.head == "cosine" and as_in_paper else None
         given = {"scale": self.scale, "hidden": self.hidden, "tau": self.tau, "start": self.start or start}
         return {name: value for name, value in given.items() if value is not None}
 
