@@ -16,6 +16,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from torch import nn
 from offaxis import open_network
 from offaxis.data import ImageSet, load_images
 from offaxis.deploy.open import EvaluatedNetwork
-from offaxis.heads import make_head
+from offaxis.heads import CosineHead, make_head
 from offaxis.networks import Classifier
 from offaxis.training import short, train
 from study.second import store
@@ -41,7 +42,13 @@ HELD_OUT = 5000
 TRIED = 15000
 RIVALS = ("logitnorm", "t2fnorm", "elogitnorm")
 NAME = "resnet20-cifar"
-HEADS_AND_SEEDS = [(h, s) for s in SEEDS for h in ("linear", "cosine")] + [(h, 0) for h in RIVALS]
+PAPER = "cosine-paper"
+"""The cosine head with the paper's start of the scale."""
+HEADS_AND_SEEDS = [
+    *((head, SEEDS[0]) for head in ("linear", "cosine", PAPER)),
+    *((head, seed) for seed in SEEDS[1:] for head in ("linear", "cosine")),
+    *((head, SEEDS[0]) for head in RIVALS),
+]
 TRAININGS = len(HEADS_AND_SEEDS) + 1
 """Each by the chosen recipe, and one by the best of the other kind."""
 
@@ -75,7 +82,8 @@ def start(weights: Path, head: str, seed: int, anew: bool) -> EvaluatedNetwork:
     network = subject.network
     assert isinstance(network, Classifier)
     torch.manual_seed(seed)
-    network.head = make_head(head, network.head.in_features, network.num_classes)
+    made = partial(CosineHead, start="paper") if head == PAPER else head
+    network.head = make_head(made, network.head.in_features, network.num_classes)
     if anew:
         stage = network.backbone.get_submodule("layer3")
         for module in stage.modules():
