@@ -49,31 +49,33 @@ class _Detached(PredictedScale):
         return super().forward(features.detach())
 
 
-class _Offset(PredictedScale):
-    """s = s0 exp(z) instead of s0 exp(z / s0): an offset in the exponent alone."""
+class _Formula(PredictedScale):
+    """The scale by another formula of s0 and z than s0 exp(z / s0)."""
+
+    formula: Callable[[Tensor, Tensor], Tensor]
 
     def forward(self, features: Tensor) -> Tensor:
         assert self.start is not None
         z: Tensor = self.norm(F.linear(features, self.linear.weight, self.linear.bias))
-        return self.start * z.squeeze(1).exp()
+        return type(self).formula(self.start, z.squeeze(1))
 
 
-class _Root(PredictedScale):
-    """s = s0 exp(z / sqrt(s0)): between the two."""
+class _Offset(_Formula):
+    """An offset in the exponent alone."""
 
-    def forward(self, features: Tensor) -> Tensor:
-        assert self.start is not None
-        z: Tensor = self.norm(F.linear(features, self.linear.weight, self.linear.bias))
-        return self.start * (z.squeeze(1) / self.start.sqrt()).exp()
+    formula = staticmethod(lambda start, z: start * z.exp())
 
 
-class _Added(PredictedScale):
-    """s = s0 - 1 + exp(z): grows as the paper's does and cannot fall below s0 - 1."""
+class _Root(_Formula):
+    """Between the default and an offset in the exponent."""
 
-    def forward(self, features: Tensor) -> Tensor:
-        assert self.start is not None
-        z: Tensor = self.norm(F.linear(features, self.linear.weight, self.linear.bias))
-        return self.start - 1 + z.squeeze(1).exp()
+    formula = staticmethod(lambda start, z: start * (z / start.sqrt()).exp())
+
+
+class _Added(_Formula):
+    """The paper's with s0 - 1 added: grows as it does and cannot fall below s0 - 1."""
+
+    formula = staticmethod(lambda start, z: start - 1 + z.exp())
 
 
 class _Noise(nn.Module):

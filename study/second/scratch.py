@@ -10,7 +10,6 @@ network's row in the store says. Networks are kept in runs/study/networks.
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ from offaxis.data import PUBLISHED, TensorSet, load_images
 from offaxis.heads import HEADS
 from offaxis.jobs import Precision, Start, TrainingRun, train_run, training_words
 from offaxis.networks import by_name
-from offaxis.training import train
+from offaxis.training import read_run, train
 from study.second import store
 from study.second.features import WORK, cifar_features, head_of
 from study.second.judge import Images, judge, record
@@ -152,8 +151,7 @@ def judge_one(each: Training) -> None:
         ood = {f"unseen-{each.unseen}": test.of_classes(unseen), **ood}
         training_images, test = training_images.of_classes(known), test.of_classes(known)
     judged = judge(head_of(subject), training_images, test, ood)
-    trained = json.loads((NETWORKS / each.name / "run.json").read_text(encoding="utf-8"))
-    judged.rows[0]["precision"] = trained["settings"]["precision"]
+    judged.rows[0]["precision"] = read_run(NETWORKS / each.name)["settings"]["precision"]
     record(STEP, each.key, judged)
 
 

@@ -196,20 +196,14 @@ def unseen(id_name: str, only: Sequence[Method] = ()) -> Table:
     )
 
 
-def photographs(id_name: str, only: Sequence[Method] = ()) -> Table:
-    """Return the table of other photographs beside fruit or clothing."""
+def photographs(id_name: str, only: Sequence[Method] = (), *, fine_tuned: bool = False) -> Table:
+    """Return the table of other photographs beside fruit or clothing, frozen or with the last block fine-tuned."""
     columns = {**{name: (name,) for name in REPORTED[id_name]}, "mean": REPORTED[id_name]}
-    rows = list(store.select(store.read("photos"), id=id_name, unseen=None))
-    title = f"Other photographs beside {id_name}, frozen EfficientNet-lite0, AUROC in percent"
-    return ranking(rows, columns, name=f"photographs-{id_name}", title=title, only=only)
-
-
-def photographs_finetuned(id_name: str, only: Sequence[Method] = ()) -> Table:
-    """Return the table of other photographs beside fruit or clothing after the last block was fine-tuned."""
-    columns = {**{name: (name,) for name in REPORTED[id_name]}, "mean": REPORTED[id_name]}
-    rows = list(store.select(store.read("photo-finetune"), id=id_name))
-    title = f"Other photographs beside {id_name}, EfficientNet-lite0 with its last block fine-tuned, AUROC in percent"
-    return ranking(rows, columns, name=f"photographs-fine-tuned-{id_name}", title=title, only=only)
+    step = "photo-finetune" if fine_tuned else "photos"
+    network = "EfficientNet-lite0, last block fine-tuned" if fine_tuned else "frozen EfficientNet-lite0"
+    rows = list(store.select(store.read(step), id=id_name, unseen=None))
+    title = f"Other photographs beside {id_name}, {network}, AUROC in percent"
+    return ranking(rows, columns, name=f"{step}-{id_name}", title=title, only=only)
 
 
 def published(network: str) -> Table:
@@ -334,7 +328,7 @@ TABLES: dict[str, Maker] = {
     "published-all": published,
     "photographs": lambda id_name: photographs(id_name, SHORT),
     "photographs-all": photographs,
-    "photographs-fine-tuned": photographs_finetuned,
+    "photographs-fine-tuned": lambda id_name: photographs(id_name, fine_tuned=True),
     "unseen": lambda id_name: unseen(id_name, SHORT),
     "unseen-all": unseen,
     "heads": lambda id_name: scratch(id_name, SHORT),
