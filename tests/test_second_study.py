@@ -9,7 +9,7 @@ import torch
 
 from offaxis.heads import make_head
 from offaxis.metrics import auroc
-from study.second import store, tables
+from study.second import scratch, store, tables
 from study.second.judge import Images, judge
 from study.second.sets import (
     CHOICES,
@@ -20,6 +20,7 @@ from study.second.sets import (
     is_development,
     unseen_classes,
 )
+from study.steps import LONGER_EPOCHS, longer_runs
 
 
 def test_no_set_is_in_both_parts_of_the_split() -> None:
@@ -135,6 +136,28 @@ def test_the_store_is_small_and_whole() -> None:
     for path in committed:
         for line in path.read_text().splitlines() if path.suffix == ".jsonl" else ():
             json.loads(line)
+
+
+def test_every_training_has_a_name_and_rows_of_its_own() -> None:
+    every = list(scratch.trainings())
+    assert len({each.name for each in every}) == len({tuple(each.key.values()) for each in every}) == len(every)
+    by_head = {each.key["head"] for each in every if each.run.id == "cifar10" and each.run.seed == 0}
+    assert set(tables.ABLATION) <= by_head
+    longer = {each.name for each in every if each.run.numbers().epochs == LONGER_EPOCHS}
+    assert {run.name for run in longer_runs()} <= longer
+    assert len(longer) == 9
+
+
+def test_the_ablation_shows_what_has_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
+    for head, score, value in (("linear", "max-softmax", 0.8), ("cosine scale 16 decay-head", "cosine", 0.9)):
+        network = {"id": "cifar10", "network": "wrn-10-4-half", "head": head, "seed": 0, "unseen": None}
+        scored = [{"detector": score, "ood": ood, "auroc": value} for ood in REPORTED["cifar10"]]
+        store.replace("scratch", network, [{"accuracy": 0.85, "precision": "32-true"}, *scored])
+    made = tables.TABLES["ablation-whole"]("cifar10")
+    shown = [[entry if isinstance(entry, str) else entry.text for entry in row] for row in made.rows]
+    assert shown == [["linear", *["80.0"] * 4, "85.0"], ["cosine, scale fixed at 16", *["90.0"] * 4, "85.0"]]
+    assert made.note == "All trained in 32 bits."
 
 
 def test_development_candidates_saw_no_reported_set() -> None:

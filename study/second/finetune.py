@@ -1,4 +1,4 @@
-"""Published networks, fine-tuned: ResNet-20 with other heads, by one recipe that is chosen on held-out accuracy.
+"""Published networks, fine-tuned: ResNet-20 and ResNet-56 with other heads, by one recipe chosen on held-out accuracy.
 
     python -m study.second.finetune list WEIGHTS
     python -m study.second.finetune choose WEIGHTS     # the next trial of a recipe: linear and cosine, 5,000 test images
@@ -8,8 +8,9 @@
 A recipe is a learning rate, a number of epochs, and whether the last stage starts anew; a trial sees 15,000 images. It is
 chosen by accuracy on half of the test images: the published weights have seen all training images (after a trial 98.9 % of
 those that were left out of it are right), so none of these is held out. The cosine network is also trained by the best recipe
-of the other kind (last stage kept or anew), with one seed. It resumes; trials are in
-study/second/results/finetune-recipes.json, rows in finetune.jsonl, networks in runs/study/networks.
+of the other kind (last stage kept or anew), with one seed. Trials are with ResNet-20, whose recipe ResNet-56 has
+too. It resumes; trials are in study/second/results/finetune-recipes.json, rows in finetune.jsonl, networks in
+runs/study/networks.
 """
 
 import argparse
@@ -41,7 +42,7 @@ TRIALS = store.RESULTS / "finetune-recipes.json"
 HELD_OUT = 5000
 TRIED = 15000
 RIVALS = ("logitnorm", "t2fnorm", "elogitnorm")
-NAME = "resnet20-cifar"
+NAME, DEEPER = "resnet20-cifar", "resnet56-cifar"
 PAPER = "cosine-paper"
 """The cosine head with the paper's start of the scale."""
 HEADS_AND_SEEDS = [
@@ -49,8 +50,9 @@ HEADS_AND_SEEDS = [
     *((head, seed) for seed in SEEDS[1:] for head in ("linear", "cosine")),
     *((head, SEEDS[0]) for head in RIVALS),
 ]
-TRAININGS = len(HEADS_AND_SEEDS) + 1
-"""Each by the chosen recipe, and one by the best of the other kind."""
+DEEPER_HEADS = ("linear", "cosine")
+TRAININGS = len(HEADS_AND_SEEDS) + 1 + len(DEEPER_HEADS)
+"""Each by the chosen recipe, one by the best of the other kind, and the deeper network."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,9 @@ class Setting:
 SETTINGS = [Setting(*each) for each in product((0.01, 0.05, 0.1), (2,), (False, True))]
 
 
-def start(weights: Path, head: str, seed: int, anew: bool) -> EvaluatedNetwork:
-    """Return the published network with a new head, and with a new last stage where it is wanted."""
-    subject = open_network(NAME, weights=weights / PUBLISHED[NAME], head="keep")
+def start(weights: Path, name: str, head: str, seed: int, anew: bool) -> EvaluatedNetwork:
+    """Return a published network with a new head, and with a new last stage where it is wanted."""
+    subject = open_network(name, weights=weights / PUBLISHED[name], head="keep")
     network = subject.network
     assert isinstance(network, Classifier)
     torch.manual_seed(seed)
@@ -93,10 +95,11 @@ def start(weights: Path, head: str, seed: int, anew: bool) -> EvaluatedNetwork:
 
 
 def fine_tune(
-    weights: Path, head: str, seed: int, *, setting: Setting, data: ImageSet, out: Path, validation: ImageSet | None
-) -> float | None:
+    weights: Path, head: str, seed: int, *, setting: Setting, data: ImageSet, out: Path,
+    validation: ImageSet | None = None, name: str = NAME,
+) -> float | None:  # fmt: skip
     """Fine-tune and return the accuracy on validation images after the last epoch."""
-    subject = start(weights, head, seed, setting.anew)
+    subject = start(weights, name, head, seed, setting.anew)
     assert isinstance(subject.network, Classifier)
     recipe = short().replace(epochs=setting.epochs, learning_rate=setting.rate, batch_size=128, crop=4)
     done = train(
@@ -145,12 +148,13 @@ def chosen(anew: bool | None = None) -> Setting:
     return max(settings, key=lambda s: sum(known[f"{head}: {s.name}"] for head in ("linear", "cosine")))
 
 
-def networks() -> list[tuple[str, int, Setting]]:
-    """Return head, seed and setting of every training."""
+def networks() -> list[tuple[str, str, int, Setting]]:
+    """Return network, head, seed and setting of every training."""
     best = chosen()
     other = chosen(anew=not best.anew)
-    every = [(head, seed, best) for head, seed in HEADS_AND_SEEDS]
-    return [*every[:2], ("cosine", 0, other), *every[2:]]
+    every = [(NAME, head, seed, best) for head, seed in HEADS_AND_SEEDS]
+    deeper = [(DEEPER, head, SEEDS[0], best) for head in DEEPER_HEADS]
+    return [*every[:2], (NAME, "cosine", 0, other), *every[2:], *deeper]
 
 
 def main() -> None:
@@ -166,8 +170,8 @@ def main() -> None:
     if options.command == "list" and list(missing_trials()):
         print("\n".join(f"left     trial of {head}: {setting.name}" for head, setting in missing_trials()))
         return
-    for head, seed, setting in networks():
-        kind = f"{NAME} fine-tuned" + (", last stage anew" if setting.anew else "")
+    for name, head, seed, setting in networks():
+        kind = f"{name} fine-tuned" + (", last stage anew" if setting.anew else "")
         key = {"id": "cifar10", "network": kind, "head": head, "seed": seed, "unseen": None}
         out = NETWORKS / f"{kind.replace(', ', '-').replace(' ', '-')}-{head}-seed{seed}"
         judged, trained = tuple(key[k] for k in store.KEY) in store.networks(STEP), (out / "model.safetensors").exists()
@@ -175,7 +179,7 @@ def main() -> None:
             print(f"{'judged' if judged else 'trained' if trained else 'left':8s} {out.name}, {setting.name}")
         elif options.command == "train" and not trained:
             data = load_images("cifar10", "train")
-            fine_tune(options.weights, head, seed, setting=setting, data=data, out=out, validation=None)
+            fine_tune(options.weights, head, seed, setting=setting, data=data, out=out, name=name)
             return
         elif options.command == "judge" and trained and not judged:
             subject = open_network(out)

@@ -1,4 +1,4 @@
-"""Trainings from scratch and what they are worth: every head on Fashion-MNIST and CIFAR-10, CIFAR-100, DenseNet-BC.
+"""Trainings from scratch and what they are worth: every head, CIFAR-100, DenseNet-BC, more epochs, the ablation.
 
     python -m study.second.scratch list             # what is trained and judged, and what is left
     python -m study.second.scratch train [NAME]     # the next training, or a named one; it resumes
@@ -21,20 +21,25 @@ from lightning_fabric import Fabric
 from offaxis import open_network
 from offaxis.data import PUBLISHED, TensorSet, load_images
 from offaxis.heads import HEADS
-from offaxis.jobs import Precision, Start, TrainingRun, train_run, training_words
+from offaxis.jobs import Precision, RecipeOverrides, Start, TrainingRun, train_run, training_words
 from offaxis.networks import by_name
+from offaxis.reproduce.items import ablation_rows
 from offaxis.training import read_run, train
 from study.second import store
 from study.second.features import WORK, cifar_features, head_of
 from study.second.judge import Images, judge, record
 from study.second.sets import CHOICES, CLASSES, DEVELOPMENT_CHOICES, SEEDS, unseen_classes
+from study.steps import LONGER_EPOCHS, chain_for
 from study.steps import NETWORKS as RECIPES_OF
 
 STEP = "scratch"
 NETWORKS = WORK / "networks"
 FIRST: tuple[str, ...] = ("logitnorm", "cosine", "elogitnorm", "linear", "t2fnorm")
 LAST: tuple[str, ...] = ("deconf-c", "isomax")
-UNSEEN_HEADS: tuple[str, ...] = ("linear", "cosine")
+BEST_RIVAL = "logitnorm"
+"""The rival with the highest mean AUROC over the development sets of CIFAR-10, with the score of its paper."""
+PAIR: tuple[str, ...] = ("linear", "cosine-paper")
+"""A standard network and the cosine network as `--recipe short` starts it, as in the first study."""
 STARTS: dict[str, Start] = {"cosine": "sizes", "cosine-paper": "paper"}
 """Name of a cosine head in the store -> where its scale starts: at the default, or as in the paper."""
 
@@ -63,10 +68,13 @@ class Training:
 
     @property
     def key(self) -> dict[str, object]:
-        """What tells its rows from others."""
+        """What tells its rows from others: the network with more epochs than the recipe's, the head with what is special."""
         run = self.run
         head = next((name for name, start in STARTS.items() if start == run.start), run.head)
-        return {"id": run.id, "network": run.architecture, "head": head, "seed": run.seed, "unseen": self.unseen}
+        special = replace(run, start=None, suffix="").variant
+        network = f"{run.architecture}, {LONGER_EPOCHS} epochs" if run.suffix else run.architecture
+        named = {"id": run.id, "network": network, "head": f"{head} {special}".strip()}
+        return {**named, "seed": run.seed, "unseen": self.unseen}
 
     @property
     def judged(self) -> bool:
@@ -74,8 +82,8 @@ class Training:
         return tuple(self.key[k] for k in store.KEY) in store.networks(STEP)
 
 
-def training(id_name: str, head: str, seed: int, architecture: str | None = None) -> Training:
-    """Return a training by the first study's recipe."""
+def training(id_name: str, head: str, seed: int, architecture: str | None = None, *, longer: bool = False) -> Training:
+    """Return a training by the first study's recipe, or with more epochs."""
     recipe = RECIPES_OF[id_name]
     run = TrainingRun(
         id=id_name,
@@ -83,9 +91,10 @@ def training(id_name: str, head: str, seed: int, architecture: str | None = None
         head="cosine" if head in STARTS else head,
         start=STARTS.get(head),
         recipe=recipe.recipe,
-        overrides=recipe.overrides,
+        overrides=RecipeOverrides(epochs=LONGER_EPOCHS) if longer else recipe.overrides,
         seed=seed,
         precision=recipe.precision,
+        suffix=f"epochs {LONGER_EPOCHS}" if longer else "",
     )
     return Training(run)
 
@@ -95,24 +104,31 @@ def trainings() -> Iterator[Training]:
     for seed in SEEDS:
         for head in STARTS:
             yield training("fashion-mnist", head, seed)
-    for head in (*FIRST, *LAST):
+    for head in ("cosine-paper", *FIRST, *LAST):
         yield training("cifar10", head, 0)
     for choice in (*CHOICES["cifar10"], DEVELOPMENT_CHOICES[0]):
-        for head in UNSEEN_HEADS:
+        for head in (*PAIR, BEST_RIVAL):
             yield Training(training("cifar10", head, 0).run, choice)
     for seed in SEEDS[1:]:
-        for head in (*FIRST, *LAST):
+        for head in ("cosine-paper", *FIRST, *LAST):
             yield training("cifar10", head, seed)
     for id_name, architecture in (("cifar100", "wrn-10-4-half"), ("cifar10", "densenet-22-12-half")):
         for seed in SEEDS[1:]:
-            for head in ("linear", "cosine"):
+            for head in PAIR:
                 yield training(id_name, head, seed, architecture)
     for seed in SEEDS:
         for head in (*FIRST, *LAST):
             if head not in STARTS:
                 yield training("fashion-mnist", head, seed)
     for seed in SEEDS:
-        yield training("cifar10", "cosine-paper", seed)
+        for head in (*PAIR, BEST_RIVAL):
+            yield training("cifar10", head, seed, longer=True)
+    yield from (Training(run) for run in ablation("cifar10") if run.variant)
+
+
+def ablation(id_name: str) -> list[TrainingRun]:
+    """Return the trainings of the ablation's ten rows; two of them, the pair, are trained anyway."""
+    return list(ablation_rows(RECIPES_OF[id_name], id_name, 0, chain_for(id_name).scale.hidden).values())
 
 
 def train_one(each: Training) -> None:

@@ -173,18 +173,16 @@ def interval(differences: Sequence[float]) -> str:
     return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
 
 
-REFERENCE: Method = ("cosine", "two-cosines")
-
-
 def unseen(id_name: str, only: Sequence[Method] = ()) -> Table:
     """Return the table of unseen classes: means over choices and seeds, and the difference to the two cosines."""
     values = unseen_values(id_name)
-    reference = values.get(REFERENCE, {})
+    two = ("cosine-paper" if id_name == "cifar10" else "cosine", "two-cosines")
+    reference = values.get(two, {})
     lines = sorted((m for m in values if not only or m in only), key=lambda method: -fmean(values[method].values()))
     rows: list[list[Entry]] = []
     for method in lines:
         own = values[method]
-        gap = interval([own[c] - reference[c] for c in own]) if reference and method != REFERENCE else "-"
+        gap = interval([own[c] - reference[c] for c in own]) if reference and method != two else "-"
         rows.append([HEADS[method[0]], SCORES[method[1]], _value(fmean(own.values()), method == lines[0]), gap])
     count = len(CHOICES[id_name])
     return Table(
@@ -236,29 +234,67 @@ def published_both(_: str = "") -> Table:
     )
 
 
-def scratch(id_name: str, only: Sequence[Method] = ()) -> Table:
-    """Return the table of networks from scratch."""
-    network = "wrn-10-2-half" if id_name == "fashion-mnist" else "wrn-10-4-half"
-    rows = list(store.select(store.read("scratch"), id=id_name, network=network, unseen=None))
+def scratch(id_name: str, only: Sequence[Method] = (), *, network: str | None = None) -> Table:
+    """Return the table of networks from scratch, of the ID set's main network or of another one."""
+    network = network or ("wrn-10-2-half" if id_name == "fashion-mnist" else "wrn-10-4-half")
+    rows = list(store.select(store.read("scratch"), id=id_name, network=network, unseen=None, head=tuple(HEADS)))
     title = f"{id_name} from scratch, {network}, AUROC in percent"
     note = precisions([row for row in rows if "precision" in row])
     return ranking(rows, groups_of(id_name), name=f"scratch-{id_name}", title=title, only=only, note=note)
 
 
+ABLATION = {
+    "linear": "linear",
+    "linear scale predicted": "linear with a predicted scale",
+    **{f"cosine scale {n} decay-head": f"cosine, scale fixed at {n}" for n in (16, 32, 64, 128)},
+    "cosine-paper decay-head": "cosine, predicted scale, weight decay on its weight",
+    "cosine-paper": "cosine, predicted scale",
+    "cosine-paper hidden 128 decay-head": "the same with a hidden layer and weight decay",
+    "cosine-paper hidden 128": "the same with a hidden layer",
+}
+"""Head of an ablation's row in the store -> what the row is."""
+
+
+def ablation(id_name: str) -> Table:
+    """Return the ablation's rows that have run: max-softmax for linear heads, else the cosine."""
+    columns = groups_of(id_name)
+    every = [row for row in store.read("scratch") if row["id"] == id_name and row["network"] == "wrn-10-4-half"]
+    made: list[list[Entry]] = []
+    for head, title in ABLATION.items():
+        own = list(store.select(every, head=head, seed=0, unseen=None))
+        score = "max-softmax" if head.startswith("linear") else "cosine"
+        means = [mean_auroc(store.select(own, detector=score), sets) for sets in columns.values()]
+        if own:
+            made.append([title, *(_value(mean) for mean in means), _value(accuracy_of(own, head))])
+    return Table(
+        name=f"ablation-{id_name}",
+        title=f"What the parts are for: {id_name} from scratch, one seed, AUROC in percent",
+        columns=("head", *columns, "accuracy"),
+        rows=made,
+        note=precisions([row for row in every if row["head"] in ABLATION and "precision" in row]),
+    )
+
+
 def precisions(networks: Sequence[store.Row]) -> str:
     """Say which networks were trained in 32 bits and which in bf16."""
-    whole = [f"{HEADS[row['head']]} (seed {row['seed']})" for row in networks if row["precision"] == "32-true"]
+    if not networks:
+        return ""
+    whole = [
+        f"{HEADS.get(row['head'], row['head'])} (seed {row['seed']})"
+        for row in networks
+        if row["precision"] == "32-true"
+    ]
     if len(whole) in (0, len(networks)):
         return f"All trained in {'32 bits' if whole else 'bf16'}."
     return f"Trained in 32 bits: {', '.join(whole)}; the others in bf16."
 
 
-def finetuned(stage: str = "kept") -> Table:
-    """Return the table of the fine-tuned ResNet-20 whose last stage was kept, or started anew."""
-    network = "resnet20-cifar fine-tuned" + (", last stage anew" if stage == "anew" else "")
-    title = f"ResNet-20, fine-tuned, last stage {stage}, AUROC in percent"
+def finetuned(stage: str = "kept", depth: int = 20) -> Table:
+    """Return the table of a fine-tuned ResNet whose last stage was kept, or started anew."""
+    network = f"resnet{depth}-cifar fine-tuned" + (", last stage anew" if stage == "anew" else "")
+    title = f"ResNet-{depth}, fine-tuned, last stage {stage}, AUROC in percent"
     rows = list(store.select(store.read("finetune"), network=network))
-    return ranking(rows, groups_of("cifar10"), name=f"fine-tuned-{stage}", title=title)
+    return ranking(rows, groups_of("cifar10"), name=f"fine-tuned-{depth}-{stage}", title=title)
 
 
 def corrupted(id_name: str) -> Table:
@@ -333,7 +369,11 @@ TABLES: dict[str, Maker] = {
     "unseen-all": unseen,
     "heads": lambda id_name: scratch(id_name, SHORT),
     "heads-all": scratch,
+    "heads-longer": lambda id_name: scratch(id_name, network="wrn-10-4-half, 30 epochs"),
+    "heads-densenet": lambda id_name: scratch(id_name, network="densenet-22-12-half"),
+    "ablation-whole": ablation,
     "fine-tuned": finetuned,
+    "fine-tuned-56": lambda stage: finetuned(stage, 56),
     "corruptions": corrupted,
     "candidates": candidates,
 }
