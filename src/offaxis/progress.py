@@ -2,7 +2,9 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from html import escape
 from types import TracebackType
 from typing import Self
@@ -90,23 +92,20 @@ class Progress:
 
 
 class CountProgress:
-    """Show the progress of work whose length is not known: a count on a terminal, a line every ten seconds elsewhere.
+    """Show the progress of work whose length is not known: counts on a terminal, a line every ten seconds elsewhere.
 
     Args:
         quiet: show nothing.
-        what: what is counted.
     """
 
-    def __init__(self, quiet: bool = False, what: str = "images") -> None:
-        self.what = what
+    def __init__(self, quiet: bool = False) -> None:
+        self.counts: dict[str, int] = {}
         self.console = Console(stderr=True)
         self.status = self.console.status("") if not quiet and self.console.is_terminal else None
         self.lines = not quiet and self.status is None
         self.printed = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self.status is not None:
-            self.status.start()
         return self
 
     def __exit__(
@@ -115,14 +114,42 @@ class CountProgress:
         if self.status is not None:
             self.status.stop()
 
-    def to(self, done: int) -> None:
-        """Set the number of completed items."""
+    def to(self, done: int, what: str = "images") -> None:
+        """Set the number of what is done."""
+        self.counts[what] = done
+        text = ", ".join(f"{number:,} {name}" for name, number in self.counts.items())
         if self.status is not None:
-            self.status.update(f"{done:,} {self.what}")
+            self.status.start()  # once there is something to show
+            self.status.update(text)
         elif self.lines and time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES:
             self.printed = time.monotonic()
-            sys.stderr.write(f"{done:,} {self.what}\n")
+            sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
+
+
+_watched: ContextVar[CountProgress | None] = ContextVar("watched", default=None)
+
+
+@contextmanager
+def counting(quiet: bool = False) -> Iterator[None]:
+    """Show how many images are read and run through networks inside the block, as ``count`` is told.
+
+    Args:
+        quiet: show nothing.
+    """
+    with CountProgress(quiet) as progress:
+        token = _watched.set(progress)
+        try:
+            yield
+        finally:
+            _watched.reset(token)
+
+
+def count(more: int, what: str) -> None:
+    """Add to the number of what is done, where a ``counting`` block shows it."""
+    progress = _watched.get()
+    if progress is not None:
+        progress.to(progress.counts.get(what, 0) + more, what)
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], best: Sequence[int] = ()) -> str:

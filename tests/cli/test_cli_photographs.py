@@ -11,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import offaxis
+from offaxis import progress
 from offaxis.cli import app
 from offaxis.errors import OffaxisError
 from offaxis.evaluation.store import Store
@@ -66,6 +67,30 @@ def _train(photos: Path, *options: str, out: str = "run") -> Path:
         raise done.exception
     assert done.exit_code == 0, done.output
     return folder
+
+
+def test_those_who_wait_see_how_many_images_are_done(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    folder, network = _train(photos, "--holdout", "0.5"), ["--network", str(tmp_path / "nets.py:sized")]
+    x, y = str(tmp_path / "x.oax"), str(tmp_path / "y.oax")
+    words = ["bundle", str(folder), "--calibrate", str(photos), "--alpha", "0.2", *network]
+    done, quiet = run(app, [*words, "--out", x]), run(app, [*words, "--out", y, "--quiet"])
+    assert done.exit_code == 0, done.output
+    lines = done.stderr.splitlines()
+    assert lines[0] == "1 images read"
+    assert "40 images read" in lines  # training images and others
+    last = [line for line in lines if "run through the network" in line][-1]
+    assert last == "40 images read, 20 run through the network"  # those to calibrate and to report on
+    assert "images read" not in quiet.stderr
+    for seed in range(100, 120):
+        _photo(tmp_path / "new", f"{seed}.png", seed)
+    again = run(app, ["calibrate", x, str(tmp_path / "new"), *network])
+    assert "20 images read" in again.stderr
+    assert "20 run through the network" in again.stderr
+    scored = run(app, ["score", str(folder), str(photos)])
+    assert "It is a training run, of which `offaxis bundle" in str(scored.exception)
 
 
 def test_the_whole_way_with_held_out_images_and_a_network_of_ones_own(

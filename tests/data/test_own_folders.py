@@ -14,14 +14,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
 from offaxis.data import load as own_module
 from offaxis.data import load_images
 from offaxis.data.archive import ArchiveLimits, unpack
+from offaxis.data.catalogue import Split
 from offaxis.data.decode import decode
-from offaxis.data.folder import FolderSet
+from offaxis.data.folder import FolderSet, Reading
 from offaxis.data.load import own_classes, own_splits
+from offaxis.data.splits import hold_out
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.data.support import Pixels, Png, Save
 
@@ -101,6 +104,28 @@ def test_splits_are_folders_or_held_out_but_never_the_same_images(by_class: Path
     (root / "train" / "cat" / "00.png").rename(root / "val" / "00.png")
     assert len(load_images(root, "train")) == 11
     assert len(load_images(root, "test")) == 1
+
+
+def test_a_held_out_part_is_decoded_alone(by_class: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load_images(by_class)
+    decoded: list[Path] = []
+    plain = Reading.image
+
+    def image(reading: Reading, path: Path) -> NDArray[np.uint8]:
+        decoded.append(path)
+        return plain(reading, path)
+
+    monkeypatch.setattr(Reading, "image", image)
+    splits: tuple[Split, ...] = ("train", "test")
+    for place, split in enumerate(splits):
+        decoded.clear()
+        part = load_images(by_class, split, holdout=0.25)
+        assert len(decoded) == len(part) < len(whole)
+        same = hold_out(whole, 0.25)[place]
+        skipping = load_images(by_class, split, holdout=0.25, skip_bad=True)
+        assert part.fingerprint == same.fingerprint == skipping.fingerprint
+        assert part.classes == same.classes
+        assert part.sorted_by_class
 
 
 def test_labels_of_the_test_images_are_those_of_training(tmp_path: Path, save: Save) -> None:

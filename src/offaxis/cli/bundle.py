@@ -11,6 +11,7 @@ from offaxis.cli.app import (
     Device,
     Network,
     OwnDetector,
+    Quiet,
     SkipBad,
     Weights,
     app,
@@ -116,40 +117,48 @@ def bundle_command(
     network: Network = None,
     device: Device = "auto",
     data: Data = None,
+    quiet: Quiet = False,
 ) -> None:
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
     from offaxis.data.catalogue import cache_folder
     from offaxis.deploy.assemble import make_model
     from offaxis.jobs import open_runs
+    from offaxis.progress import counting
 
     if detector_run is not None:
         if kind not in ("single", "paired"):
             raise ArgumentError(f"Expected --detector-run for a pair but got --as {kind} beside it: name one of them.")
         networks, kind = [*networks, detector_run], "paired"
-    model = make_model(
-        open_runs(networks, network),
-        calibrate,
-        kind=kind,
-        weights=weights,
-        pretrained=pretrained,
-        fit=fit,
-        calibrate_share=calibrate_share,
-        detector=detector,
-        alpha=alpha,
-        per_class=per_class,
-        confidence=confidence,
-        trained_on=trained_on,
-        unchecked=unchecked,
-        size=size,
-        normalise=_normalise(mean, std),
-        device=device,
-        data=data,
-        command=command_words(context),
-        keep_examples=keep_examples,
-        features=cache_folder() / "features",
-        skip_bad=skip_bad,
-        note=print_note,
-    )
+    notes: list[str] = []
+    try:
+        with counting(quiet):
+            model = make_model(
+                open_runs(networks, network),
+                calibrate,
+                kind=kind,
+                weights=weights,
+                pretrained=pretrained,
+                fit=fit,
+                calibrate_share=calibrate_share,
+                detector=detector,
+                alpha=alpha,
+                per_class=per_class,
+                confidence=confidence,
+                trained_on=trained_on,
+                unchecked=unchecked,
+                size=size,
+                normalise=_normalise(mean, std),
+                device=device,
+                data=data,
+                command=command_words(context),
+                keep_examples=keep_examples,
+                features=cache_folder() / "features",
+                skip_bad=skip_bad,
+                note=notes.append,
+            )
+    finally:  # not over the count
+        for text in notes:
+            print_note(text)
     if model.examples is not None:
         count = len(model.examples.pixels)
         print_note(f"{count} calibration images leave with {out}: anyone who has the bundle can see them.", "yellow")
@@ -184,6 +193,7 @@ def calibrate_command(
     detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
     device: Device = "auto",
     data: Data = None,
+    quiet: Quiet = False,
 ) -> None:
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
     import numpy as np
@@ -192,18 +202,21 @@ def calibrate_command(
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
     from offaxis.deploy.preprocessing import VectorInput, read_rows
+    from offaxis.progress import counting
 
     model = load(bundle, network).to(device)
     inputs: Any
     if isinstance(model.preprocessing, VectorInput):
         inputs = np.concatenate([*read_rows(images)] or [np.empty((0, model.preprocessing.size))])
     else:
-        inputs = images_like(
-            images, model.preprocessing.shape, data, resize=model.preprocessing.resize, skip_bad=skip_bad
-        )
+        with counting(quiet):
+            inputs = images_like(
+                images, model.preprocessing.shape, data, resize=model.preprocessing.resize, skip_bad=skip_bad
+            )
         if inputs.skipped:
             print_note("\n".join(list_skipped(inputs.skipped)))
-    model = model.recalibrated(inputs, alpha, per_class, confidence=confidence)
+    with counting(quiet):
+        model = model.recalibrated(inputs, alpha, per_class, confidence=confidence)
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
 

@@ -16,6 +16,7 @@ from offaxis.data.decode import OTHER_SUFFIXES, SUFFIXES, decode, printable
 from offaxis.data.image_set import ImageSet, Skipped, TensorSet
 from offaxis.data.transforms import Resize, Shape, check_shape, fit, resize_rule
 from offaxis.errors import DataError
+from offaxis.progress import count
 
 # files that operating systems leave behind, besides those whose names start with a dot
 IGNORED = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
@@ -43,12 +44,12 @@ class Files:
         """Return the same files without these."""
         left_out = {bad.path for bad in skipped}
         kept = [i for i, path in enumerate(self.paths) if printable(path) not in left_out]
-        return replace(
-            self,
-            paths=tuple(self.paths[i] for i in kept),
-            labels=None if self.labels is None else tuple(self.labels[i] for i in kept),
-            skipped=(*self.skipped, *skipped),
-        )
+        return replace(self.only(kept), skipped=(*self.skipped, *skipped))
+
+    def only(self, indices: Sequence[int]) -> "Files":
+        """Return the files at these indices."""
+        labels = None if self.labels is None else tuple(self.labels[i] for i in indices)
+        return replace(self, paths=tuple(self.paths[i] for i in indices), labels=labels)
 
 
 def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = ()) -> Files:
@@ -265,8 +266,20 @@ def decoded(
     resize: str | None = None,
     native: tuple[int, int] | None = None,
     trim: int = 0,
+    part: Tensor | None = None,
 ) -> ImageSet:
-    """Make the set of these files, in memory or lazily; see :class:`Reading` for ``resize``, ``native`` and ``trim``."""
+    """Make the set of these files, or of a part of them, in memory or lazily.
+
+    Args:
+        name: of the set.
+        files: the files.
+        shape: that is given.
+        decoding: when they are decoded, and what is done with bad ones.
+        resize: see :class:`Reading`, as for ``native`` and ``trim``.
+        native: (height, width) of every file, or None.
+        trim: pixels cut off each side.
+        part: the indices of the files that are wanted, where no bad file is skipped; the others are not decoded.
+    """
     reading = Reading(
         shape=shape,
         resize=resize_rule(shape, resize),
@@ -279,7 +292,8 @@ def decoded(
 
         kept = read_cached(name, files, reading, decoding.skip_bad, decoding.cache)
         if kept is not None:
-            return kept
+            return kept if part is None else kept.subset(part)
+    files = files if part is None else files.only(part.tolist())
     fits = len(files.paths) * int(np.prod(shape)) <= MEMORY_LIMIT
     now = decoding.in_memory or (decoding.in_memory is None and fits)
     return (read_all if now else read_lazily)(name, files, reading, decoding.skip_bad)
@@ -336,7 +350,9 @@ def attempts(files: Files, reading: Reading) -> Iterator[NDArray[np.uint8] | Dat
     with ThreadPoolExecutor(reading.workers) as pool:
         try:
             for start in range(0, len(files.paths), 1024):  # a window, so that decoded images do not pile up
-                yield from pool.map(attempt, files.paths[start : start + 1024])
+                for result in pool.map(attempt, files.paths[start : start + 1024]):
+                    count(1, "images read")
+                    yield result
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

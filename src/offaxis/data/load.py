@@ -31,7 +31,7 @@ from offaxis.data.formats import (
     read_svhn,
 )
 from offaxis.data.image_set import ImageSet, TensorSet
-from offaxis.data.splits import hold_out
+from offaxis.data.splits import held_out_indices, hold_out
 from offaxis.data.transforms import Shape, fit_batch, match, resize_rule
 from offaxis.errors import ArgumentError, DataError
 
@@ -98,15 +98,19 @@ def load_own(
     if shape is None:
         native = _common_size(files, decoding.skip_bad)
         shape = (3, *native)
-    images = decoded(path.name, files, shape, decoding, resize=resize, native=native)
+    place, part = 0 if split == "train" else 1, None
+    if divided and holdout is not None and not decoding.skip_bad:  # else it is not known yet which files are bad
+        labels = torch.tensor(files.labels or [0] * len(files.paths))
+        part = held_out_indices(labels, files.classes or (path.name,), holdout, seed)[place]
+    images = decoded(path.name, files, shape, decoding, resize=resize, native=native, part=part)
     options: dict[str, Any] = {"size": list(shape[1:]), "resize": resize_rule(shape, resize)}
     options |= {"skip_bad": True} if decoding.skip_bad else {}
     options |= {"holdout": holdout, "seed": seed} if divided else {}
     images.path = printable(path.resolve())
     images.options = options
-    if not divided or holdout is None:
+    if not divided or holdout is None or part is not None:
         return images
-    return hold_out(images, holdout, seed)[0 if split == "train" else 1]
+    return hold_out(images, holdout, seed)[place]
 
 
 def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -> tuple[Files, bool]:

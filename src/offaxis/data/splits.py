@@ -1,5 +1,6 @@
 """Parts of a set: validation and test images, a held-out share, at most so many images."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -75,22 +76,28 @@ def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, I
         ArgumentError: the share is not between 0 and 1.
         DataError: a class has too few images to give one and keep one.
     """
+    labels = torch.zeros(len(images), dtype=torch.long) if images.labels is None else images.labels
+    kept, held = held_out_indices(labels, images.classes or (images.name,), share, seed)
+    return images.subset(kept), images.subset(held)
+
+
+def held_out_indices(labels: Tensor, classes: Sequence[str], share: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the indices of (the rest, the held-out share) of images with these labels (N,), as ``hold_out`` does."""
     if not 0 < share < 1:
         raise ArgumentError(f"Expected a share between 0 and 1 but got {share}.")
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    labels = torch.zeros(len(images), dtype=torch.long) if images.labels is None else images.labels
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     kept, held = [], []
     for label in labels.unique().tolist():
         members = order[labels[order] == label]
         cut = round(share * len(members))
         if not 0 < cut < len(members):
-            name = images.classes[label] if images.classes else images.name
             raise DataError(
-                f"{share:.0%} of the {len(members)} images of {name} leave one side empty: add images or change the share."
+                f"{share:.0%} of the {len(members)} images of {classes[label]} leave one side empty: add images or change "
+                "the share."
             )
         held.append(members[:cut])
         kept.append(members[cut:])
-    return images.subset(torch.cat(kept).sort().values), images.subset(torch.cat(held).sort().values)
+    return torch.cat(kept).sort().values, torch.cat(held).sort().values
 
 
 def limit_images(images: ImageSet, count: int | None, seed: int = 0) -> ImageSet:

@@ -104,7 +104,9 @@ def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
 
 def _read_folder(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     if not (path / MANIFEST).is_file():
-        raise BundleError(f"Expected a bundle but the folder {path} has no {MANIFEST}.")
+        run = " It is a training run, of which `offaxis bundle RUN --calibrate IMAGES --out x.oax` makes one."
+        hint = run if (path / "run.json").is_file() else ""
+        raise BundleError(f"Expected a bundle but the folder {path} has no {MANIFEST}.{hint}")
 
     def member(name: str, most: int) -> bytes:
         file = path / name

@@ -34,8 +34,8 @@ from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.inference import memory_parts, resolve_device, run_batch, running, to_network
-from offaxis.progress import html_card
+from offaxis.networks.inference import PASSED, memory_parts, resolve_device, run_batch, running, to_network
+from offaxis.progress import count, html_card
 
 if TYPE_CHECKING:
     from offaxis.deploy.engine import OnnxEngine  # which imports this module
@@ -315,6 +315,7 @@ class Model:
             scores = self.detector.score_images(self.network, batch)
         else:
             scores = self.detector.score(outputs)
+        count(len(batch), PASSED)
         cosine = None if outputs.cosine is None else outputs.cosine.float().cpu().numpy()
         return self._predictions(scores.double().cpu().numpy(), outputs.logits.float().cpu().numpy(), cosine)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from offaxis.errors import ArgumentError
 from offaxis.jobs.training import Note, single
+from offaxis.progress import counting
 
 if TYPE_CHECKING:
     from offaxis.data import ImageSet, OpenOOD
@@ -142,13 +143,15 @@ def _evaluate(
     @cache  # networks share the sets, and their checksums
     def id_images(name: str, split: Literal["train", "test"], options: Options) -> "ImageSet":
         most = run.images if split == "test" else run.fit_images
-        images = load_images(name, split, root=data, **{**dict(options), **skipping})
+        with counting(quiet):
+            images = load_images(name, split, root=data, **{**dict(options), **skipping})
         tell_skipped(images)
         return limit_images(images, most)
 
     @cache
     def ood_images(name: str, like: "ImageSet", resize: str | None) -> "ImageSet":
-        images = load_images(name, "test", root=data, like=like, resize=resize, **skipping)
+        with counting(quiet):
+            images = load_images(name, "test", root=data, like=like, resize=resize, **skipping)
         tell_skipped(images)
         return limit_images(images, run.images)
 

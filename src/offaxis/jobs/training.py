@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from offaxis.errors import ArgumentError, DataError
 from offaxis.jobs.training_settings import Precision, TrainingRun
+from offaxis.progress import counting
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -88,7 +89,8 @@ def train_run(
         torch.manual_seed(run.seed)
         opened = _make_network(run, len(classes), 3)
         rule: dict[str, Any] = {"size": run.size or opened.size, "resize": run.resize or opened.resize}
-        images = read("train", **rule)
+        with counting(quiet):
+            images = read("train", **rule)
     else:
         rule = {"size": run.size, "resize": run.resize}
         images = read("train", **rule)
@@ -100,7 +102,8 @@ def train_run(
     classifier = single(opened)
     normalise = _normalise(run, opened.normalise or PUBLISHED.get(run.id), images.shape[0])
     check_takes(classifier, images.shape)
-    held_out = _held_out(run, partial(read, "test", **rule))
+    with counting(quiet):
+        held_out = _held_out(run, partial(read, "test", **rule))
     common: dict[str, Any] = {
         "seed": run.seed,
         "out": out,

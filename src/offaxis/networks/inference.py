@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
 from offaxis.heads import Head, Outputs
 from offaxis.networks.classifier import Classifier, FeatureInput
+from offaxis.progress import count
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 """(images (N, c, h, w) normalised as in training, labels (N,)), batch by batch."""
@@ -31,6 +32,10 @@ ImageBatches = Iterable[Tensor | tuple[Tensor, Tensor]]
 
 MOST_PIXELS = 2**19
 """Of the images that go through a network at once on the CPU."""
+
+
+PASSED = "run through the network"
+"""What ``offaxis.progress.count`` calls images that a network has seen."""
 
 
 class Network(Protocol):
@@ -205,6 +210,7 @@ def prepared_batches(
             own = batch_labels.split(len(parts[0]))
         for part, part_labels in zip(parts, own, strict=True):
             yield part, None if part_labels is None else part_labels.to(part.device)
+            count(len(part), PASSED)
         if progress is not None:
             progress.to(done)
 
