@@ -455,6 +455,10 @@ def test_lines_for_people_say_what_the_rows_say(bundle: Path, pictures: list[Pat
     assert words[1].startswith(f"{paths[1]}: not scored, ")
     to_file = run(app, ["score", str(bundle), *paths, "--format", "text", "--out", str(tmp_path / "x.txt")])
     assert isinstance(to_file.exception, ArgumentError)
+    (tmp_path / "inbox").mkdir()
+    none = run(app, ["score", str(bundle), str(tmp_path / "inbox")])
+    assert none.exit_code == 0  # nothing has come today
+    assert "No images were found; they are files that end in .bmp," in " ".join(none.stderr.split())
 
 
 def test_names_cannot_command_a_spreadsheet_or_a_terminal(

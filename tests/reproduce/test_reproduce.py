@@ -178,6 +178,14 @@ def test_networks_of_another_recipe_are_not_taken(folder: Path) -> None:
     assert run(*words).exit_code == 0
 
 
+def test_a_file_is_no_folder_for_results(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    for option in ("--out", "--runs"):
+        refused = run("classification", "--scale", "tiny", "--dry-run", option, str(tmp_path / "taken")).exception
+        assert isinstance(refused, ArgumentError)
+        assert f"a folder for {option}" in str(refused)
+
+
 def test_a_mark_needs_its_networks_and_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Reproduction(tiny_settings(), tmp_path, tmp_path / "runs")
     one = chain.scale.networks[0].training("cifar10", 0, "cosine")

@@ -68,6 +68,9 @@ def reproduce_command(
             console.print(f"[cyan]{entry.name:<20}[/cyan]{entry.title}", highlight=False)
         return
     folder = out or Path("reproduce") / scale
+    for option, place in {"--out": folder, "--runs": runs}.items():
+        if place is not None and place.exists() and not place.is_dir():
+            raise ArgumentError(f"Expected a folder for {option} but {place} is a file: name another place.")
     settings = _settings(scale, id, seeds, network, recipe, epochs)
     chain = Reproduction(settings, folder, runs or folder / "runs", data=data, device=device)
     chosen = paper_item(item)

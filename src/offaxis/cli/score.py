@@ -72,6 +72,7 @@ def score_command(
 
     A summary (.summary.json) and a page of the images with the highest scores (.html) are written beside the rows.
     """
+    from offaxis.data.decode import SUFFIXES
     from offaxis.deploy.bundle import load, local_bundle
     from offaxis.deploy.engine import with_engine
     from offaxis.deploy.scoring import ScoringOptions, score_images
@@ -102,6 +103,8 @@ def score_command(
     print_note(sentences(summary))
     if out != "-" and Path(out).with_suffix(".html").exists():
         print_note(f"The images with the highest scores: {Path(out).with_suffix('.html')}")
+    if not summary["bad_files"] and not summary["images"] and summary["inputs"] == "images":
+        print_note(f"No images were found; they are files that end in {', '.join(sorted(SUFFIXES))}.", "yellow")
     if summary["bad_files"] and not summary["images"]:
         raise DataError("Nothing could be scored: every row has its reason, and the first of them stand above.")
 
