@@ -23,6 +23,7 @@ def photos(tmp_path: Path, save: Save) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine with one core
 @pytest.mark.parametrize("lazily", [False, True])
 def test_a_dataloader_reads_it(photos: Path, workers: int, lazily: bool) -> None:
     images = load_images(photos, in_memory=not lazily)

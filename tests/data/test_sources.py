@@ -218,6 +218,7 @@ def dict_of(keys: tuple[str, str]) -> Any:
 @pytest.mark.parametrize(
     "collate", [None, dict_of(("pixel_values", "labels")), dict_of(("image", "label"))], ids=["pairs", "hf", "dict"]
 )
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine with one core
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_a_loader_are_used_unchanged(collate: Any, workers: int) -> None:
     loader = DataLoader(TensorDataset(FLOATS, LABELS), batch_size=5, collate_fn=collate, num_workers=workers)
