@@ -88,6 +88,12 @@ def test_magnitudes_that_cannot_be_tried_are_refused(name: str, values: str, net
         make_detector(f"{name}:epsilons={values}", network_of("linear"))
 
 
+@pytest.mark.parametrize("uses", ["cosine", ("cosines",)])
+def test_fields_that_no_outputs_have_are_refused_at_once(uses: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"`uses` of Wrong to be a tuple out of features, logits, cosine"):
+        type("Wrong", (Detector,), {"uses": uses})
+
+
 class MeanDistance(Detector):
     """The distance to the mean of the training features, to a power."""
 
