@@ -34,7 +34,7 @@ The command line prints the message alone and exits with code 2; ``assert`` is l
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class OffaxisError(Exception):
@@ -195,6 +195,18 @@ def channel_std(value: Sequence[float] | None) -> tuple[float, ...] | None:
     if not value or not all(_number(v) and 0 < v < math.inf for v in value):
         raise ArgumentError(f"Expected argument `std` to be a positive number for each channel but got {value!r}.")
     return tuple(float(v) for v in value)
+
+
+def values_to_try(name: str, values: Iterable[float], zero: bool = True) -> tuple[float, ...]:
+    """Return the values that tuning tries: one or more finite numbers above zero, or also zero; or raise ArgumentError."""
+    try:
+        numbers = () if isinstance(values, str) else tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        numbers = ()
+    if not numbers or not all(0 < n < math.inf or (zero and n == 0) for n in numbers):
+        kind = "zero or positive numbers" if zero else "positive numbers"
+        raise ArgumentError(f"Expected argument `{name}` to list {kind}, at least one, but got {values!r}.")
+    return numbers
 
 
 def _number(value: object) -> bool:

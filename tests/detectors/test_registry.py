@@ -81,6 +81,19 @@ def test_every_argument_that_is_given_stands_in_tables(kind: type[Detector], net
         assert made.state is (State.GIVEN if name in kind.tunable else plain.state)
 
 
+@pytest.mark.parametrize("name", ["odin", "mahalanobis", "generalized-odin"])
+@pytest.mark.parametrize("values", ["[]", "0.01", "abc", "(0.0,-0.01)", "(0.0,'x')", "(1e999,)"])
+def test_magnitudes_that_cannot_be_tried_are_refused(name: str, values: str, network_of: NetworkOf) -> None:
+    with pytest.raises(ArgumentError, match="`epsilons` to list zero or positive numbers, at least one"):
+        make_detector(f"{name}:epsilons={values}", network_of("linear"))
+
+
+@pytest.mark.parametrize("uses", ["cosine", ("cosines",)])
+def test_fields_that_no_outputs_have_are_refused_at_once(uses: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"`uses` of Wrong to be a tuple out of features, logits, cosine"):
+        type("Wrong", (Detector,), {"uses": uses})
+
+
 class MeanDistance(Detector):
     """The distance to the mean of the training features, to a power."""
 
@@ -289,8 +302,9 @@ def test_texts_with_arguments(network_of: NetworkOf, ood: ModuleType) -> None:
         ArgumentError, match=r"each argument of a detector once but k is given twice in 'knn:k=10:k=20'"
     ):
         make_detector("knn:k=10:k=20", network)
-    with pytest.raises(ArgumentError, match=r"does not take these arguments: 'odin:temperatures=abc'"):
-        make_detector("odin:temperatures=abc", network)
+    for values in ("abc", "(0.0,1.0)"):
+        with pytest.raises(ArgumentError, match="`temperatures` to list positive numbers, at least one"):
+            make_detector(f"odin:temperatures={values}", network)
     for text in ("mahalanobis++:shrinkage=maybe", "generalized-odin:perturb=no", "knn:average=1"):
         with pytest.raises(ArgumentError, match="to be True or False but got"):  # a word would count as True
             make_detector(text, network)

@@ -201,6 +201,52 @@ def test_own_detectors_and_names_with_arguments(network: Classifier, world: Worl
     assert all(f"| knn, k={k} " in results.table() for k in (3, 7))
 
 
+class Backwards(Detector):
+    """The largest cosine, which is larger for ID images."""
+
+    name, uses = "backwards", ("cosine",)
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        assert outputs.cosine is not None
+        return outputs.cosine.amax(1)
+
+
+class NotANumber(Backwards):
+    """Scores that cannot be ranked."""
+
+    name = "not-a-number"
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        return super().forward(outputs) * torch.nan
+
+
+def test_a_named_detector_without_a_result_is_not_passed_over(network: Classifier, world: World) -> None:
+    images = {"id": world["id"], "ood": world["ood"][:1], "normalise": NORMALISE}
+    said = "not-a-number has no result on .*NaN"
+    for networks in (network, [network]):
+        with pytest.warns(UserWarning, match=said) as warned:
+            results = offaxis.evaluate(networks, detectors=iter([NotANumber(), "cosine"]), **images)
+        assert [str(w.message) for w in warned] == list(results.notes)
+        assert warned[0].filename == __file__
+        assert repr(results).endswith(results.notes[0])
+    notes: list[str] = []
+    offaxis.evaluate(network, detectors=[NotANumber(), "cosine"], note=notes.append, **images)  # told, so no warning
+    assert len(notes) == 1
+    with pytest.raises(ArgumentError, match="at least one detector"):
+        offaxis.evaluate(network, detectors=[], **images)
+
+
+def test_a_detector_with_a_wrong_sign_is_noticed(network: Classifier, world: World) -> None:
+    with pytest.warns(UserWarning, match="backwards scores ID images higher than OOD images .* Is its sign right?"):
+        results = offaxis.evaluate(network, world["id"], world["ood"], [Backwards(), "cosine"], normalise=NORMALISE)
+    [note] = results.notes
+    means = {
+        name: np.mean([r.metrics["auroc"] for r in results if r.detector == name]) for name in ("backwards", "cosine")
+    }
+    assert means["backwards"] == pytest.approx(1 - means["cosine"])
+    assert f"{100 * means['backwards']:.1f} %" in note
+
+
 def test_fitted_detectors_stay_as_they_are_without_training_images(network: Classifier, world: World) -> None:
     train = world["train"]()
     knn = KNN(k=3).fit(network, [(NORMALISE(train.batch(torch.arange(240))), train.labels)])  # type: ignore[list-item]

@@ -133,6 +133,15 @@ class Detector(Fitted, ABC):
     shares_pass: bool = False
     tuning_metric: TuningMetric = "tnr_at_tpr95"
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Check that ``uses`` names fields of Outputs."""
+        super().__init_subclass__(**keywords)
+        if isinstance(cls.uses, str) or not set(cls.uses) <= set(Outputs._fields):
+            raise ArgumentError(
+                f"Expected `uses` of {cls.__qualname__} to be a tuple out of {', '.join(Outputs._fields)}, such as "
+                f"('features',), but got {cls.uses!r}."
+            )
+
     def __init__(self) -> None:
         super().__init__()
         self.tuned_on: str | None = None

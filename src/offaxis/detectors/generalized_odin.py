@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.odin import perturbed_scores
-from offaxis.errors import NotFittedError, at_least_one, channel_std, true_or_false
+from offaxis.errors import NotFittedError, at_least_one, channel_std, true_or_false, values_to_try
 from offaxis.heads import Outputs
 from offaxis.heads.base import check_outputs
 from offaxis.networks.inference import Batches, Network, eval_mode, prepared_batches, to_network
@@ -63,7 +63,7 @@ class GeneralizedODIN(Detector):
         super().__init__()
         self.perturb = true_or_false("perturb", perturb)
         self.std = channel_std(std)
-        self.epsilons = tuple(float(e) for e in epsilons)
+        self.epsilons = values_to_try("epsilons", epsilons)
         self.images = at_least_one("images", images)
         self.needs_fit = self.fits_on_images = perturb
         if perturb:

@@ -28,7 +28,7 @@ from offaxis.detectors.odin import (
     step,
 )
 from offaxis.detectors.statistics import ClassMoments, TiedGaussian
-from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negative
+from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negative, values_to_try
 from offaxis.heads import Outputs
 from offaxis.heads.base import check_outputs
 from offaxis.networks.inference import Batches, Network, eval_mode, to_network
@@ -76,7 +76,7 @@ class Mahalanobis(Detector):
         super().__init__()
         self.eps = not_negative("eps", float(eps))
         self.std = channel_std(std)
-        self.epsilons = tuple(float(e) for e in epsilons)
+        self.epsilons = values_to_try("epsilons", epsilons)
         self.expect("weights", "bias")
         self._build((layers,) if isinstance(layers, str) else layers or ())
 

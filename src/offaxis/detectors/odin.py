@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.logit_scores import max_softmax_score
-from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negative, positive
+from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negative, positive, values_to_try
 from offaxis.heads import Outputs
 from offaxis.networks.classifier import Classifier, Paired, has_channels_last, pooled
 from offaxis.networks.inference import Network, check_finite, check_labels, eval_mode, to_network
@@ -278,8 +278,8 @@ class ODIN(Detector):
         self.temperature = positive("temperature", float(temperature))
         self.eps = not_negative("eps", float(eps))
         self.std = channel_std(std)
-        self.temperatures = tuple(float(t) for t in temperatures)
-        self.epsilons = tuple(float(e) for e in epsilons)
+        self.temperatures = values_to_try("temperatures", temperatures, zero=False)
+        self.epsilons = values_to_try("epsilons", epsilons)
 
     @property
     def reads(self) -> Reads:

@@ -326,7 +326,8 @@ class Results:
     store: "Store | None" = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        return f"{len(self)} results, AUROC in percent\n{self.table()}" if self.results else "no results"
+        lines = [f"{len(self)} results, AUROC in percent", self.table()] if self.results else ["no results"]
+        return "\n".join([*lines, *self.notes])
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self.results)

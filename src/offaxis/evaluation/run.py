@@ -2,10 +2,12 @@
 
 import builtins
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -92,7 +94,8 @@ def evaluate(
         fitted_on: a description of the training images, by which a store tells results apart; None makes one.
         command: the words of the command line that this is part of, for the records.
         quiet: show no progress.
-        note: is called with a sentence for each detector that is left out; ``Results.notes`` has them too.
+        note: is called with a sentence for each detector that is left out, and for one of your own whose sign seems wrong;
+            ``Results.notes`` has them too. None warns of those that were named one by one.
 
     Returns:
         One Result for each detector and pair of sets, computed now or found in the store.
@@ -102,8 +105,10 @@ def evaluate(
         EvaluationError: no detector fits, two sets have one name, or another network of the list or in the store has this
             one's label and seed and was trained alike.
     """
+    detectors = [detectors] if isinstance(detectors, (str, Detector)) else list(detectors)
+    if not detectors:
+        raise ArgumentError("Expected at least one detector, such as 'two-cosines' or 'native', but got none.")
     if isinstance(network, (list, tuple)):
-        detectors = [detectors] if isinstance(detectors, (str, Detector)) else list(detectors)
         each = partial(
             evaluate,
             id=id,
@@ -122,7 +127,7 @@ def evaluate(
             fitted_on=fitted_on,
             command=command,
             quiet=quiet,
-            note=note,
+            note=note or (lambda _: None),
         )
         networks = _open_several(network, label)
         if train is None and any(isinstance(d, Detector) and d.needs_fit and d.fitted for d in detectors):
@@ -130,7 +135,10 @@ def evaluate(
                 "Expected training images: a detector that is fitted already belongs to one of the networks. Pass them as "
                 "`train`, and it is fitted to each."
             )
-        return join_results([each(one) for one in networks])
+        joined = join_results([each(one) for one in networks])
+        if note is None:
+            _warn(joined, detectors)
+        return joined
     opened = open_network(network, label=label)
     notes: list[str] = []
 
@@ -177,7 +185,36 @@ def evaluate(
         alone = [name for name, images in ood_sets.items() if not len(images.test)]
         pairs = [(assumed, tested) for assumed in alone for tested in ood_sets if tested != assumed]
     evaluation.compute(runs, pairs)
-    return replace(evaluation.results(), notes=tuple(notes))
+    results = evaluation.results()
+    _check_signs(runs, results, tell)
+    results = replace(results, notes=tuple(notes))
+    if note is None:
+        _warn(results, detectors)
+    return results
+
+
+def _named(detectors: Sequence[str | Detector]) -> set[str]:
+    """Return the names of the detectors that were asked for one by one, not as a family."""
+    return {parse_detector(one)[0] if isinstance(one, str) else one.name for one in detectors} - set(FAMILIES)
+
+
+def _check_signs(runs: Iterable[DetectorRun], results: Results, note: Note) -> None:
+    """Note detectors from outside this package that take OOD images for ID images."""
+    for name in {run.detector.name for run in runs if not type(run.detector).__module__.startswith("offaxis.")}:
+        mean = fmean([one.metrics["auroc"] for one in results if one.detector == name] or [1.0])
+        if mean < 0.3:  # turned round, it would be a good one
+            note(
+                f"{name} scores ID images higher than OOD images (mean AUROC {100 * mean:.1f} %): larger must mean more "
+                "out-of-distribution. Is its sign right?"
+            )
+
+
+def _warn(results: Results, detectors: Sequence[str | Detector]) -> None:
+    """Warn of detectors that were named and have no result, or a wrong sign."""
+    absent = _named(detectors) - {result.detector for result in results}
+    for text in results.notes:
+        if text.endswith("Is its sign right?") or any(f": {name}" in text for name in absent):
+            warnings.warn(text, stacklevel=3)
 
 
 def _open_several(networks: Sequence[Any], label: str | None) -> list[EvaluatedNetwork]:
@@ -240,7 +277,7 @@ def _open_sets(
 
 
 def _choose_detectors(
-    detectors: str | Detector | Iterable[str | Detector],
+    detectors: Sequence[str | Detector],
     network: EvaluatedNetwork,
     id_set: EvaluationSet,
     training: TrainingImages | None,
@@ -250,11 +287,10 @@ def _choose_detectors(
     note: Note,
 ) -> list[DetectorRun]:
     """Make the detectors that were named, each once, and leave out those that cannot be used."""
-    texts = [detectors] if isinstance(detectors, (str, Detector)) else list(detectors)
     std = None if network.normalise is None else network.normalise.std
-    named = {parse_detector(text)[0] if isinstance(text, str) else text.name for text in texts} - set(FAMILIES)
+    named = _named(detectors)
     usable = []
-    for detector in make_detectors(texts, network.network, std):
+    for detector in make_detectors(detectors, network.network, std):
         if training is None and detector.needs_fit and not detector.fitted:
             reason = "it must be fitted: pass the training images as `train`"
             if detector.name in named:
