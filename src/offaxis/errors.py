@@ -35,6 +35,7 @@ The command line prints the message alone and exits with code 2; ``assert`` is l
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class OffaxisError(Exception):
@@ -199,8 +200,9 @@ def channel_std(value: Sequence[float] | None) -> tuple[float, ...] | None:
 
 def values_to_try(name: str, values: Iterable[float], zero: bool = True) -> tuple[float, ...]:
     """Return the values that tuning tries: one or more finite numbers above zero, or also zero; or raise ArgumentError."""
+    given: Any = values  # from the command line it may be a number or a word
     try:
-        numbers = () if isinstance(values, str) else tuple(float(value) for value in values)
+        numbers = () if isinstance(given, str) else tuple(float(value) for value in given)
     except (TypeError, ValueError, OverflowError):
         numbers = ()
     if not numbers or not all(0 < n < math.inf or (zero and n == 0) for n in numbers):

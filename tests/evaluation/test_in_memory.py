@@ -221,16 +221,17 @@ class NotANumber(Backwards):
 
 
 def test_a_named_detector_without_a_result_is_not_passed_over(network: Classifier, world: World) -> None:
-    images = {"id": world["id"], "ood": world["ood"][:1], "normalise": NORMALISE}
+    images: dict[str, Any] = {"id": world["id"], "ood": world["ood"][:1], "normalise": NORMALISE}
     said = "not-a-number has no result on .*NaN"
+    detectors: list[str | Detector] = [NotANumber(), "cosine"]
     for networks in (network, [network]):
         with pytest.warns(UserWarning, match=said) as warned:
-            results = offaxis.evaluate(networks, detectors=iter([NotANumber(), "cosine"]), **images)
+            results = offaxis.evaluate(networks, detectors=iter(detectors), **images)
         assert [str(w.message) for w in warned] == list(results.notes)
         assert warned[0].filename == __file__
         assert repr(results).endswith(results.notes[0])
     notes: list[str] = []
-    offaxis.evaluate(network, detectors=[NotANumber(), "cosine"], note=notes.append, **images)  # told, so no warning
+    offaxis.evaluate(network, detectors=detectors, note=notes.append, **images)  # told, so no warning
     assert len(notes) == 1
     with pytest.raises(ArgumentError, match="at least one detector"):
         offaxis.evaluate(network, detectors=[], **images)

@@ -136,10 +136,11 @@ class Detector(Fitted, ABC):
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Check that ``uses`` names fields of Outputs."""
         super().__init_subclass__(**keywords)
-        if isinstance(cls.uses, str) or not set(cls.uses) <= set(Outputs._fields):
+        uses: Any = cls.uses  # uses = "cosine" is easily written
+        if isinstance(uses, str) or not set(uses) <= set(Outputs._fields):
             raise ArgumentError(
                 f"Expected `uses` of {cls.__qualname__} to be a tuple out of {', '.join(Outputs._fields)}, such as "
-                f"('features',), but got {cls.uses!r}."
+                f"('features',), but got {uses!r}."
             )
 
     def __init__(self) -> None:
