@@ -200,7 +200,8 @@ def _named(detectors: Sequence[str | Detector]) -> set[str]:
 
 def _check_signs(runs: Iterable[DetectorRun], results: Results, note: Note) -> None:
     """Note detectors from outside this package that take OOD images for ID images."""
-    for name in {run.detector.name for run in runs if not type(run.detector).__module__.startswith("offaxis.")}:
+    own = [run.detector.name for run in runs if not type(run.detector).__module__.startswith("offaxis.")]
+    for name in dict.fromkeys(own):
         mean = fmean([one.metrics["auroc"] for one in results if one.detector == name] or [1.0])
         if mean < 0.3:  # turned round, it would be a good one
             note(
