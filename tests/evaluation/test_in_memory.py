@@ -237,6 +237,24 @@ def test_a_named_detector_without_a_result_is_not_passed_over(network: Classifie
         offaxis.evaluate(network, detectors=[], **images)
 
 
+class NotANumberToo(NotANumber):
+    """Its name begins with that of another one, which was not asked for by name."""
+
+    name = "not-a-number-too"
+
+
+def test_only_the_named_detector_is_warned_of(network: Classifier, world: World) -> None:
+    images: dict[str, Any] = {"id": world["id"], "ood": world["ood"][:1], "normalise": NORMALISE}
+    with pytest.warns(UserWarning, match="not-a-number has no result") as warned:
+        results = offaxis.evaluate(network, detectors=[NotANumber(), "native"], **images)
+    left_out = [note for note in results.notes if "is left out" in note]
+    assert len(warned) == 1
+    assert len(left_out) > 1
+    with pytest.warns(UserWarning, match="not-a-number-too has no result") as warned:
+        offaxis.evaluate(network, detectors=[NotANumberToo(), "cosine"], **images)
+    assert len(warned) == 1
+
+
 def test_a_detector_with_a_wrong_sign_is_noticed(network: Classifier, world: World) -> None:
     with pytest.warns(UserWarning, match="backwards scores ID images higher than OOD images .* Is its sign right?"):
         results = offaxis.evaluate(network, world["id"], world["ood"], [Backwards(), "cosine"], normalise=NORMALISE)

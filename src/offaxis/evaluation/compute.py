@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,6 +49,20 @@ Todo = tuple[DetectorRun, str | None, str]
 """A detector, the OOD set that it is tuned on or None, and the OOD set that it is tested on."""
 
 
+class Remark(NamedTuple):
+    """What there is to say of a detector.
+
+    Attributes:
+        detector: its name.
+        text: a sentence.
+        wrong_sign: whether it is that its sign seems wrong.
+    """
+
+    detector: str
+    text: str
+    wrong_sign: bool = False
+
+
 class Evaluation:
     """The evaluation of one network.
 
@@ -63,7 +77,7 @@ class Evaluation:
         benchmark: the name of the benchmark whose lists these sets are; empty for none.
         features: a folder of features, which the backbone of a frozen network computes once; None for none.
         quiet: show no progress.
-        note: is called with a sentence for each detector without a result.
+        note: is told of each detector without a result.
 
     Raises:
         EvaluationError: another network in the store has this one's label and seed, and was trained alike.
@@ -83,7 +97,7 @@ class Evaluation:
         benchmark: str,
         features: Path | None,
         quiet: bool,
-        note: Callable[[str], object],
+        note: Callable[[Remark], object],
     ) -> None:
         self.subject, self.id, self.sets, self.training, self.near = subject, id, sets, training, near
         self.store, self.batch_size, self.command, self.quiet, self.note = store, batch_size, command, quiet, note
@@ -173,7 +187,7 @@ class Evaluation:
                 run.detector.check_fitted()
                 able[name] = run
             except NotFittedError as error:
-                self.note(f"{run.title} is left out: {error}")
+                self.note(Remark(run.detector.name, f"{run.title} is left out: {error}"))
         return able
 
     def _run_on(
@@ -255,7 +269,7 @@ class Evaluation:
             try:
                 results.append(self._result(run, assumed, tested))
             except ArgumentError as error:
-                self.note(f"{run.title} has no result on {tested}: {error}")
+                self.note(Remark(run.detector.name, f"{run.title} has no result on {tested}: {error}"))
         self.done.update((result.key, result) for result in results)
         if self.store is not None:
             self.store.add(results)

@@ -5,7 +5,6 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +19,7 @@ from offaxis.deploy.open import EvaluatedNetwork, checksum, open_network
 from offaxis.detectors import Detector, compatible_detectors, make_detectors
 from offaxis.detectors.registry import FAMILIES, given_arguments, parse_detector
 from offaxis.errors import ArgumentError, EvaluationError
-from offaxis.evaluation.compute import Evaluation, network_fields
+from offaxis.evaluation.compute import Evaluation, Remark, network_fields
 from offaxis.evaluation.grid_scores import DetectorRun, detector_run
 from offaxis.evaluation.protocols import PROTOCOLS, Protocol
 from offaxis.evaluation.results import NetworkFields, Results, join_results
@@ -37,7 +36,7 @@ from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import differences_in_words
 from offaxis.networks.inference import resolve_device
 
-Note = Callable[[str], object]
+Note = Callable[[Remark], object]
 
 
 def evaluate(
@@ -108,45 +107,73 @@ def evaluate(
     detectors = [detectors] if isinstance(detectors, (str, Detector)) else list(detectors)
     if not detectors:
         raise ArgumentError("Expected at least one detector, such as 'two-cosines' or 'native', but got none.")
-    if isinstance(network, (list, tuple)):
-        each = partial(
-            evaluate,
-            id=id,
-            ood=ood,
-            detectors=detectors,
+    several = isinstance(network, (list, tuple))
+    networks = _open_several(network, label) if several else [open_network(network, label=label)]
+    if several and train is None and any(isinstance(d, Detector) and d.needs_fit and d.fitted for d in detectors):
+        raise ArgumentError(
+            "Expected training images: a detector that is fitted already belongs to one of the networks. Pass them as "
+            "`train`, and it is fitted to each."
+        )
+    told: list[Remark] = []
+
+    def evaluate_one(opened: EvaluatedNetwork) -> Results:
+        def tell(remark: Remark) -> None:
+            told.append(remark._replace(text=f"{opened.label}: {remark.text}"))
+            if note is not None:
+                note(told[-1].text)
+
+        return _evaluate_one(
+            opened,
+            id,
+            ood,
+            detectors,
             train=train,
             normalise=normalise,
             tune=tune,
             protocols=protocols,
             near=near,
-            store=store,
+            store=Store(store) if isinstance(store, (str, Path)) else store,
             validation=validation,
             batch_size=batch_size,
-            features=features,
+            features=None if features is None else Path(features),
             device=device,
             fitted_on=fitted_on,
-            command=command,
+            command=tuple(command),
             quiet=quiet,
-            note=note or (lambda _: None),
+            note=tell,
         )
-        networks = _open_several(network, label)
-        if train is None and any(isinstance(d, Detector) and d.needs_fit and d.fitted for d in detectors):
-            raise ArgumentError(
-                "Expected training images: a detector that is fitted already belongs to one of the networks. Pass them as "
-                "`train`, and it is fitted to each."
-            )
-        joined = join_results([each(one) for one in networks])
-        if note is None:
-            _warn(joined, detectors)
-        return joined
-    opened = open_network(network, label=label)
-    notes: list[str] = []
 
-    def tell(text: str) -> None:
-        notes.append(f"{opened.label}: {text}")
-        if note is not None:
-            note(notes[-1])
+    results = join_results([evaluate_one(opened) for opened in networks])
+    if note is None:
+        absent = _named(detectors) - {result.detector for result in results}
+        for one in told:
+            if one.wrong_sign or one.detector in absent:
+                warnings.warn(one.text, stacklevel=2)
+    return replace(results, notes=tuple(dict.fromkeys(one.text for one in told)))
 
+
+def _evaluate_one(
+    opened: EvaluatedNetwork,
+    id: Any,
+    ood: Any,
+    detectors: Sequence[str | Detector],
+    *,
+    train: Any,
+    normalise: Normalise | None,
+    tune: bool,
+    protocols: Sequence[Protocol],
+    near: Sequence[str],
+    store: Store | None,
+    validation: int,
+    batch_size: int,
+    features: Path | None,
+    device: str | torch.device,
+    fitted_on: str | None,
+    command: tuple[str, ...],
+    quiet: bool,
+    note: Note,
+) -> Results:
+    """Evaluate one network, as ``evaluate`` does; ``note`` is told what is said of a detector."""
     if isinstance(id, OpenOOD) != (ood is None):
         raise ArgumentError(
             "Expected OOD sets, or as `id` a benchmark, openood(root, 'cifar10'), which brings its own."
@@ -165,20 +192,20 @@ def evaluate(
     if unknown:
         raise ArgumentError(f"Expected near sets out of {', '.join(ood_sets)} but got {unknown[0]!r}.")
     opened.network.to(resolve_device(device))
-    runs = _choose_detectors(detectors, opened, id_set, training, tune=tune, fitted_on=fitted_on, note=tell)
+    runs = _choose_detectors(detectors, opened, id_set, training, tune=tune, fitted_on=fitted_on, note=note)
     evaluation = Evaluation(
         opened,
         id_set,
         ood_sets,
         training=training,
-        store=Store(store) if isinstance(store, (str, Path)) else store,
+        store=store,
         near=frozenset(near),
         batch_size=batch_size,
-        command=tuple(command),
+        command=command,
         benchmark=id.name if isinstance(id, OpenOOD) else "",
-        features=None if features is None else Path(features),
+        features=features,
         quiet=quiet,
-        note=tell,
+        note=note,
     )
     pairs = [pair for protocol in protocols for pair in PROTOCOLS[protocol](list(ood_sets))]
     if isinstance(id, OpenOOD):  # tuned on the validation list, whatever is tested
@@ -186,10 +213,7 @@ def evaluate(
         pairs = [(assumed, tested) for assumed in alone for tested in ood_sets if tested != assumed]
     evaluation.compute(runs, pairs)
     results = evaluation.results()
-    _check_signs(runs, results, tell)
-    results = replace(results, notes=tuple(notes))
-    if note is None:
-        _warn(results, detectors)
+    _check_signs(runs, results, note)
     return results
 
 
@@ -204,18 +228,11 @@ def _check_signs(runs: Iterable[DetectorRun], results: Results, note: Note) -> N
     for name in dict.fromkeys(own):
         mean = fmean([one.metrics["auroc"] for one in results if one.detector == name] or [1.0])
         if mean < 0.3:  # turned round, it would be a good one
-            note(
+            text = (
                 f"{name} scores ID images higher than OOD images (mean AUROC {100 * mean:.1f} %): larger must mean more "
                 "out-of-distribution. Is its sign right?"
             )
-
-
-def _warn(results: Results, detectors: Sequence[str | Detector]) -> None:
-    """Warn of detectors that were named and have no result, or a wrong sign."""
-    absent = _named(detectors) - {result.detector for result in results}
-    for text in results.notes:
-        if text.endswith("Is its sign right?") or any(f": {name}" in text for name in absent):
-            warnings.warn(text, stacklevel=3)
+            note(Remark(name, text, wrong_sign=True))
 
 
 def _open_several(networks: Sequence[Any], label: str | None) -> list[EvaluatedNetwork]:
@@ -296,7 +313,7 @@ def _choose_detectors(
             reason = "it must be fitted: pass the training images as `train`"
             if detector.name in named:
                 raise ArgumentError(f"Expected training images for {detector.name}: {reason}.")
-            note(f"{detector.name} is left out: {reason}.")
+            note(Remark(detector.name, f"{detector.name} is left out: {reason}."))
         else:
             usable.append(detector)
     # the check clears fitted statistics, so a detector that is not fitted again is checked by a copy
@@ -304,7 +321,7 @@ def _choose_detectors(
     originals = dict(zip(map(builtins.id, checked), usable, strict=True))
     able, unable = compatible_detectors(checked, network.network, _sample(id_set))
     for name, reason in unable.items():
-        note(f"{name} is left out: {reason.rstrip('.')}.")
+        note(Remark(name, f"{name} is left out: {reason.rstrip('.')}."))
     if not able:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unable.items()) or "none is left"
         raise EvaluationError(f"No detector fits {network.label}: {reasons}.")
