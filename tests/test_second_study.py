@@ -9,6 +9,7 @@ import torch
 
 from offaxis.heads import make_head
 from offaxis.metrics import auroc
+from offaxis.reports.tables import Table
 from study.second import scratch, store, tables
 from study.second.judge import Images, judge
 from study.second.sets import (
@@ -94,9 +95,12 @@ def test_scores_of_the_first_seed_are_kept_for_histograms(tmp_path: Path, monkey
     ("name", "argument"),
     [
         ("photographs-all", "fruit"),
-        ("photographs", "clothing"),
         ("unseen-all", "fruit"),
         ("published-all", "resnet20-cifar"),
+        ("from-scratch", "both"),
+        ("published", "both"),
+        ("photographs-both", "both"),
+        ("unseen-everywhere", "all"),
     ],
 )
 def test_tables_are_rebuilt_from_the_committed_rows(name: str, argument: str) -> None:
@@ -118,10 +122,47 @@ def test_a_mean_is_over_sets_of_means_over_seeds() -> None:
         *rows_of("cosine", 0, "cosine", {"a": 0.6, "b": 0.9}),
     ]
     made = tables.ranking(rows, {"a": ("a",), "all": ("a", "b")}, name="n", title="t")
-    shown = [[entry if isinstance(entry, str) else entry.text for entry in row] for row in made.rows]
-    assert shown == [
+    assert texts_of(made) == [
         ["cosine", "cosine", "60.0", "75.0", "50.0", "1"],
         ["linear", "energy", "80.0", "65.0", "55.0", "2"],
+    ]
+
+
+def texts_of(table: Table) -> list[list[str]]:
+    return [[entry if isinstance(entry, str) else entry.text for entry in row] for row in table.rows]
+
+
+def test_methods_stand_side_by_side_by_the_last_column() -> None:
+    columns = {"a": {("cosine", "cosine"): 90.0, ("linear", "knn"): 95.0}, "mean": {("cosine", "cosine"): 91.0}}
+    only = [("linear", "knn"), ("linear", "energy"), ("cosine", "cosine")]
+    beside = {"gap": {("cosine", "cosine"): "+1.0"}}
+    made = tables.side_by_side(columns, name="n", title="t", only=only, beside=beside)
+    assert texts_of(made) == [["cosine", "cosine", "90.0", "91.0", "+1.0"], ["linear", "KNN", "95.0", "-", "-"]]
+    assert [[entry.best for entry in row if not isinstance(entry, str)] for row in made.rows] == [[False, True], [True]]
+    one_head = tables.side_by_side(columns, name="n", title="t", only=only[:2])
+    assert tuple(one_head.columns) == ("score", "a", "mean")
+    assert texts_of(one_head) == [["KNN", "95.0", "-"]]
+
+
+def test_unseen_classes_of_all_sets_are_compared_choice_by_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
+    for id_name, choices in CHOICES.items():
+        step, start = ("scratch", "cosine-paper") if id_name == "cifar10" else ("photos", "cosine")
+        known = [(start, "two-cosines", 0.7), ("linear" if id_name == "cifar10" else "any", "knn", 0.5)]
+        known += [("cosine", "two-cosines", 0.1)] if id_name == "cifar10" else []  # another start: not compared
+        for choice in choices:
+            for head, score, value in known:
+                network = {"id": id_name, "network": "n", "head": head, "seed": 0, "unseen": choice}
+                row = {"detector": score, "ood": f"unseen-{choice}", "auroc": value + choice / 100}
+                store.replace(step, network, [{"accuracy": 0.9}, row])
+    network = {"id": "fruit", "network": "n", "head": "logitnorm", "seed": 0, "unseen": 0}
+    store.replace("photos", network, [{"detector": "max-softmax", "ood": "unseen-0", "auroc": 0.99}])
+    made = tables.unseen_everywhere()
+    assert texts_of(made) == [
+        ["cosine", "two cosines", "72.0", "72.0", "71.0", "71.8", "-"],
+        ["linear", "KNN", "52.0", "52.0", "51.0", "51.8", "-20.0 [-20.0, -20.0]"],
     ]
 
 
@@ -155,8 +196,7 @@ def test_the_ablation_shows_what_has_run(tmp_path: Path, monkeypatch: pytest.Mon
         scored = [{"detector": score, "ood": ood, "auroc": value} for ood in REPORTED["cifar10"]]
         store.replace("scratch", network, [{"accuracy": 0.85, "precision": "32-true"}, *scored])
     made = tables.TABLES["ablation-whole"]("cifar10")
-    shown = [[entry if isinstance(entry, str) else entry.text for entry in row] for row in made.rows]
-    assert shown == [["linear", *["80.0"] * 4, "85.0"], ["cosine, scale fixed at 16", *["90.0"] * 4, "85.0"]]
+    assert texts_of(made) == [["linear", *["80.0"] * 4, "85.0"], ["cosine, scale fixed at 16", *["90.0"] * 4, "85.0"]]
     assert made.note == "All trained in 32 bits."
 
 

@@ -1,72 +1,41 @@
-"""The figure of docs/results.md, from the committed results of both studies: ``python -m study.second.figures``."""
+"""The figure of docs/results.md, from the committed results of the second study: ``python -m study.second.figures``."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from offaxis.evaluation.summary import summarise
 from offaxis.reports.figures import save_figure
 from offaxis.reports.figures.style import FAINT, blank, mark, styled
-from study.query import main_networks, results_for
-from study.second import store
-from study.second.sets import REPORTED
-from study.second.tables import by_method, groups_of, mean_auroc, unseen_values
-from study.sets import REPORTED as FIRST_REPORTED
+from study.second.tables import (
+    Column,
+    Method,
+    from_scratch_columns,
+    photograph_columns,
+    published_columns,
+    unseen_columns,
+)
 
 OUT = Path("docs/images/answers")
-SHOWN = {
-    "two cosines": (("cosine", "two-cosines"),),
-    "cosine": (("cosine", "cosine"),),
-    "Mahalanobis++": (("linear", "mahalanobis++"), ("keep", "mahalanobis++"), ("any", "mahalanobis++")),
-    "KNN": (("linear", "knn"), ("keep", "knn"), ("any", "knn")),
-    "energy": (("linear", "energy"), ("keep", "energy")),
-    "max-softmax": (("linear", "max-softmax"), ("keep", "max-softmax")),
+SHOWN: dict[str, Method] = {
+    "two cosines": ("cosine", "two-cosines"),
+    "cosine": ("cosine", "cosine"),
+    "fDBD": ("linear", "fdbd"),
+    "Mahalanobis++": ("linear", "mahalanobis++"),
+    "KNN": ("linear", "knn"),
+    "energy": ("linear", "energy"),
+    "max-softmax": ("linear", "max-softmax"),
 }
-"""Name in the figure -> head and score, of a network with that head; ``keep`` for a published
-network, ``any`` where features are frozen and the score reads nothing else."""
+"""Name in the figure -> head and score."""
 
 
-def from_scratch() -> dict[str, float]:
-    """Return the means over the reported sets of CIFAR-10: of the first study's networks, else of the second's."""
-    results = results_for("cifar10", main_networks("cifar10"), FIRST_REPORTED["cifar10"])
-    found = {}
-    for name, methods in SHOWN.items():
-        own = [r for r in results if (r.head["name"], r.detector) in methods]
-        if own:
-            found[name] = 100 * summarise(own)[0].groups["all"].mean
-    rows = by_method(store.select(store.read("scratch"), id="cifar10", network="wrn-10-4-half", unseen=None))
-    return {**_chosen({m: mean_auroc(own, REPORTED["cifar10"]) for m, own in rows.items()}), **found}
+def values_of(columns: Mapping[str, Column]) -> dict[str, float]:
+    """Return the last column, the mean over all that a table has, by name in the figure.
 
-
-def published() -> dict[str, float]:
-    """Return the means over the reported sets of both published networks."""
-    rows = by_method(store.read("published"))
-    return _chosen({m: mean_auroc(own, groups_of("cifar10")["all"]) for m, own in rows.items()})
-
-
-def photographs() -> dict[str, float]:
-    """Return the means over fruit and clothing of the means over the reported sets."""
-    means: dict[tuple[str, str], list[float]] = {}
-    for id_name in ("fruit", "clothing"):
-        rows = by_method(store.select(store.read("photos"), id=id_name, unseen=None))
-        for method, own in rows.items():
-            value = mean_auroc(own, REPORTED[id_name])
-            means.setdefault(method, []).extend([] if value is None else [value])
-    return _chosen({method: fmean(values) for method, values in means.items() if len(values) == 2})
-
-
-def unseen() -> dict[str, float]:
-    """Return the means over choices of unseen classes of fruit and clothing."""
-    both = [unseen_values(id_name) for id_name in ("fruit", "clothing")]
-    methods = [method for method in both[0] if method in both[1]]
-    return _chosen({m: fmean(fmean(each[m].values()) for each in both) for m in methods})
-
-
-def _chosen(values: Mapping[tuple[str, str], float | None]) -> dict[str, float]:
-    found = {name: next((values[m] for m in methods if m in values), None) for name, methods in SHOWN.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    A published network has its own, linear output layer.
+    """
+    last = {("linear" if head == "keep" else head, score): v for (head, score), v in list(columns.values())[-1].items()}
+    return {name: last[method] for name, method in SHOWN.items() if method in last}
 
 
 @styled
@@ -100,12 +69,12 @@ def draw(panels: Mapping[str, Mapping[str, float]]) -> Figure:
 def main() -> None:
     """Draw the figure."""
     panels = {
-        "trained from scratch\n(CIFAR-10)": from_scratch(),
-        "published networks, kept\n(CIFAR-10)": published(),
-        "photographs, frozen\n(fruit, clothing)": photographs(),
-        "unseen classes\n(fruit, clothing)": unseen(),
+        "from scratch (CIFAR-10,\nFashion-MNIST)": from_scratch_columns(),
+        "published networks, kept\n(two, CIFAR-10)": published_columns(),
+        "photographs, frozen\n(fruit, clothing)": photograph_columns(),
+        "unseen classes (fruit,\nclothing, CIFAR-10)": unseen_columns(),
     }
-    save_figure(draw({title: values for title, values in panels.items() if values}), OUT)
+    save_figure(draw({title: values_of(columns) for title, columns in panels.items()}), OUT)
 
 
 if __name__ == "__main__":

@@ -215,33 +215,199 @@ def published(network: str) -> Table:
     return ranking(rows, groups_of("cifar10"), name=network, title=title)
 
 
-def published_both(_: str = "") -> Table:
-    """Return both published networks beside each other, near, far and all reported sets."""
-    names = ("resnet20-cifar", "resnet56-cifar")
-    groups = groups_of("cifar10")
-    values: dict[str, list[float]] = {}
-    for network in names:
-        rows = by_method(store.select(store.read("published"), network=network))
-        for (_head, score), own in rows.items():
-            if score in (*PLAIN, "mahalanobis++ shrunk", "relative-mahalanobis++ shrunk", "vim", "gen", "react"):
-                means = [mean_auroc(own, groups[group]) for group in ("near", "far", "all")]
-                values.setdefault(score, []).extend(m for m in means if m is not None)
-    whole = {score: means for score, means in values.items() if len(means) == 3 * len(names)}
-    best = [max(values) for values in zip(*whole.values(), strict=True)]
-    ordered = sorted(whole.items(), key=lambda item: -(item[1][2] + item[1][5]))
-    titles = [f"{network.removesuffix('-cifar')}: {group}" for network in names for group in ("near", "far", "all")]
-    return Table(
-        name="published",
-        title="Published networks, kept as they are, AUROC in percent",
-        columns=("score", *titles),
-        rows=[[SCORES[score], *_values(means, best)] for score, means in ordered],
+Column = Mapping[Method, float]
+"""The values of one column."""
+
+
+def side_by_side(
+    columns: Mapping[str, Column],
+    *,
+    name: str,
+    title: str,
+    only: Sequence[Method],
+    beside: Mapping[str, Mapping[Method, str]] | None = None,
+    note: str = "",
+) -> Table:
+    """Return methods with a column for each thing that they were tested on, the best of the last column first.
+
+    Args:
+        columns: title -> AUROC in percent by method; a method that is absent was not run there.
+        name: of the table.
+        title: above it.
+        only: the methods that are shown; those without a value in the last column come last.
+        beside: more columns, of text.
+        note: below it.
+    """
+    values, beside = list(columns.values()), beside or {}
+    best = [max((column[method] for method in only if method in column), default=None) for column in values]
+    shown = [method for method in only if any(method in column for column in values)]
+    shown.sort(key=lambda method: -values[-1].get(method, 0.0))
+    several = len({head for head, _ in shown}) > 1
+    rows: list[list[Entry]] = []
+    for method in shown:
+        own = [column.get(method) for column in values]
+        cells = [_value(value, value == top) for value, top in zip(own, best, strict=True)]
+        names = [HEADS[method[0]], SCORES[method[1]]]
+        rows.append(
+            [*(names if several else names[1:]), *cells, *(texts.get(method, "-") for texts in beside.values())]
+        )
+    heads = ("head", "score") if several else ("score",)
+    return Table(name=name, title=title, columns=(*heads, *columns, *beside), rows=rows, note=note, heads=len(heads))
+
+
+def means_of(rows: Iterable[store.Row], sets: Sequence[str]) -> dict[Method, float]:
+    """Return the mean AUROC over sets of every method that has all of them, in percent; see ``plain``."""
+    return {plain(m): v for m, own in by_method(rows).items() if (v := mean_auroc(own, sets)) is not None}
+
+
+def plain(method: Method) -> Method:
+    """Return a method by the name that it has where networks of several kinds stand side by side.
+
+    A cosine head from scratch has the paper's start there. A score that reads frozen features alone is one of any head,
+    so of a linear one.
+    """
+    head, score = method
+    return {"cosine-paper": "cosine", "any": "linear"}.get(head, head), score
+
+
+COMPARED: tuple[Method, ...] = (
+    ("cosine", "two-cosines"),
+    ("cosine", "cosine"),
+    *(("linear", score) for score in ("max-softmax", "energy", "fdbd", "mean-cosine", "knn", "mahalanobis++", "vim")),
+    *((head, "max-softmax") for head in ("logitnorm", "elogitnorm", "t2fnorm")),
+    ("deconf-c", "generalized-odin"),
+    ("isomax", "isomax"),
+)
+"""What the page of answers compares: scores of cosine and linear heads, the rivals with the score of their papers."""
+
+
+def mean_of(columns: Sequence[Column]) -> dict[Method, float]:
+    """Return the mean of columns, of the methods that have all of them."""
+    return {
+        method: fmean(each[method] for each in columns) for method in columns[0] if all(method in c for c in columns)
+    }
+
+
+def from_scratch_columns() -> dict[str, Column]:
+    """Return the heads of CIFAR-10 and Fashion-MNIST beside each other; the cosine has the paper's start."""
+    columns: dict[str, Column] = {}
+    for id_name, title in NAMES.items():
+        own = [row for row in rows_from_scratch(id_name, MAIN[id_name]) if row["head"] != "cosine"]
+        for group in ("near", "far", "all"):
+            columns[f"{title}: {group}"] = means_of(own, groups_of(id_name)[group])
+    columns["both: all"] = mean_of([columns[f"{title}: all"] for title in NAMES.values()])
+    return columns
+
+
+def from_scratch(_: str = "") -> Table:
+    """Return the table of ``from_scratch_columns``, with the number of seeds."""
+    seeds = [
+        f"{title}: {seeds_in_words(rows_from_scratch(id_name, MAIN[id_name]))}" for id_name, title in NAMES.items()
+    ]
+    return side_by_side(
+        from_scratch_columns(),
+        name="from-scratch",
+        title="Trained from scratch, mean AUROC (%) over eight OOD sets",
+        only=COMPARED,
+        note=f"Seeds. {'; '.join(seeds)}.",
     )
+
+
+def published_columns() -> dict[str, Column]:
+    """Return both published networks beside each other, near, far and all reported sets."""
+    groups, titles = groups_of("cifar10"), {"resnet20-cifar": "ResNet-20", "resnet56-cifar": "ResNet-56"}
+    columns = {
+        f"{title}: {group}": means_of(store.select(store.read("published"), network=network), groups[group])
+        for network, title in titles.items()
+        for group in ("near", "far", "all")
+    }
+    return {**columns, "both: all": mean_of([columns[f"{title}: all"] for title in titles.values()])}
+
+
+def published_both(_: str = "") -> Table:
+    """Return the table of ``published_columns``."""
+    only = [("keep", score) for score in (*PLAIN, "vim", "gen", "react")]
+    title = "Published networks, kept as they are, AUROC in percent"
+    return side_by_side(published_columns(), name="published", title=title, only=only)
+
+
+def photograph_columns() -> dict[str, Column]:
+    """Return fruit and clothing beside each other, every reported set and the mean over all."""
+    columns: dict[str, Column] = {}
+    for id_name in ("fruit", "clothing"):
+        rows = list(store.select(store.read("photos"), id=id_name, unseen=None))
+        columns |= {f"{id_name}: {ood}": means_of(rows, (ood,)) for ood in REPORTED[id_name]}
+    return {**columns, "mean": mean_of(list(columns.values()))}
+
+
+def photographs_both(_: str = "") -> Table:
+    """Return the table of ``photograph_columns``."""
+    title = "Other photographs beside fruit and beside clothing, frozen EfficientNet-lite0, AUROC in percent"
+    return side_by_side(photograph_columns(), name="photographs-both", title=title, only=COMPARED)
+
+
+def unseen_by_choice() -> dict[str, dict[Method, list[float]]]:
+    """Return the AUROC in percent of unseen classes by ID set and method, a value for each choice; see ``plain``."""
+    found: dict[str, dict[Method, list[float]]] = {}
+    for id_name in CHOICES:
+        values = unseen_values(id_name)
+        kept = {m: own for m, own in values.items() if (id_name, m[0]) != ("cifar10", "cosine")}
+        found[id_name] = {plain(method): list(own.values()) for method, own in kept.items()}
+    return found
+
+
+def all_choices() -> dict[Method, list[float]]:
+    """Return the AUROC in percent of unseen classes by method, a value for each choice of every ID set."""
+    by_id = list(unseen_by_choice().values())
+    shared = [method for method in by_id[0] if all(method in own for own in by_id)]
+    return {method: [value for own in by_id for value in own[method]] for method in shared}
+
+
+def unseen_columns() -> dict[str, Column]:
+    """Return unseen classes of photographs and of CIFAR-10 beside each other, and the mean over all choices."""
+    columns: dict[str, Column] = {
+        f"{NAMES.get(id_name, id_name)}, {len(CHOICES[id_name])} choices": {m: fmean(v) for m, v in own.items()}
+        for id_name, own in unseen_by_choice().items()
+    }
+    return {**columns, "all choices": {method: fmean(values) for method, values in all_choices().items()}}
+
+
+def unseen_everywhere(_: str = "") -> Table:
+    """Return the table of ``unseen_columns``, with the differences to the two cosines over all choices."""
+    values = all_choices()
+    two = values["cosine", "two-cosines"]
+    gaps = {m: interval([a - b for a, b in zip(own, two, strict=True)]) for m, own in values.items() if own != two}
+    return side_by_side(
+        unseen_columns(),
+        name="unseen-everywhere",
+        title="Unseen classes, AUROC in percent, mean over choices",
+        only=COMPARED,
+        beside={"to two cosines, 95 % interval over all choices": gaps},
+    )
+
+
+NAMES = {"cifar10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST"}
+MAIN = {"cifar10": "wrn-10-4-half", "cifar100": "wrn-10-4-half", "fashion-mnist": "wrn-10-2-half"}
+"""ID set -> the network that is trained from scratch."""
+
+
+def rows_from_scratch(id_name: str, network: str) -> list[store.Row]:
+    """Return the rows of networks that were trained on all classes."""
+    return list(store.select(store.read("scratch"), id=id_name, network=network, unseen=None, head=tuple(HEADS)))
+
+
+def seeds_in_words(rows: Sequence[store.Row]) -> str:
+    """Say how many seeds each head has: ``cosine 3, the others 1``."""
+    counts = {head: seeds_of(store.select(rows, head=head)) for head in HEADS if head != "cosine"}  # the default start
+    usual = min(count for count in counts.values() if count)
+    more = [f"{HEADS[plain((head, ''))[0]]} {count}" for head, count in counts.items() if count > usual]
+    return ", ".join([*more, f"the others {usual}" if more else f"{usual} of each"])
 
 
 def scratch(id_name: str, only: Sequence[Method] = (), *, network: str | None = None) -> Table:
     """Return the table of networks from scratch, of the ID set's main network or of another one."""
-    network = network or ("wrn-10-2-half" if id_name == "fashion-mnist" else "wrn-10-4-half")
-    rows = list(store.select(store.read("scratch"), id=id_name, network=network, unseen=None, head=tuple(HEADS)))
+    network = network or MAIN[id_name]
+    rows = rows_from_scratch(id_name, network)
     title = f"{id_name} from scratch, {network}, AUROC in percent"
     note = precisions([row for row in rows if "precision" in row])
     return ranking(rows, groups_of(id_name), name=f"scratch-{id_name}", title=title, only=only, note=note)
@@ -254,16 +420,17 @@ OWN_SCORES: tuple[Method, ...] = (
     ("logitnorm", "max-softmax"),
     ("elogitnorm", "max-softmax"),
     ("t2fnorm", "max-softmax"),
+    ("deconf-c", "generalized-odin"),
+    ("isomax", "isomax"),
 )
 """Heads with the scores that they were made for."""
 
 
 def own_and_best(_: str = "") -> Table:
     """Return the heads from scratch on both ID sets, with the score that each was made for and with the best of all."""
-    titles = {"cifar10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST"}
     every = list(store.select(store.read("scratch"), network=("wrn-10-4-half", "wrn-10-2-half"), unseen=None))
     lines: list[list[Entry]] = [[HEADS[head], SCORES[score]] for head, score in OWN_SCORES]
-    for id_name in titles:
+    for id_name in NAMES:
         means = {
             method: mean
             for method, rows in by_method(store.select(every, id=id_name)).items()
@@ -279,7 +446,7 @@ def own_and_best(_: str = "") -> Table:
         title="Heads trained from scratch, mean AUROC (%) over eight OOD sets",
         columns=(
             *("head", "its score"),
-            *(f"{title}: {which}" for title in titles.values() for which in ("its score", "best of all scores")),
+            *(f"{title}: {which}" for title in NAMES.values() for which in ("its score", "best of all scores")),
         ),
         rows=lines,
         heads=2,
@@ -403,12 +570,13 @@ def _candidate(name: str) -> str:
 
 Maker = Callable[[str], Table]
 TABLES: dict[str, Maker] = {
+    "from-scratch": from_scratch,
     "published": published_both,
+    "photographs-both": photographs_both,
+    "unseen-everywhere": unseen_everywhere,
     "published-all": published,
-    "photographs": lambda id_name: photographs(id_name, SHORT),
     "photographs-all": photographs,
     "photographs-fine-tuned": lambda id_name: photographs(id_name, fine_tuned=True),
-    "unseen": lambda id_name: unseen(id_name, SHORT),
     "unseen-all": unseen,
     "heads": lambda id_name: scratch(id_name, SHORT),
     "heads-all": scratch,
