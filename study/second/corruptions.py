@@ -3,14 +3,13 @@
     python -m study.second.corruptions cifar10 NETWORK [--weights FILE]    # a run of study.second.scratch, or resnet20-cifar
     python -m study.second.corruptions fruit PHOTOS --features FEATURES    # heads on frozen EfficientNet-lite0, three seeds
 
-Half of the ID test images calibrate, clean or as a mix in which every sixth image is clean and the others have one corruption
-each; of the other half it is counted what is flagged, unchanged and after each corruption. AUROC on the development sets
-does not depend on the threshold; what recalibrating costs is the share of OOD images that is still flagged. Rows are in
-study/second/results/corruptions.jsonl.
+Half of the ID test images calibrate, clean or as a mix in which every eighth image is clean and the others have one corruption
+each; of the other half it is counted what is flagged, unchanged and after each corruption. AUROC does not depend on the
+threshold, so recalibrating cannot change it; it is given with clean ID images and with the mix, beside the development sets.
+What recalibrating costs is the share of OOD images that is still flagged. Rows are in study/second/results/corruptions.jsonl.
 """
 
 import argparse
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -27,10 +26,12 @@ from offaxis.data import TensorSet, limit_images, load_images
 from offaxis.detectors import Detector
 from offaxis.files import replacing
 from offaxis.heads import Head
+from offaxis.metrics import auroc
 from study.second import store
 from study.second.features import OOD_IMAGES, WORK, features, head_of
 from study.second.judge import Images, fitted, scores_of
 from study.second.photos import chosen_rates, load, ood_images, trained_head
+from study.second.scratch import trainings
 from study.second.sets import CLASSES, DEVELOPMENT, SEEDS
 from study.shift import blur, brighter, darker, jpeg, moved
 
@@ -67,18 +68,22 @@ CORRUPTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def rates(
     head: Head, detectors: list[Detector], test: Mapping[str, Images], ood: Mapping[str, Images]
 ) -> list[store.Row]:
-    """Return a row for each detector and calibration: the share flagged of each corruption and each OOD set."""
+    """Return a row for each detector and calibration: the share flagged of each corruption and each OOD set, and AUROC."""
     scored = {name: scores_of(head, detectors, images) for name, images in test.items()}
     outside = {name: scores_of(head, detectors, images) for name, images in ood.items()}
     count = len(test["clean"].features)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(3)).numpy()
     calibration, others = order[: count // 2], order[count // 2 :]
-    kinds = list(test)
     rows: list[store.Row] = []
     for detector in scored["clean"]:
         own = {name: values[detector] for name, values in scored.items()}
-        mixed = np.array([own[kinds[i % len(kinds)]][image] for i, image in enumerate(calibration)])
-        for how, values in (("clean", own["clean"][calibration]), ("mixed", mixed)):
+        every = np.stack(list(own.values()))
+
+        def mix(images: NDArray[np.int64], every: NDArray[np.float64] = every) -> NDArray[np.float64]:
+            return np.asarray(every[np.arange(len(images)) % len(every), images])
+
+        halves = {"clean": [own["clean"][calibration], own["clean"][others]], "mixed": [mix(calibration), mix(others)]}
+        for how, (values, tested) in halves.items():
             limit = threshold(np.sort(values), ALPHA)
 
             def share(scores: NDArray[np.float64], limit: float = limit) -> float:
@@ -86,7 +91,8 @@ def rates(
 
             flagged = {name: share(values[others]) for name, values in own.items()}
             found = {name: share(values[detector]) for name, values in outside.items()}
-            rows.append({"detector": detector, "ood": how, "flagged": flagged, "found": found})
+            areas = {name: round(auroc(tested, values[detector]), 5) for name, values in outside.items()}
+            rows.append({"detector": detector, "ood": how, "flagged": flagged, "found": found, "auroc": areas})
     return rows
 
 
@@ -94,10 +100,10 @@ def cifar(name: str, weights: Path | None) -> None:
     """Compute the rows of a network on CIFAR-10."""
     if weights is None:
         subject = open_network(WORK / "networks" / name)
-        record = json.loads((WORK / "networks" / name / "run.json").read_text(encoding="utf-8"))["settings"]
-        key = {"network": "wrn-10-4-half", "head": record["head"]["name"], "seed": record["seed"]}
+        network = next(each.key for each in trainings() if each.name == name)
     else:
-        subject, key = open_network(name, weights=weights, head="keep"), {"network": name, "head": "keep", "seed": 0}
+        subject = open_network(name, weights=weights, head="keep")
+        network = {"id": "cifar10", "network": name, "head": "keep", "seed": 0, "unseen": None}
     test = load_images("cifar10", "test")
     pixels = test.batch(torch.arange(len(test)))
     folder = WORK / "features" / name
@@ -112,7 +118,6 @@ def cifar(name: str, weights: Path | None) -> None:
         ood[each] = Images(features(subject, images, folder / f"{each}.npy").features)
     head = head_of(subject)
     detectors = fitted(head, training, MAIN)
-    network = {"id": "cifar10", **key, "unseen": None}
     store.replace(STEP, network, [{"accuracy": None}, *rates(head, detectors, corrupted, ood)])
 
 
