@@ -11,7 +11,8 @@ from offaxis.heads import make_head
 from offaxis.metrics import auroc
 from offaxis.reports.tables import Table
 from study.second import scratch, store, tables
-from study.second.judge import Images, judge
+from study.second.corruptions import rates
+from study.second.judge import Images, fitted, judge, scores_of
 from study.second.sets import (
     CHOICES,
     CLASSES,
@@ -56,6 +57,24 @@ def test_a_head_is_judged_by_every_score_that_it_can_feed() -> None:
     assert found["mahalanobis++"]["auroc"] > 0.9
     assert found["knn"]["ood_images"] == 60
     assert auroc(scores["id"]["knn"], scores["far"]["knn"]) == pytest.approx(found["knn"]["auroc"], abs=1e-5)
+
+
+def test_recalibrating_on_a_mix_moves_the_threshold_and_not_the_score() -> None:
+    torch.manual_seed(0)
+    head, training = make_head("linear", 12, 4), some_images(200, 0)
+    clean, far = some_images(400, 1), some_images(100, 2, 3.0)
+    test = {"clean": clean, "shifted": Images(clean.features + 0.4, clean.labels)}
+    detectors = fitted(head, training, ("knn",))
+    before, after = rates(head, detectors, test, {"far": far})
+    assert (before["ood"], after["ood"]) == ("clean", "mixed")
+    assert before["flagged"]["clean"] < 0.12 < before["flagged"]["shifted"]
+    assert after["flagged"]["shifted"] < before["flagged"]["shifted"]
+    assert after["found"]["far"] <= before["found"]["far"]
+    other_half = torch.randperm(400, generator=torch.Generator().manual_seed(3))[200:]
+    scores = [scores_of(head, detectors, images)["knn"] for images in (clean, test["shifted"], far)]
+    mixed = np.where(np.arange(200) % 2, scores[1][other_half], scores[0][other_half])
+    assert before["auroc"]["far"] == pytest.approx(auroc(scores[0][other_half], scores[2]), abs=1e-5)
+    assert after["auroc"]["far"] == pytest.approx(auroc(mixed, scores[2]), abs=1e-5)
 
 
 def test_classes_are_left_out() -> None:
