@@ -517,16 +517,23 @@ def corrupted(id_name: str) -> Table:
     made: list[list[Entry]] = []
     for (head, score, how), own in groups.items():
         flagged = [100 * fmean(row["flagged"][kind] for row in own) for kind in kinds]
-        found = 100 * fmean(fmean(row["found"].values()) for row in own)
-        calm = fmean(flagged[1:])
-        made.append([HEADS[head], SCORES[score], how, *(_value(v) for v in (*flagged, calm, found))])
+        shares = [*flagged, fmean(flagged[1:]), _mean_percent(own, "found"), _mean_percent(own, "auroc")]
+        made.append([HEADS[head], SCORES[score], how, *map(_value, shares)])
     return Table(
         name=f"corruptions-{id_name}",
         title=f"Flagged at 5 %, in percent: {id_name} after harmless corruptions, and OOD images",
-        columns=("head", "score", "calibrated on", *kinds, "mean of the corruptions", "OOD images (development sets)"),
+        columns=(
+            *("head", "score", "calibrated on", *kinds, "mean of the corruptions"),
+            *("OOD images (development sets)", "AUROC beside them"),
+        ),
         rows=made,
         heads=3,
     )
+
+
+def _mean_percent(rows: Sequence[store.Row], key: str) -> float | None:
+    """Return the mean over rows and OOD sets, in percent; None where a row lacks it."""
+    return 100 * fmean(fmean(row[key].values()) for row in rows) if all(key in row for row in rows) else None
 
 
 CANDIDATES = {
@@ -542,7 +549,7 @@ def candidates(head: str) -> Table:
     rows = [row for row in store.read("candidates") if "detector" in row]
     values: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        if row["head"] in (("cosine",) if head == "cosine" else ("linear", "keep")):
+        if row["head"] in (("cosine", "cosine-paper") if head == "cosine" else ("linear", "keep")):
             place = "unseen classes" if row["unseen"] is not None else "packages" if row["ood"] == "packages" else ""
             column = row["network"].removesuffix("-cifar") if not place else f"{row['id']}: {place}"
             values.setdefault(row["detector"], {}).setdefault(column, []).append(100 * row["auroc"])
