@@ -191,7 +191,7 @@ def test_an_interval_is_that_of_students_t() -> None:
 
 
 def test_the_store_is_small_and_whole() -> None:
-    committed = [path for path in store.RESULTS.glob("*") if path.is_file()]
+    committed = [path for path in store.RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in committed) < 15_000_000
     for path in committed:
         for line in path.read_text().splitlines() if path.suffix == ".jsonl" else ():

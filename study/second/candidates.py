@@ -3,7 +3,7 @@
     python -m study.second.candidates FEATURES
 
 Heads on frozen photographs are those of study.second.photos; networks on CIFAR-10 those whose features are kept in
-runs/study/features. The rows are in study/second/results/candidates.jsonl; ``report`` in place of FEATURES prints them.
+runs/study/features. The rows are in study/second/results/candidates; ``report`` in place of FEATURES prints them.
 
 All are made of training features and the head's axes. A cosine is the largest over classes; a distance the smallest.
 """

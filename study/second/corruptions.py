@@ -6,7 +6,7 @@
 Half of the ID test images calibrate, clean or as a mix in which every eighth image is clean and the others have one corruption
 each; of the other half it is counted what is flagged, unchanged and after each corruption. AUROC does not depend on the
 threshold, so recalibrating cannot change it; it is given with clean ID images and with the mix, beside the development sets.
-What recalibrating costs is the share of OOD images that is still flagged. Rows are in study/second/results/corruptions.jsonl.
+What recalibrating costs is the share of OOD images that is still flagged. Rows are in study/second/results/corruptions.
 """
 
 import argparse

@@ -9,7 +9,7 @@ A recipe is a learning rate, a number of epochs, and whether the last stage star
 chosen by accuracy on half of the test images: the published weights have seen all training images (after a trial 98.9 % of
 those that were left out of it are right), so none of these is held out. The cosine network is also trained by the best recipe
 of the other kind (last stage kept or anew), with one seed. Trials are with ResNet-20, whose recipe ResNet-56 has
-too. It resumes; trials are in study/second/results/finetune-recipes.json, rows in finetune.jsonl, networks in
+too. It resumes; trials are in study/second/results/finetune-recipes.json, rows in finetune beside it, networks in
 runs/study/networks.
 """
 

@@ -4,7 +4,7 @@ r"""Fruit, fine-tuned with the last block alone: networks that the shell trained
         --unfreeze LAYER --head cosine --seed 0 --out runs/study/networks/fruit-cosine-seed0
     python -m study.second.photo_finetune PHOTOS RUN ...
 
-It resumes; the rows are in study/second/results/photo-finetune.jsonl.
+It resumes; the rows are in study/second/results/photo-finetune.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 FEATURES is what ``benchmarks.photo_features`` wrote. Heads are trained as ``offaxis train --freeze`` does it; the learning rate
 of each is chosen on a fifth of the training images that is held out, by accuracy alone. It resumes; the rows are in
-study/second/results/photos.jsonl.
+study/second/results/photos.
 """
 
 import argparse

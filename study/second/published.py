@@ -3,7 +3,7 @@
     python -m study.second.published WEIGHTS
 
 WEIGHTS holds ``resnet20-12fca82f.th`` and ``resnet56-4bfd9763.th``. It resumes; the rows are in
-study/second/results/published.jsonl, the features in runs/study/features.
+study/second/results/published, the features in runs/study/features.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The results of the second study: one file of rows for each step, committed; exact metrics, a line for each.
+"""The results of the second study, committed: a folder of rows for each step, a file for each head; exact metrics, a line each.
 
 A row says what was judged (``id``, ``network``, ``head``, ``seed``, ``unseen``: the choice of unseen classes or None), by
 what (``detector``) and beside what (``ood``), and has every metric. A row without a detector is of a network: its accuracy.
@@ -26,14 +26,17 @@ KEPT_SCORES = ("two-cosines", "cosine", "mahalanobis++", "knn", "energy", "max-s
 KEPT_IMAGES = 1000
 
 
-def path_of(step: str) -> Path:
-    """Return the file of a step's rows."""
-    return RESULTS / f"{step}.jsonl"
+def path_of(step: str, network: Mapping[str, Any]) -> Path:
+    """Return the file of the rows of networks with the same ID set and head."""
+    return RESULTS / step / (f"{network['id']}-{network['head']}".replace(" ", "-") + ".jsonl")
 
 
 def read(step: str) -> list[Row]:
-    """Read the rows of a step; none where it has not run."""
-    path = path_of(step)
+    """Read the rows of a step, in an order that does not depend on runs; none where it has not run."""
+    return sorted((row for path in (RESULTS / step).glob("*.jsonl") for row in _read_file(path)), key=_order)
+
+
+def _read_file(path: Path) -> list[Row]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -45,12 +48,13 @@ def networks(step: str) -> set[tuple[Any, ...]]:
 
 
 def replace(step: str, network: Mapping[str, Any], rows: Iterable[Row]) -> None:
-    """Put the rows of one network into a step's file, in place of earlier ones, in an order that does not depend on runs."""
+    """Put the rows of one network into its file, in place of earlier ones, in an order that does not depend on runs."""
     key = tuple(network[k] for k in KEY)
-    kept = [row for row in read(step) if tuple(row[k] for k in KEY) != key]
+    path = path_of(step, network)
+    kept = [row for row in _read_file(path) if tuple(row[k] for k in KEY) != key]
     every = sorted([*kept, *({**network, **row} for row in rows)], key=_order)
-    RESULTS.mkdir(exist_ok=True)
-    write_text(path_of(step), "".join(json.dumps(row) + "\n" for row in every))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(json.dumps(row) + "\n" for row in every))
 
 
 def scores_path(step: str, network: Mapping[str, Any]) -> Path:
