@@ -9,13 +9,14 @@ from pathlib import Path
 from offaxis.files import write_text
 from offaxis.reports.tables import markdown
 from study import tables as first
+from study.second import answers
 from study.second import tables as second
 
 PAGES = tuple(
     Path(name)
     for name in ("docs/results.md", "docs/first-study.md", "docs/second-study.md", "docs/head-start.md", "README.md")
 )
-TABLES = {**first.TABLES, **second.TABLES}
+TABLES = {**first.TABLES, **second.TABLES, **answers.TABLES}
 BLOCK = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

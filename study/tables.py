@@ -13,7 +13,7 @@ from offaxis.reports.tables import Entry, Table, Value, in_percent
 from offaxis.reproduce.tables import paper_rows
 from offaxis.training import RECIPES
 from study.query import GROUPS, is_evaluated, main_networks, records_of, results_for
-from study.second.tables import all_choices
+from study.second.answers import all_choices
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
 from study.steps import DENSE, KEPT, LONGER_EPOCHS, NETWORKS, SEEDS, longer_runs, main_runs
 from study.variants import ablation, axes, fixed, leave_out, rivals, scales, together

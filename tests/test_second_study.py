@@ -10,7 +10,8 @@ import torch
 from offaxis.heads import make_head
 from offaxis.metrics import auroc
 from offaxis.reports.tables import Table
-from study.second import scratch, store, tables
+from study.page import TABLES
+from study.second import answers, scratch, store, tables
 from study.second.corruptions import rates
 from study.second.judge import Images, fitted, judge, scores_of
 from study.second.sets import (
@@ -123,7 +124,7 @@ def test_scores_of_the_first_seed_are_kept_for_histograms(tmp_path: Path, monkey
     ],
 )
 def test_tables_are_rebuilt_from_the_committed_rows(name: str, argument: str) -> None:
-    table = tables.TABLES[name](argument)
+    table = TABLES[name](argument)
     assert len(table.rows) > 5
     assert all(len(row) == len(table.columns) for row in table.rows)
 
@@ -155,10 +156,10 @@ def test_methods_stand_side_by_side_by_the_last_column() -> None:
     columns = {"a": {("cosine", "cosine"): 90.0, ("linear", "knn"): 95.0}, "mean": {("cosine", "cosine"): 91.0}}
     only = [("linear", "knn"), ("linear", "energy"), ("cosine", "cosine")]
     beside = {"gap": {("cosine", "cosine"): "+1.0"}}
-    made = tables.side_by_side(columns, name="n", title="t", only=only, beside=beside)
+    made = answers.side_by_side(columns, name="n", title="t", only=only, beside=beside)
     assert texts_of(made) == [["cosine", "cosine", "90.0", "91.0", "+1.0"], ["linear", "KNN", "95.0", "-", "-"]]
     assert [[entry.best for entry in row if not isinstance(entry, str)] for row in made.rows] == [[False, True], [True]]
-    one_head = tables.side_by_side(columns, name="n", title="t", only=only[:2])
+    one_head = answers.side_by_side(columns, name="n", title="t", only=only[:2])
     assert tuple(one_head.columns) == ("score", "a", "mean")
     assert texts_of(one_head) == [["KNN", "95.0", "-"]]
 
@@ -178,7 +179,7 @@ def test_unseen_classes_of_all_sets_are_compared_choice_by_choice(
                 store.replace(step, network, [{"accuracy": 0.9}, row])
     network = {"id": "fruit", "network": "n", "head": "logitnorm", "seed": 0, "unseen": 0}
     store.replace("photos", network, [{"detector": "max-softmax", "ood": "unseen-0", "auroc": 0.99}])
-    made = tables.unseen_everywhere()
+    made = answers.unseen_everywhere()
     assert texts_of(made) == [
         ["cosine", "two cosines", "72.0", "72.0", "71.0", "71.8", "-"],
         ["linear", "KNN", "52.0", "52.0", "51.0", "51.8", "-20.0 [-20.0, -20.0]"],

@@ -7,14 +7,14 @@ from matplotlib.figure import Figure
 
 from offaxis.reports.figures import save_figure
 from offaxis.reports.figures.style import FAINT, blank, mark, styled
-from study.second.tables import (
+from study.second.answers import (
     Column,
-    Method,
     from_scratch_columns,
     photograph_columns,
     published_columns,
     unseen_columns,
 )
+from study.second.tables import Method
 
 OUT = Path("docs/images/answers")
 SHOWN: dict[str, Method] = {

@@ -1,4 +1,4 @@
-"""The rows of the second study -> the tables of docs/results.md and docs/second-study.md, without training.
+"""The rows of the second study -> the tables of docs/second-study.md, without training; those of results.md are in answers.py.
 
 ``python -m study.second.tables NAME[:ID] ...`` prints them; ``python -m study.page`` puts them into the pages. A row is a head
 with a score; means are over sets of means over seeds, so seeds and sets vary apart.
@@ -131,7 +131,7 @@ def ranking(
     lines.sort(key=lambda line: -line[1][-1])
     best = [max(means[place] for _, means, _ in lines) for place in range(len(columns))] if lines else []
     made: list[list[Entry]] = [
-        [HEADS[head], SCORES[score], *_values(means, best), _value(accuracy_of(rows, head)), str(seeds)]
+        [HEADS[head], SCORES[score], *_values(means, best), value_entry(accuracy_of(rows, head)), str(seeds)]
         for (head, score), means, seeds in lines
     ]
     return Table(
@@ -139,12 +139,13 @@ def ranking(
     )
 
 
-def _value(value: float | None, best: bool = False) -> Entry:
+def value_entry(value: float | None, best: bool = False) -> Entry:
+    """Return a number in percent as a table shows it; a dash where there is none."""
     return "-" if value is None else Value(value, f"{value:.1f}", best, percent=True)
 
 
 def _values(values: Sequence[float], best: Sequence[float]) -> list[Entry]:
-    return [_value(value, value == top) for value, top in zip(values, best, strict=True)]
+    return [value_entry(value, value == top) for value, top in zip(values, best, strict=True)]
 
 
 def unseen_values(id_name: str) -> dict[Method, dict[int, float]]:
@@ -177,17 +178,17 @@ def interval(differences: Sequence[float]) -> str:
     return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
 
 
-def unseen(id_name: str, only: Sequence[Method] = ()) -> Table:
+def unseen(id_name: str) -> Table:
     """Return the table of unseen classes: means over choices and seeds, and the difference to the two cosines."""
     values = unseen_values(id_name)
     two = ("cosine-paper" if id_name == "cifar10" else "cosine", "two-cosines")
     reference = values.get(two, {})
-    lines = sorted((m for m in values if not only or m in only), key=lambda method: -fmean(values[method].values()))
+    lines = sorted(values, key=lambda method: -fmean(values[method].values()))
     rows: list[list[Entry]] = []
     for method in lines:
         own = values[method]
         gap = interval([own[c] - reference[c] for c in own]) if reference and method != two else "-"
-        rows.append([HEADS[method[0]], SCORES[method[1]], _value(fmean(own.values()), method == lines[0]), gap])
+        rows.append([HEADS[method[0]], SCORES[method[1]], value_entry(fmean(own.values()), method == lines[0]), gap])
     count = len(CHOICES[id_name])
     return Table(
         name=f"unseen-{id_name}",
@@ -198,14 +199,14 @@ def unseen(id_name: str, only: Sequence[Method] = ()) -> Table:
     )
 
 
-def photographs(id_name: str, only: Sequence[Method] = (), *, fine_tuned: bool = False) -> Table:
+def photographs(id_name: str, *, fine_tuned: bool = False) -> Table:
     """Return the table of other photographs beside fruit or clothing, frozen or with the last block fine-tuned."""
     columns = {**{name: (name,) for name in REPORTED[id_name]}, "mean": REPORTED[id_name]}
     step = "photo-finetune" if fine_tuned else "photos"
     network = "EfficientNet-lite0, last block fine-tuned" if fine_tuned else "frozen EfficientNet-lite0"
     rows = list(store.select(store.read(step), id=id_name, unseen=None))
     title = f"Other photographs beside {id_name}, {network}, AUROC in percent"
-    return ranking(rows, columns, name=f"{step}-{id_name}", title=title, only=only)
+    return ranking(rows, columns, name=f"{step}-{id_name}", title=title)
 
 
 def published(network: str) -> Table:
@@ -215,178 +216,8 @@ def published(network: str) -> Table:
     return ranking(rows, groups_of("cifar10"), name=network, title=title)
 
 
-Column = Mapping[Method, float]
-"""The values of one column."""
-
-
-def side_by_side(
-    columns: Mapping[str, Column],
-    *,
-    name: str,
-    title: str,
-    only: Sequence[Method],
-    beside: Mapping[str, Mapping[Method, str]] | None = None,
-    note: str = "",
-) -> Table:
-    """Return methods with a column for each thing that they were tested on, the best of the last column first.
-
-    Args:
-        columns: title -> AUROC in percent by method; a method that is absent was not run there.
-        name: of the table.
-        title: above it.
-        only: the methods that are shown; those without a value in the last column come last.
-        beside: more columns, of text.
-        note: below it.
-    """
-    values, beside = list(columns.values()), beside or {}
-    best = [max((column[method] for method in only if method in column), default=None) for column in values]
-    shown = [method for method in only if any(method in column for column in values)]
-    shown.sort(key=lambda method: -values[-1].get(method, 0.0))
-    several = len({head for head, _ in shown}) > 1
-    rows: list[list[Entry]] = []
-    for method in shown:
-        own = [column.get(method) for column in values]
-        cells = [_value(value, value == top) for value, top in zip(own, best, strict=True)]
-        names = [HEADS[method[0]], SCORES[method[1]]]
-        rows.append(
-            [*(names if several else names[1:]), *cells, *(texts.get(method, "-") for texts in beside.values())]
-        )
-    heads = ("head", "score") if several else ("score",)
-    return Table(name=name, title=title, columns=(*heads, *columns, *beside), rows=rows, note=note, heads=len(heads))
-
-
-def means_of(rows: Iterable[store.Row], sets: Sequence[str]) -> dict[Method, float]:
-    """Return the mean AUROC over sets of every method that has all of them, in percent; see ``plain``."""
-    return {plain(m): v for m, own in by_method(rows).items() if (v := mean_auroc(own, sets)) is not None}
-
-
-def plain(method: Method) -> Method:
-    """Return a method by the name that it has where networks of several kinds stand side by side.
-
-    A cosine head from scratch has the paper's start there. A score that reads frozen features alone is one of any head,
-    so of a linear one.
-    """
-    head, score = method
-    return {"cosine-paper": "cosine", "any": "linear"}.get(head, head), score
-
-
-COMPARED: tuple[Method, ...] = (
-    ("cosine", "two-cosines"),
-    ("cosine", "cosine"),
-    *(("linear", score) for score in ("max-softmax", "energy", "fdbd", "mean-cosine", "knn", "mahalanobis++", "vim")),
-    *((head, "max-softmax") for head in ("logitnorm", "elogitnorm", "t2fnorm")),
-    ("deconf-c", "generalized-odin"),
-    ("isomax", "isomax"),
-)
-"""What the page of answers compares: scores of cosine and linear heads, the rivals with the score of their papers."""
-
-
-def mean_of(columns: Sequence[Column]) -> dict[Method, float]:
-    """Return the mean of columns, of the methods that have all of them."""
-    return {
-        method: fmean(each[method] for each in columns) for method in columns[0] if all(method in c for c in columns)
-    }
-
-
-def from_scratch_columns() -> dict[str, Column]:
-    """Return the heads of CIFAR-10 and Fashion-MNIST beside each other; the cosine has the paper's start."""
-    columns: dict[str, Column] = {}
-    for id_name, title in NAMES.items():
-        own = [row for row in rows_from_scratch(id_name, MAIN[id_name]) if row["head"] != "cosine"]
-        for group in ("near", "far", "all"):
-            columns[f"{title}: {group}"] = means_of(own, groups_of(id_name)[group])
-    columns["both: all"] = mean_of([columns[f"{title}: all"] for title in NAMES.values()])
-    return columns
-
-
-def from_scratch(_: str = "") -> Table:
-    """Return the table of ``from_scratch_columns``, with the number of seeds."""
-    seeds = [
-        f"{title}: {seeds_in_words(rows_from_scratch(id_name, MAIN[id_name]))}" for id_name, title in NAMES.items()
-    ]
-    return side_by_side(
-        from_scratch_columns(),
-        name="from-scratch",
-        title="Trained from scratch, mean AUROC (%) over eight OOD sets",
-        only=COMPARED,
-        note=f"Seeds. {'; '.join(seeds)}.",
-    )
-
-
-def published_columns() -> dict[str, Column]:
-    """Return both published networks beside each other, near, far and all reported sets."""
-    groups, titles = groups_of("cifar10"), {"resnet20-cifar": "ResNet-20", "resnet56-cifar": "ResNet-56"}
-    columns = {
-        f"{title}: {group}": means_of(store.select(store.read("published"), network=network), groups[group])
-        for network, title in titles.items()
-        for group in ("near", "far", "all")
-    }
-    return {**columns, "both: all": mean_of([columns[f"{title}: all"] for title in titles.values()])}
-
-
-def published_both(_: str = "") -> Table:
-    """Return the table of ``published_columns``."""
-    only = [("keep", score) for score in (*PLAIN, "vim", "gen", "react")]
-    title = "Published networks, kept as they are, AUROC in percent"
-    return side_by_side(published_columns(), name="published", title=title, only=only)
-
-
-def photograph_columns() -> dict[str, Column]:
-    """Return fruit and clothing beside each other, every reported set and the mean over all."""
-    columns: dict[str, Column] = {}
-    for id_name in ("fruit", "clothing"):
-        rows = list(store.select(store.read("photos"), id=id_name, unseen=None))
-        columns |= {f"{id_name}: {ood}": means_of(rows, (ood,)) for ood in REPORTED[id_name]}
-    return {**columns, "mean": mean_of(list(columns.values()))}
-
-
-def photographs_both(_: str = "") -> Table:
-    """Return the table of ``photograph_columns``."""
-    title = "Other photographs beside fruit and beside clothing, frozen EfficientNet-lite0, AUROC in percent"
-    return side_by_side(photograph_columns(), name="photographs-both", title=title, only=COMPARED)
-
-
-def unseen_by_choice() -> dict[str, dict[Method, list[float]]]:
-    """Return the AUROC in percent of unseen classes by ID set and method, a value for each choice; see ``plain``."""
-    found: dict[str, dict[Method, list[float]]] = {}
-    for id_name in CHOICES:
-        values = unseen_values(id_name)
-        kept = {m: own for m, own in values.items() if (id_name, m[0]) != ("cifar10", "cosine")}
-        found[id_name] = {plain(method): list(own.values()) for method, own in kept.items()}
-    return found
-
-
-def all_choices() -> dict[Method, list[float]]:
-    """Return the AUROC in percent of unseen classes by method, a value for each choice of every ID set."""
-    by_id = list(unseen_by_choice().values())
-    shared = [method for method in by_id[0] if all(method in own for own in by_id)]
-    return {method: [value for own in by_id for value in own[method]] for method in shared}
-
-
-def unseen_columns() -> dict[str, Column]:
-    """Return unseen classes of photographs and of CIFAR-10 beside each other, and the mean over all choices."""
-    columns: dict[str, Column] = {
-        f"{NAMES.get(id_name, id_name)}, {len(CHOICES[id_name])} choices": {m: fmean(v) for m, v in own.items()}
-        for id_name, own in unseen_by_choice().items()
-    }
-    return {**columns, "all choices": {method: fmean(values) for method, values in all_choices().items()}}
-
-
-def unseen_everywhere(_: str = "") -> Table:
-    """Return the table of ``unseen_columns``, with the differences to the two cosines over all choices."""
-    values = all_choices()
-    two = values["cosine", "two-cosines"]
-    gaps = {m: interval([a - b for a, b in zip(own, two, strict=True)]) for m, own in values.items() if own != two}
-    return side_by_side(
-        unseen_columns(),
-        name="unseen-everywhere",
-        title="Unseen classes, AUROC in percent, mean over choices",
-        only=COMPARED,
-        beside={"to two cosines, 95 % interval over all choices": gaps},
-    )
-
-
 NAMES = {"cifar10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST"}
+"""ID set -> what columns call it."""
 MAIN = {"cifar10": "wrn-10-4-half", "cifar100": "wrn-10-4-half", "fashion-mnist": "wrn-10-2-half"}
 """ID set -> the network that is trained from scratch."""
 
@@ -394,14 +225,6 @@ MAIN = {"cifar10": "wrn-10-4-half", "cifar100": "wrn-10-4-half", "fashion-mnist"
 def rows_from_scratch(id_name: str, network: str) -> list[store.Row]:
     """Return the rows of networks that were trained on all classes."""
     return list(store.select(store.read("scratch"), id=id_name, network=network, unseen=None, head=tuple(HEADS)))
-
-
-def seeds_in_words(rows: Sequence[store.Row]) -> str:
-    """Say how many seeds each head has: ``cosine 3, the others 1``."""
-    counts = {head: seeds_of(store.select(rows, head=head)) for head in HEADS if head != "cosine"}  # the default start
-    usual = min(count for count in counts.values() if count)
-    more = [f"{HEADS[plain((head, ''))[0]]} {count}" for head, count in counts.items() if count > usual]
-    return ", ".join([*more, f"the others {usual}" if more else f"{usual} of each"])
 
 
 def scratch(id_name: str, only: Sequence[Method] = (), *, network: str | None = None) -> Table:
@@ -440,7 +263,7 @@ def own_and_best(_: str = "") -> Table:
         for line, (head, score) in zip(lines, OWN_SCORES, strict=True):
             own = means.get((head, score))
             best = max(((mean, name) for (of, name), mean in means.items() if of == head), default=None)
-            line += [_value(own, own == top), "-" if best is None else f"{best[0]:.1f} ({SCORES[best[1]]})"]
+            line += [value_entry(own, own == top), "-" if best is None else f"{best[0]:.1f} ({SCORES[best[1]]})"]
     return Table(
         name="own-and-best",
         title="Heads trained from scratch, mean AUROC (%) over eight OOD sets",
@@ -475,7 +298,7 @@ def ablation(id_name: str) -> Table:
         score = "max-softmax" if head.startswith("linear") else "cosine"
         means = [mean_auroc(store.select(own, detector=score), sets) for sets in columns.values()]
         if own:
-            made.append([title, *(_value(mean) for mean in means), _value(accuracy_of(own, head))])
+            made.append([title, *(value_entry(mean) for mean in means), value_entry(accuracy_of(own, head))])
     return Table(
         name=f"ablation-{id_name}",
         title=f"What the parts are for: {id_name} from scratch, one seed, AUROC in percent",
@@ -517,8 +340,9 @@ def corrupted(id_name: str) -> Table:
     made: list[list[Entry]] = []
     for (head, score, how), own in groups.items():
         flagged = [100 * fmean(row["flagged"][kind] for row in own) for kind in kinds]
-        shares = [*flagged, fmean(flagged[1:]), _mean_percent(own, "found"), _mean_percent(own, "auroc")]
-        made.append([HEADS[head], SCORES[score], how, *map(_value, shares)])
+        found, area = (100 * fmean(fmean(row[key].values()) for row in own) for key in ("found", "auroc"))
+        shares = [*flagged, fmean(flagged[1:]), found, area]
+        made.append([HEADS[head], SCORES[score], how, *map(value_entry, shares)])
     return Table(
         name=f"corruptions-{id_name}",
         title=f"Flagged at 5 %, in percent: {id_name} after harmless corruptions, and OOD images",
@@ -529,11 +353,6 @@ def corrupted(id_name: str) -> Table:
         rows=made,
         heads=3,
     )
-
-
-def _mean_percent(rows: Sequence[store.Row], key: str) -> float | None:
-    """Return the mean over rows and OOD sets, in percent; None where a row lacks it."""
-    return 100 * fmean(fmean(row[key].values()) for row in rows) if all(key in row for row in rows) else None
 
 
 CANDIDATES = {
@@ -577,10 +396,6 @@ def _candidate(name: str) -> str:
 
 Maker = Callable[[str], Table]
 TABLES: dict[str, Maker] = {
-    "from-scratch": from_scratch,
-    "published": published_both,
-    "photographs-both": photographs_both,
-    "unseen-everywhere": unseen_everywhere,
     "published-all": published,
     "photographs-all": photographs,
     "photographs-fine-tuned": lambda id_name: photographs(id_name, fine_tuned=True),

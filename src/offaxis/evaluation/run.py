@@ -173,7 +173,7 @@ def _evaluate_one(
     quiet: bool,
     note: Note,
 ) -> Results:
-    """Evaluate one network, as ``evaluate`` does; ``note`` is told what is said of a detector."""
+    """Evaluate one network, as ``evaluate`` does; ``note`` is called with each Remark."""
     if isinstance(id, OpenOOD) != (ood is None):
         raise ArgumentError(
             "Expected OOD sets, or as `id` a benchmark, openood(root, 'cifar10'), which brings its own."
