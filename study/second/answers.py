@@ -91,6 +91,17 @@ COMPARED: tuple[Method, ...] = (
     ("isomax", "isomax"),
 )
 """What the page of answers compares: scores of cosine and linear heads, the rivals with the score of their papers."""
+TWO: Method = ("cosine", "two-cosines")
+"""What the others are compared with."""
+
+
+def gaps_to_two(values: Mapping[Method, Sequence[float]]) -> dict[Method, str]:
+    """Return the mean differences to the two cosines with their intervals, from values that are paired by place."""
+    return {
+        method: interval([a - b for a, b in zip(own, values[TWO], strict=True)])
+        for method, own in values.items()
+        if method != TWO
+    }
 
 
 def mean_of(columns: Sequence[Column]) -> dict[Method, float]:
@@ -103,24 +114,33 @@ def mean_of(columns: Sequence[Column]) -> dict[Method, float]:
 def from_scratch_columns() -> dict[str, Column]:
     """Return the heads of CIFAR-10 and Fashion-MNIST beside each other; the cosine has the paper's start."""
     columns: dict[str, Column] = {}
-    for id_name, title in NAMES.items():
-        own = [row for row in rows_from_scratch(id_name, MAIN[id_name]) if row["head"] != "cosine"]
-        for group in ("near", "far", "all"):
-            columns[f"{title}: {group}"] = means_of(own, groups_of(id_name)[group])
-    columns["both: all"] = mean_of([columns[f"{title}: all"] for title in NAMES.values()])
-    return columns
+    for id_name, groups in {"cifar10": ("near", "far", "all"), "fashion-mnist": ("all",)}.items():
+        rows = _compared_rows(id_name)
+        columns |= {f"{NAMES[id_name]}: {group}": means_of(rows, groups_of(id_name)[group]) for group in groups}
+    return {**columns, "both: all": mean_of([columns[f"{title}: all"] for title in NAMES.values()])}
+
+
+def _compared_rows(id_name: str) -> list[store.Row]:
+    """Return the rows of networks from scratch but those with the default start of the scale."""
+    return [row for row in rows_from_scratch(id_name, MAIN[id_name]) if row["head"] != "cosine"]
+
+
+def from_scratch_by_set() -> dict[Method, list[float]]:
+    """Return the AUROC in percent by method, a mean over seeds for each OOD set of both ID sets."""
+    columns = [means_of(_compared_rows(id_name), (ood,)) for id_name in NAMES for ood in REPORTED[id_name]]
+    return {method: [column[method] for column in columns] for method in mean_of(columns)}
 
 
 def from_scratch(_: str = "") -> Table:
-    """Return the table of ``from_scratch_columns``, with the number of seeds."""
-    seeds = [
-        f"{title}: {seeds_in_words(rows_from_scratch(id_name, MAIN[id_name]))}" for id_name, title in NAMES.items()
-    ]
+    """Return the table of ``from_scratch_columns``, with differences to the two cosines and the number of seeds."""
+    values = from_scratch_by_set()
+    seeds = [f"{title}: {seeds_in_words(_compared_rows(id_name))}" for id_name, title in NAMES.items()]
     return side_by_side(
         from_scratch_columns(),
         name="from-scratch",
         title="Trained from scratch, mean AUROC (%) over eight OOD sets",
         only=COMPARED,
+        beside={f"to two cosines, 95 % interval over {len(values[TWO])} pairs of sets": gaps_to_two(values)},
         note=f"Seeds. {'; '.join(seeds)}.",
     )
 
@@ -186,21 +206,18 @@ def unseen_columns() -> dict[str, Column]:
 
 def unseen_everywhere(_: str = "") -> Table:
     """Return the table of ``unseen_columns``, with the differences to the two cosines over all choices."""
-    values = all_choices()
-    two = values["cosine", "two-cosines"]
-    gaps = {m: interval([a - b for a, b in zip(own, two, strict=True)]) for m, own in values.items() if own != two}
     return side_by_side(
         unseen_columns(),
         name="unseen-everywhere",
         title="Unseen classes, AUROC in percent, mean over choices",
         only=COMPARED,
-        beside={"to two cosines, 95 % interval over all choices": gaps},
+        beside={"to two cosines, 95 % interval over all choices": gaps_to_two(all_choices())},
     )
 
 
 def seeds_in_words(rows: Sequence[store.Row]) -> str:
     """Say how many seeds each head has: ``cosine 3, the others 1``."""
-    counts = {head: seeds_of(store.select(rows, head=head)) for head in HEADS if head != "cosine"}  # the default start
+    counts = {head: seeds_of(store.select(rows, head=head)) for head in HEADS}
     usual = min(count for count in counts.values() if count)
     more = [f"{HEADS[plain((head, ''))[0]]} {count}" for head, count in counts.items() if count > usual]
     return ", ".join([*more, f"the others {usual}" if more else f"{usual} of each"])
