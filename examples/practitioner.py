@@ -1,7 +1,7 @@
 """All steps of a practitioner: attach, train, calibrate, save, score, serve. A few minutes on two cores.
 
     python examples/practitioner.py                   writes into ./practitioner
-    offaxis serve practitioner/digits.oax --network examples.practitioner:make_network
+    offaxis serve practitioner/digits.oax --network examples/practitioner.py:make_network
 
 Your own network gets a cosine head, is trained on bundled digits, calibrated on digits that it has not seen, and then
 tells for every image whether it is one that it was trained for.

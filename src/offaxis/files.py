@@ -253,6 +253,23 @@ def read_lines(
             raise error(f"Line {number} of {path} is damaged ({problem}): {remedy}.") from None
 
 
+def lock(file: IO[Any]) -> bool:
+    """Lock an open file for this process until it is closed, however the process ends.
+
+    Returns:
+        False where another process has it; True too on systems and network disks without locks.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
+
+
 def digest(values: Any) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of a JSON-serialisable value."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

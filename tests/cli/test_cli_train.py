@@ -210,7 +210,13 @@ def test_a_network_of_ones_own_is_trained_evaluated_and_bundled(tmp_path: Path) 
 def test_a_frozen_network_another_seed_and_a_network_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     same = ["train", "--id", "small-digits", "--epochs", "1", "--quiet"]
-    frozen = [*same, "--network", "wrn-10-1-half", "--freeze"]
+    base, random = str(tmp_path / "base"), ["--network", "wrn-10-1-half"]
+    for option in ("--freeze", "--unfreeze=group3"):
+        refused = CliRunner().invoke(app, [*same, *random, option, "--out", base]).exception
+        assert isinstance(refused, ArgumentError)
+        assert "wrn-10-1-half starts with random weights" in str(refused)
+    assert CliRunner().invoke(app, [*same, *random, "--out", base]).exit_code == 0
+    frozen = [*same, "--from", base, "--freeze"]
     done = CliRunner().invoke(app, [word for word in frozen if word != "--quiet"] + ["--out", str(tmp_path / "a")])
     assert done.exit_code == 0, done.output
     assert "Held-out accuracy" in done.stderr
@@ -238,8 +244,18 @@ def test_a_frozen_network_another_seed_and_a_network_from_it(tmp_path: Path, mon
     assert done.exit_code == 0, done.output
     record = json.loads((tmp_path / "b" / "run.json").read_text())["settings"]
     assert (record["head"]["name"], record["recipe"]["name"]) == ("linear", "finetune")
-    for refused in (["--views", "2"], ["--freeze", "--unfreeze", "blocks"], ["--freeze", "--leave-out", "0/2"]):
+    for words in (
+        ["--views", "2"],
+        ["--freeze", "--unfreeze", "blocks"],
+        ["--freeze", "--leave-out", "0/2"],
+        ["--freeze", "--clip", "1.5"],
+        ["--freeze", "--sync-bn"],
+        ["--freeze", "--jitter", "0.2"],
+        ["--dropout", "0.1"],
+        ["--unfreeze", ""],
+    ):
         assert isinstance(
-            CliRunner().invoke(app, [*same, *refused, "--out", str(tmp_path / "c")]).exception, ArgumentError
-        )
+            CliRunner().invoke(app, [*same, "--from", base, *words, "--out", str(tmp_path / "c")]).exception,
+            ArgumentError,
+        ), words
     assert not (tmp_path / "c").exists()

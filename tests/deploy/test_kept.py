@@ -111,21 +111,14 @@ def test_a_network_has_one_default_in_python_and_in_the_shell(
     options: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder, bundle, second = (str(tmp_path / name) for name in ("run", "x.oax", "y.oax"))
-    training = [
-        "train",
-        "--id",
-        "small-digits",
-        "--network",
-        "wrn-10-1-half",
-        "--epochs",
-        "1",
-        "--out",
-        folder,
-        "--quiet",
-    ]
+    base, folder, bundle, second = (str(tmp_path / name) for name in ("base", "run", "x.oax", "y.oax"))
+    short = ["train", "--id", "small-digits", "--epochs", "1", "--quiet", "--out"]
+    first = [*short, base, "--network", "wrn-10-1-half"]
+    training = [[*first, *options, f"--out={folder}"]]
+    if any("freeze" in option for option in options):
+        training = [first, [*short, folder, "--from", base, *options]]
     bundling = ["bundle", "--calibrate", "small-digits", "--out"]
-    for words in ([*training, *options], [*bundling, bundle, folder], [*bundling, second, bundle]):
+    for words in (*training, [*bundling, bundle, folder], [*bundling, second, bundle]):
         done = run(app, words)
         assert done.exit_code == 0, (done.output, done.exception)
     model, again = offaxis.load(bundle), offaxis.load(second)

@@ -1,17 +1,29 @@
 """Several networks as one: the ensemble of cosines and the leave-out classifiers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
 from offaxis.data import TensorSet
-from offaxis.detectors import Cosine, CosineEnsemble, LeaveOut, Passes, ReAct, State, load_detector, save_detector
+from offaxis.detectors import (
+    Cosine,
+    CosineEnsemble,
+    LeaveOut,
+    MaxSoftmax,
+    Passes,
+    ReAct,
+    State,
+    load_detector,
+    save_detector,
+)
 from offaxis.errors import ArgumentError, DetectorError, MissingOutputError
-from offaxis.heads import Outputs
+from offaxis.heads import Outputs, make_head
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, SelectedEpoch, folds
@@ -44,6 +56,17 @@ def test_the_probabilities_of_an_ensemble_are_the_mean(toy: Toy, network_of: Net
     torch.testing.assert_close(ensemble(toy.images).exp(), mean)
 
 
+def test_compiled_members_count_and_the_scores_of_t2fnorm_are_those_of_its_method(toy: Toy) -> None:
+    images = toy.images[:8]
+    made = [Classifier(nn.Flatten(), make_head("t2fnorm", images[0].numel(), 3)).eval() for _ in range(2)]
+    compiled: Any = torch.compile(made[0], backend="eager")
+    ensemble = Ensemble([compiled, made[1]])
+    assert ensemble.networks == made
+    scored = torch.stack([member.outputs(images).detection_logits.softmax(1) for member in made]).mean(0)
+    torch.testing.assert_close(MaxSoftmax().score_images(ensemble, images).float(), -scored.max(1).values)
+    assert not torch.allclose(ensemble(images).exp(), scored)
+
+
 def test_what_an_ensemble_refuses(toy: Toy, network_of: NetworkOf) -> None:
     ensemble, linear = network_of("ensemble"), network_of("linear")
     with pytest.raises(DetectorError, match="Expected an Ensemble"):
@@ -56,6 +79,8 @@ def test_what_an_ensemble_refuses(toy: Toy, network_of: NetworkOf) -> None:
         ensemble.outputs(toy.images, ("first",))
     with pytest.raises(ArgumentError, match="no classes"):
         Ensemble([])
+    with pytest.raises(ArgumentError, match="a Classifier or a Paired each but got Ensemble"):
+        Ensemble([ensemble, linear])  # type: ignore[list-item]
     with pytest.raises(DetectorError, match="LeaveOutEnsemble"):
         LeaveOut().score_images(linear, toy.images)
 

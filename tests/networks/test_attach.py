@@ -1,5 +1,7 @@
 """attach() on networks that anybody might write; tests/test_attach_thirdparty.py has the published ones."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -140,11 +142,12 @@ def test_a_name_and_a_network_without_its_output_layer_are_refused() -> None:
         attach(model)
 
 
-def test_a_wrongly_named_layer_fails_at_the_first_forward_with_its_size() -> None:
-    for model in (TwoOutputs(), Untraceable()):
-        classifier = attach(model, layer="first")
-        with pytest.raises(ArgumentError, match=r"images of 8 values.*have 12: .*not the output layer"):
-            classifier(IMAGES)
+def test_a_wrongly_named_layer_is_refused_or_fails_at_the_first_forward_with_its_size() -> None:
+    with pytest.raises(AttachError, match=r"a linear follows it.*Its linear layers are first .*choose one with"):
+        attach(TwoOutputs(), layer="first")
+    classifier = attach(Untraceable(), layer="first")
+    with pytest.raises(ArgumentError, match=r"images of 8 values.*have 12: .*not the output layer"):
+        classifier(IMAGES)
 
 
 @pytest.mark.parametrize("name", ["third", "first.weight"])
@@ -209,6 +212,41 @@ def test_a_softmax_behind_the_output_layer_is_refused(layer: str | None) -> None
         attach(inside, layer="2.0")
     features = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Softmax(1), nn.Linear(8, 5))
     assert attach(features).head.in_features == 8
+
+
+class Last(nn.Module):
+    """A network with a layer called ``head`` that is not its output layer, and an operation behind the one that is."""
+
+    def __init__(self, operation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.head, self.last, self.operation = nn.Linear(12, 8), nn.Linear(8, 8), operation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.operation(self.last(self.head(x.flatten(1)).relu()))
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        (lambda x: x / 2, "truediv"),
+        (lambda x: 2 * x, "mul"),
+        (torch.relu, "relu"),
+        (torch.tanh, "tanh"),
+        (lambda x: x[:, :4], "getitem"),
+    ],
+)
+@pytest.mark.parametrize("head", ["keep", "cosine"])
+def test_whatever_changes_the_logits_behind_the_output_layer_is_refused(
+    operation: Callable[[Tensor], Tensor], name: str, head: str
+) -> None:
+    with pytest.raises(AttachError, match=f"a {name} follows it"):
+        attach(Last(operation), head=head, layer="last")
+
+
+@pytest.mark.parametrize("operation", [lambda x: x, lambda x: x.flatten(1), lambda x: x.view(x.size(0), -1)])
+def test_the_output_layer_is_the_last_one_whatever_others_are_called(operation: Callable[[Tensor], Tensor]) -> None:
+    network = Last(operation).eval()
+    assert torch.equal(attach(network, head="keep")(IMAGES), network(IMAGES))
 
 
 @pytest.mark.parametrize("head", ["keep", "cosine"])

@@ -12,9 +12,19 @@ from typer.testing import CliRunner
 from offaxis import load_images, train
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
+from offaxis.heads import make_head
 from offaxis.networks import inference, wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import memory_parts, prepared_batches, resolve_device, run, run_batch, to_network
+from offaxis.networks.inference import (
+    check_takes,
+    memory_parts,
+    prepared_batches,
+    resolve_device,
+    run,
+    run_batch,
+    to_network,
+)
+from offaxis.training.checkpoint import checksum
 
 
 @pytest.fixture
@@ -174,3 +184,36 @@ def test_a_trial_of_bfloat16_that_ends_well_refuses_nothing(network: Classifier)
     outputs = next(iter(run(network.to(torch.bfloat16), [images(4)])))[0]
     assert outputs.logits.dtype == torch.float32  # of the head
     assert inference._killed_by_bfloat16.cache_info().currsize == 1
+
+
+class TwoArguments(nn.Module):
+    def forward(self, images: Tensor, mask: Tensor) -> Tensor:
+        return images.flatten(1) * mask
+
+
+class TwoResults(nn.Module):
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return images.flatten(1), images
+
+
+@pytest.mark.parametrize(
+    ("backbone", "said"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(50, 12)), "--size"),
+        (TwoArguments(), r"called with one argument, a batch of images"),
+        (TwoResults(), r"^Expected the network to return a tensor"),
+    ],
+)
+def test_a_network_that_takes_no_such_images_is_named_by_its_reason(backbone: nn.Module, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        check_takes(Classifier(backbone, make_head("linear", 12, 3)), (3, 2, 2))
+
+
+def test_a_network_in_bfloat16_has_a_checksum_of_its_own() -> None:
+    network = nn.Linear(4, 3)
+    whole = checksum(network, None)
+    half = checksum(network.bfloat16(), None)
+    assert half == checksum(network, None) != whole
+    with torch.no_grad():
+        network.weight[0, 0] += 1
+    assert checksum(network, None) != half

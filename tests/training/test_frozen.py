@@ -141,8 +141,17 @@ def test_a_pass_that_was_stopped_is_resumed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("offaxis.training.features.PART", 32)
     net, images, normalise = network(), few(70), Normalise((0.3,), (0.4,))
     whole = extract_features(net, images, normalise)
-    extract_features(net, images.subset(torch.arange(32)), normalise, cache=tmp_path)
     seen = _counting(net)
+
+    def stop(*_: object) -> None:
+        if sum(seen) > 32:
+            raise KeyboardInterrupt
+
+    hook = net.backbone.register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        extract_features(net, images, normalise, cache=tmp_path)
+    hook.remove()
+    seen.clear()
     assert torch.allclose(extract_features(net, images, normalise, cache=tmp_path), whole, atol=1e-5)
     assert sum(seen) == 38
 
@@ -162,9 +171,21 @@ def test_held_out_accuracy_and_the_usual_number_of_steps() -> None:
     assert with_enough_epochs(frozen(), 50_000) == frozen()
 
 
+def test_views_do_not_depend_on_the_numbers_of_the_head(tmp_path: Path) -> None:
+    same = {"views": 2, "cache": tmp_path, "quiet": True}
+    train_frozen(network(), few(), frozen().replace(epochs=1), **same)  # type: ignore[arg-type]
+    kept = sorted(tmp_path.iterdir())
+    train_frozen(network(), few(), frozen().replace(epochs=2, learning_rate=0.003), **same)  # type: ignore[arg-type]
+    assert sorted(tmp_path.iterdir()) == kept
+    train_frozen(network(), few(), frozen().replace(epochs=1, crop=2), **same)  # type: ignore[arg-type]
+    assert len(list(tmp_path.iterdir())) == len(kept) + 1
+
+
 def test_a_loader_and_no_view_are_refused() -> None:
     with pytest.raises(DataError, match="DataLoader"):
         train_frozen(network(), DataLoader(few(), batch_size=8), quiet=True)
+    with pytest.raises(DataError, match="to validate on features but got a DataLoader"):
+        train_frozen(network(), few(), validation=DataLoader(few(), batch_size=8), quiet=True)
     with pytest.raises(ArgumentError, match="view"):
         train_frozen(network(), few(), views=0, quiet=True)
 

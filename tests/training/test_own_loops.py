@@ -206,6 +206,13 @@ def test_most_images_of_one_class_are_no_success(train_set: TensorDataset) -> No
     assert found.accuracy == found.guessing > 0.85
 
 
+def test_images_of_one_class_tell_nothing(train_set: TensorDataset) -> None:
+    images, labels = train_set.tensors
+    with pytest.warns(UserWarning, match="Nothing can be told from .* images of one class"):
+        found = cnn().check_training([(images[labels == 3], labels[labels == 3])])
+    assert len(found.problems) == 1
+
+
 def test_images_that_are_not_normalised_yet() -> None:
     network = cnn()
     with warnings.catch_warnings():

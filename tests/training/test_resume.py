@@ -17,6 +17,7 @@ from offaxis.errors import (
     RunError,
     TrainingStopped,
 )
+from offaxis.files import lock
 from offaxis.training import load_run
 from offaxis.training.leave_out import MarginEntropyLoss
 from offaxis.training.run import RunFolder, open_run
@@ -90,6 +91,18 @@ def test_a_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError, match="is a file"):
         train(network(), few(), SHORT, out=tmp_path / "file", quiet=True)
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    with pytest.raises(TrainingStopped):
+        train(network(), few(), SHORT, out=tmp_path / "run", loss=stop_after(4), quiet=True)
+    log = (tmp_path / "run" / "log.jsonl").read_bytes()
+    with (tmp_path / "run" / "run.json").open("rb") as held:
+        assert lock(held)  # as the other process has it
+        with pytest.raises(RunError, match="Another process is training in"):
+            train(network(), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True)
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == log
+    assert len(train(network(), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True).history) == 2
 
 
 @pytest.mark.filterwarnings("ignore:This CPU has no instructions for bfloat16")

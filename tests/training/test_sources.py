@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -157,8 +159,30 @@ def test_the_device_is_chosen_by_name_and_only_once() -> None:
         train(network(), few(), SHORT, device="cpu", fabric=fabric("32-true"), quiet=True)
 
 
-def test_a_bare_module_is_refused_with_the_remedy_and_a_compiled_classifier_is_not() -> None:
+def test_what_is_no_recipe_no_normalisation_or_no_validation_is_named() -> None:
+    with pytest.raises(ArgumentError, match=r"Expected a Recipe but got 'finetune'.*RECIPES\['finetune'\]\(\)"):
+        train(network(), few(), "finetune", quiet=True)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"Normalise\(mean, std\)"):
+        train(network(), few(), SHORT, normalise=((0.5,), (0.5,)), quiet=True)  # type: ignore[arg-type]
+    empty = DataLoader(normalised(20), batch_size=64, drop_last=True)
+    with pytest.raises(DataError, match="the DataLoader has none: is drop_last=True set"):
+        train(network(), loader(), SHORT, validation=empty, quiet=True)
+
+
+def test_class_names_may_be_an_array_and_jitter_is_the_loaders_own() -> None:
+    data = normalised()
+    data.classes = np.array([f"digit {n}" for n in range(10)])  # type: ignore[attr-defined]
+    recipe = SHORT.replace(epochs=1, jitter=0.3)
+    trained = train(network(), DataLoader(data, batch_size=50), recipe, device="cpu:0", quiet=True)
+    assert trained.classes[3] == "digit 3"
+    assert "jitter" not in trained.record["settings"]["recipe"]
+
+
+def test_a_bare_module_is_refused_with_the_remedy_and_a_compiled_classifier_is_not(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"Expected a Classifier but got a Sequential: offaxis\.attach"):
         train(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), loader(), SHORT, quiet=True)  # type: ignore[arg-type]
-    compiled = torch.compile(network(), backend="eager")
-    assert train(compiled, loader(), SHORT.replace(epochs=1), quiet=True).history  # type: ignore[arg-type]
+    plain = network()
+    compiled: Any = torch.compile(plain, backend="eager")
+    trained = train(compiled, loader(), SHORT.replace(epochs=1), out=tmp_path / "run", quiet=True)
+    assert trained.classifier is plain
+    assert same(weights(load_run(tmp_path / "run", network(seed=7)).classifier), weights(plain))

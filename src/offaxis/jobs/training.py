@@ -10,7 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offaxis.errors import ArgumentError, DataError
+from offaxis.errors import ArgumentError
 from offaxis.jobs.training_settings import Precision, TrainingRun
 from offaxis.progress import counting
 
@@ -76,16 +76,18 @@ def train_run(
     from offaxis.training import train, train_frozen
     from offaxis.training.batches import labels_of
     from offaxis.training.frozen import with_enough_epochs
+    from offaxis.training.loop import launch
 
     run.numbers()  # a wrong number is refused before images are read
     _keep_freed_memory()
     _check_normalise(run)
-    _check_frozen(run, devices * nodes)
+    _check_frozen(run, devices * nodes, {"--sync-bn": sync_bn, "--log-every": log_every is not None})
+    _check_trained(run)
     read = partial(load_images, run.id, root=data, skip_bad=run.skip_bad, holdout=run.holdout, cache=cache)
     classes = own_classes(run.id, skip_bad=run.skip_bad, holdout=run.holdout)
     fabric = _fabric(device, devices, nodes, run.precision)
     if classes is not None:  # a folder: its images take the size of the network
-        fabric.launch()
+        launch(fabric)
         torch.manual_seed(run.seed)
         opened = _make_network(run, len(classes), 3)
         rule: dict[str, Any] = {"size": run.size or opened.size, "resize": run.resize or opened.resize}
@@ -95,7 +97,7 @@ def train_run(
         rule = {"size": run.size, "resize": run.resize}
         images = read("train", **rule)
         labels_of(images, "train on")
-        fabric.launch()
+        launch(fabric)
         torch.manual_seed(run.seed)
         opened = _make_network(run, len(images.classes), images.shape[0])
     recipe = run.numbers(images.shape)
@@ -103,7 +105,13 @@ def train_run(
     normalise = _normalise(run, opened.normalise or PUBLISHED.get(run.id), images.shape[0])
     check_takes(classifier, images.shape)
     with counting(quiet):
-        held_out = _held_out(run, partial(read, "test", **rule))
+        held_out = _held_out(run, partial(read, "test", **rule), data)
+    if validate and held_out is None:
+        raise ArgumentError(
+            f"Expected held-out images for --validate but {run.id} has no test images here: keep some of a folder apart, with "
+            "--holdout 0.2 or in a folder test/, get those of a set of the catalogue (offaxis data get), or leave --validate "
+            "out."
+        )
     common: dict[str, Any] = {
         "seed": run.seed,
         "out": out,
@@ -158,8 +166,8 @@ def _keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _check_frozen(run: TrainingRun, processes: int) -> None:
-    """Refuse what does not go with a frozen backbone."""
+def _check_frozen(run: TrainingRun, processes: int, of_steps: dict[str, bool]) -> None:
+    """Refuse what does not go with a frozen backbone; ``of_steps`` are options of a training step by step."""
     if not run.freeze:
         if run.views != 1:
             raise ArgumentError(
@@ -173,7 +181,17 @@ def _check_frozen(run: TrainingRun, processes: int) -> None:
         "--devices": processes > 1,
         f"--recipe {run.recipe}": run.recipe != "frozen",
         "--decay-head": run.decay_head,
+        "--clip": run.overrides.clip is not None,
+        **of_steps,
     }
+    if run.views == 1:
+        augmentation = ("crop", "flip", "min_area", "jitter")
+        unused = [f"--{each.replace('_', '-')}" for each in augmentation if getattr(run.overrides, each) is not None]
+        if unused:
+            raise ArgumentError(
+                f"Expected --views of at least 2 beside {', '.join(unused)}: with --freeze the network sees each image once, "
+                "as it is, and more views are cropped and flipped."
+            )
     if any(others.values()):
         raise ArgumentError(
             f"Expected no {', '.join(name for name, given in others.items() if given)} beside --freeze, which trains the head "
@@ -181,17 +199,33 @@ def _check_frozen(run: TrainingRun, processes: int) -> None:
         )
 
 
-def _held_out(run: TrainingRun, read: "Callable[[], ImageSet]") -> "ImageSet | None":
+def _check_trained(run: TrainingRun) -> None:
+    """Refuse to freeze a backbone whose weights are random."""
+    from offaxis.deploy.build import INSTALLED
+
+    if not (run.freeze or run.unfreeze is not None):
+        return
+    known = (
+        run.architecture in INSTALLED or run.architecture.startswith("transformers:") or _is_python(run.architecture)
+    )
+    if not (known or run.pretrained or run.weights is not None or run.source is not None):
+        can = run.architecture.startswith(("timm:", "torchvision:"))
+        raise ArgumentError(
+            f"Expected a trained network beside --{'freeze' if run.freeze else 'unfreeze'} but {run.architecture} starts with "
+            f"random weights, which would stay as they are: add {'--pretrained or ' * can}--weights FILE, or name another one "
+            "(--network efficientnet-lite0, --from RUN)."
+        )
+
+
+def _held_out(run: TrainingRun, read: "Callable[[], ImageSet]", root: Path | None) -> "ImageSet | None":
     """Return the images that accuracy is measured on at the end; None where there are none."""
     from offaxis.data import CATALOGUE
+    from offaxis.data.catalogue import data_root, known
     from offaxis.data.load import own_splits
 
     path = Path(run.id).expanduser()
     if run.id in CATALOGUE or not path.exists():
-        try:
-            return read()
-        except DataError:
-            return None  # not on this machine
+        return read() if "test" in known(run.id).available(data_root(root)) else None
     return read() if run.holdout is not None or {"train", "test"} <= set(own_splits(path)) else None
 
 
@@ -208,8 +242,8 @@ def _outcome(run: TrainingRun, trained: "Trained", held_out: "ImageSet | None", 
     ]
     if held_out is None:
         lines.append(
-            "There are no held-out images: the training accuracy says little about new ones. Keep some apart, in a folder "
-            "test/ or with --holdout 0.2."
+            "There are no held-out images: the training accuracy says little about new ones. Keep some of a folder apart, in a "
+            "folder test/ or with --holdout 0.2."
         )
         return "\n".join(lines)
     accuracy = last.get("validation_accuracy")
@@ -279,6 +313,8 @@ def _make_network(run: TrainingRun, num_classes: int, in_channels: int) -> "Eval
 
     head = _head(run)
     if run.source is not None:
+        if run.dropout:
+            raise ArgumentError(f"Expected no --dropout beside --from {run.source}, whose network has its own.")
         return _start_from(run, head, num_classes)
     if not _is_elsewhere(run.architecture):
         if run.pretrained:
@@ -376,6 +412,7 @@ def _fabric(device: str, devices: int, nodes: int, precision: Precision) -> "Fab
     from lightning_fabric import Fabric
 
     from offaxis.networks.inference import check_bfloat16, resolve_device
+    from offaxis.training.loop import device_numbers
 
     chosen = resolve_device(device)
     if precision.startswith("bf16"):
@@ -384,7 +421,7 @@ def _fabric(device: str, devices: int, nodes: int, precision: Precision) -> "Fab
     try:
         return Fabric(
             accelerator=chosen.type,
-            devices=devices if chosen.index is None or several else [chosen.index],
+            devices=devices if several else device_numbers(chosen),
             num_nodes=nodes,
             precision=precision,
             strategy="ddp" if several else "auto",

@@ -1,7 +1,6 @@
 """attach(): replace the output layer of any network by one of ``offaxis.heads``, or keep it as it was trained."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -40,8 +39,9 @@ def attach(
         freeze: train the head alone on a frozen backbone.
 
     Raises:
-        AttachError: there is no linear output layer, or more than one candidate; the message lists them. Or a softmax
-            follows it, as far as the network can be traced. Or the layer to keep is not plainly linear.
+        AttachError: there is no linear output layer, or more than one candidate; the message lists them. Or a softmax, a
+            division by a temperature or the like follows it, as far as the network can be traced. Or the layer to keep is not
+            plainly linear.
         ArgumentError: ``num_classes`` differs from that of the layer that is kept.
 
     Examples:
@@ -72,7 +72,7 @@ def attach(
             f"Expected the output layer to be an nn.Linear but {name or 'the network'!r} is a {type(old).__name__}. "
             f"{_candidates(model)}"
         )
-    _refuse_squashed(model, name)
+    _check_last(model, name)
     if head == "keep":
         if num_classes not in (None, old.out_features):
             raise ArgumentError(
@@ -104,7 +104,7 @@ def find_output_layer(model: nn.Module) -> str:
     Raises:
         AttachError: it cannot be told.
     """
-    for find in (_by_own_interface, _by_common_name, _by_tracing, _by_being_alone):
+    for find in (_by_own_interface, _by_tracing, _by_common_name, _by_being_alone):
         name = find(model)
         if name is not None:
             return name
@@ -133,49 +133,60 @@ def _by_common_name(model: nn.Module) -> str | None:
 
 def _by_tracing(model: nn.Module) -> str | None:
     """Return the linear layer that feeds the output node of the traced graph, where the network can be traced."""
-    for node in _from_the_output(model):
-        if node.op != "call_module":
+    graph = _traced(model)
+    if graph is None:
+        return None
+    (source,) = next(n for n in graph.nodes if n.op == "output").args
+    while isinstance(source, torch.fx.Node):
+        if source.op == "call_module" and isinstance(model.get_submodule(str(source.target)), nn.Linear):
+            return str(source.target)
+        if _operation(model, source) not in HARMLESS:
             return None
-        module = model.get_submodule(str(node.target))
-        if isinstance(module, nn.Linear):
-            return str(node.target)
-        if not isinstance(module, (nn.Identity, nn.Dropout, nn.Flatten)):
-            return None
+        source = source.args[0] if source.args else None
     return None
 
 
-SQUASHING = ("softmax", "log_softmax", "logsoftmax", "sigmoid", "logsigmoid")
+HARMLESS = ("identity", "dropout", "flatten", "view", "reshape", "size", "contiguous")
+"""Operations that leave the numbers of (N, C) and of (N, d) as they are when the network is not trained."""
 
 
-def _refuse_squashed(model: nn.Module, layer: str) -> None:
-    """Raise AttachError where a softmax follows the output layer: it would change the new head's features."""
-    after = []
-    for node in _from_the_output(model):
-        if node.op == "call_module" and node.target == layer:
-            break
-        what = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
-        after.append(getattr(what, "__name__", str(what)).lower())
-    else:
-        return  # the output comes from another branch, or the graph does not tell
-    squashing = [name for name in after if name in SQUASHING]
-    if squashing:
-        raise AttachError(
-            f"Expected the output layer {layer!r} to be the last operation of the network but a {squashing[0]} follows it, "
-            "which the new head's features would go through as well. Remove it from the network: it belongs to the loss."
-        )
+def _check_last(model: nn.Module, layer: str) -> None:
+    """Raise AttachError where an operation follows the output layer: it would change the head's features instead."""
+    graph = _traced(model)
+    if graph is None:
+        return
+    needed: set[torch.fx.Node] = set()  # what does not lead to the output changes nothing
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in needed:
+            needed.update(node.all_input_nodes)
+    after = {node for node in needed if node.op == "call_module" and node.target == layer}
+    for node in graph.nodes:  # each after its inputs
+        if node not in needed or after.isdisjoint(node.all_input_nodes):
+            continue
+        operation = _operation(model, node)
+        if operation not in HARMLESS:
+            remedy = "Remove it from the network: a softmax belongs to the loss, a temperature to the score."
+            raise AttachError(
+                f"Expected the output layer {layer!r} to be the last operation of the network but a {operation} follows it, "
+                "which the head's features would go through in place of the logits. "
+                f"{_candidates(model) if operation == 'linear' else remedy}"
+            )
+        after.add(node)
 
 
-def _from_the_output(model: nn.Module) -> Iterator[torch.fx.Node]:
-    """Iterate over the traced graph's nodes from the output backwards along first inputs; empty if untraceable."""
+def _operation(model: nn.Module, node: torch.fx.Node) -> str:
+    """Return the name of a traced operation in lower case, such as ``softmax`` of a module, a function or a method."""
+    what = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+    return str(getattr(what, "__name__", what)).lower()
+
+
+def _traced(model: nn.Module) -> torch.fx.Graph | None:
+    """Return the graph of a network; None where it cannot be traced."""
     try:
         with tracing():
-            graph = torch.fx.Tracer().trace(model)
+            return torch.fx.Tracer().trace(model)
     except Exception:  # control flow, untraceable operators: any failure only means that tracing does not tell
-        return
-    (source,) = next(n for n in graph.nodes if n.op == "output").args
-    while isinstance(source, torch.fx.Node) and source.op != "placeholder":
-        yield source
-        source = source.args[0] if source.args else None
+        return None
 
 
 def _by_being_alone(model: nn.Module) -> str | None:

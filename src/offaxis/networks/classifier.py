@@ -81,7 +81,7 @@ class Classifier(nn.Module):
             ArgumentError: the backbone has no such layer.
         """
         names = [name for name, _ in self.backbone.named_modules()]
-        if unfreeze is not None and unfreeze not in names:
+        if unfreeze is not None and unfreeze not in names[1:]:  # the first is the backbone itself
             outer = [name for name, _ in self.backbone.named_children()]
             raise ArgumentError(
                 f"Expected a layer of the network to train from on but got {unfreeze!r}. Its outermost layers are "

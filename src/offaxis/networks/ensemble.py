@@ -25,6 +25,13 @@ class Ensemble(nn.Module):
 
     def __init__(self, members: Sequence[Classifier | Paired]) -> None:
         super().__init__()
+        members = [getattr(member, "_orig_mod", member) for member in members]  # torch.compile wraps them
+        others = [type(member).__name__ for member in members if not isinstance(member, (Classifier, Paired))]
+        if others:
+            raise ArgumentError(
+                f"Expected members that are a Classifier or a Paired each but got {', '.join(others)}: name the members of an "
+                "ensemble themselves, and give other networks a head with offaxis.attach."
+            )
         if not members or len({member.num_classes for member in members}) > 1:
             raise ArgumentError(
                 "Expected networks for the same classes but got "
@@ -53,14 +60,27 @@ class Ensemble(nn.Module):
         return self.outputs(images).logits
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
-        """Compute concatenated features, log mean probability and mean cosine (None where a member has none); no scale."""
+        """Compute concatenated features, log mean probability and mean cosine (None where a member has none); no scale.
+
+        Where members are scored by other logits than they classify with, ``score_logits`` are averaged likewise.
+        """
         if tuple(layers):
             raise DetectorError("Expected no inner layers for an ensemble: score its members one by one.")
         each = [member.outputs(images) for member in self.networks]
         cosines = [out.cosine for out in each if out.cosine is not None]
         cosine = torch.stack(cosines).mean(0) if len(cosines) == len(each) else None
-        log_p = torch.stack([out.logits.log_softmax(1) for out in each]).logsumexp(0) - math.log(len(each))
-        return Outputs(torch.cat([out.features for out in each], 1), log_p, cosine)
+        apart = any(out.score_logits is not None for out in each)
+        return Outputs(
+            torch.cat([out.features for out in each], 1),
+            _log_mean_probability([out.logits for out in each]),
+            cosine,
+            score_logits=_log_mean_probability([out.detection_logits for out in each]) if apart else None,
+        )
+
+
+def _log_mean_probability(logits: Sequence[Tensor]) -> Tensor:
+    """Compute the logarithm of the mean softmax (N, C) of the logits of several networks."""
+    return torch.stack([each.log_softmax(1) for each in logits]).logsumexp(0) - math.log(len(logits))
 
 
 AnyNetwork = Classifier | Paired | Ensemble

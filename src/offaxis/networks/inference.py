@@ -166,15 +166,22 @@ def check_takes(network: Network, shape: tuple[int, int, int]) -> None:
     """Raise ArgumentError where a network does not take images of a shape (c, h, w), by running a black one."""
     try:
         run_batch(network, torch.zeros(1, *shape))
-    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+        if (
+            isinstance(error, ArgumentError) and error.__cause__ is None
+        ):  # about its outputs, which images do not change
+            raise
         channels, height, width = shape
         said = (
             str(error).split(": ")[0] if isinstance(error, ArgumentError) else str(error)[:200]
         )  # without its remedies
         reason = " ".join(said.split())
+        remedy = "Choose the size that it was made for: --size."
+        if isinstance(error, TypeError):
+            remedy = "Its forward is called with one argument, a batch of images (N, c, h, w)."
         raise ArgumentError(
             f"Expected a network that takes images of {width}x{height} with {channels} channel{'s'[: channels - 1]} but it "
-            f"does not ({type(error).__name__}: {reason}). Choose the size that it was made for: --size."
+            f"does not ({type(error).__name__}: {reason}). {remedy}"
         ) from error
 
 

@@ -116,6 +116,11 @@ def _problems(found: TrainingCheck, num_classes: int) -> Iterable[str]:
             f"The scale has collapsed: its mean is {found.scale:.2g}, so every logit is near 0 and nothing is learned any "
             "more. Start anew with a lower learning rate, or clip the gradient. docs/scale-collapse.md explains it."
         )
+    elif found.guessing == 1:
+        yield (
+            f"Nothing can be told from {found.images} images of one class: check the training on images of all classes, "
+            "shuffled."
+        )
     elif learned_nothing(
         accuracy=found.accuracy, loss=found.loss, guessing=found.guessing, guessing_loss=found.guessing_loss
     ):

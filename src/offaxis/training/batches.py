@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sized
+from dataclasses import replace
 from itertools import tee
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from offaxis.data import ImageSet, Normalise
 from offaxis.data.image_set import to_unit
 from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
-from offaxis.errors import DataError
+from offaxis.errors import ArgumentError, DataError
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
 from offaxis.training.recipe import ImagePlan, LoaderPlan, Plan, Recipe
@@ -115,7 +116,8 @@ class DataLoaderBatches(TrainingBatches):
     def __init__(self, loader: LoaderBatches, plan: LoaderPlan) -> None:
         self.loader, self.plan = loader, plan
         self.dataset = getattr(loader.loader, "dataset", loader.loader)
-        self.classes = tuple(map(str, getattr(self.dataset, "classes", None) or ()))
+        classes = getattr(self.dataset, "classes", None)
+        self.classes = () if classes is None else tuple(map(str, classes))
 
     def read(self, first: int, last: int) -> Iterator[Share]:
         """Iterate over the batches of the steps from ``first``, which begins an epoch, to before ``last``."""
@@ -160,8 +162,14 @@ def make_training_batches(
 
     Raises:
         DataError: there are no images, no labels, or labels outside 0..C-1.
-        ArgumentError: ``normalise`` was given for a DataLoader.
+        ArgumentError: ``normalise`` was given for a DataLoader; or it, or the recipe, is something else.
     """
+    if not isinstance(recipe, Recipe):
+        raise ArgumentError(
+            f"Expected a Recipe but got {recipe!r:.60}: offaxis.training.RECIPES has them by name, as in RECIPES['finetune']()."
+        )
+    if normalise is not None and not isinstance(normalise, Normalise):
+        raise ArgumentError(f"Expected offaxis.data.Normalise(mean, std) to normalise by but got {normalise!r:.60}.")
     share = {"seed": seed, "processes": fabric.world_size, "rank": fabric.global_rank}
     if not is_loader(data):
         images = as_image_set(data)
@@ -172,6 +180,7 @@ def make_training_batches(
     _check_last_batch(classifier, loader)
     zoom = None if recipe.min_area is None else 1.0
     own = recipe.replace(batch_size=getattr(loader, "batch_size", None), crop=0, flip=False, min_area=zoom)
+    own = replace(own, jitter=None)
     if fabric.world_size > 1:
         loader = fabric.setup_dataloaders(loader, move_to_device=False)  # each process gets its own share
     batches = as_batches(loader, normalise, own.batch_size, labels=True, num_classes=classifier.num_classes)
@@ -201,6 +210,8 @@ def make_validation_batches(
         DataError: there are no images, no labels, or labels of other classes than those that are trained.
     """
     if is_loader(validation):
+        if isinstance(validation, Sized) and not len(validation):
+            raise DataError("Expected batches to validate on but the DataLoader has none: is drop_last=True set?")
         return as_batches(validation, None, 512, labels=True, num_classes=classifier.num_classes)
     images = as_image_set(validation)
     _check_range(labels_of(images, "validate on"), classifier.num_classes, images.name)

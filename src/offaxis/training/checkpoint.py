@@ -228,7 +228,11 @@ def checksum(network: nn.Module, normalise: object) -> str:
     """Return the SHA-256 of all that a network's outputs depend on: parameters, buffers and normalisation."""
     digest = hashlib.sha256(repr(normalise).encode())
     for name, tensor in sorted(network.state_dict().items()):
-        array = tensor.detach().cpu().contiguous().numpy()
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        plain = tensor.detach().cpu().contiguous()
+        kind = ""
+        if plain.dtype == torch.bfloat16:  # which NumPy has not
+            kind, plain = "bfloat16 ", plain.view(torch.int16)
+        array = plain.numpy()
+        digest.update(f"{name} {kind}{array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()

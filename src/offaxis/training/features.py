@@ -5,6 +5,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +48,19 @@ def extract_features(
 
     With a cache, more than ``PART`` images are kept part by part: a pass that is stopped is resumed.
     """
-    if cache is not None and len(images) > PART:
-        parts = torch.arange(len(images)).split(PART)
-        titles = [f"{title}, part {number} of {len(parts)}" for number in range(1, len(parts) + 1)]
-        same: dict[str, Any] = {"cache": cache, "batch_size": batch_size, "quiet": quiet}
-        pairs = zip(parts, titles, strict=True)
-        return torch.cat(
-            [extract_features(classifier, images.subset(part), normalise, title=t, **same) for part, t in pairs]
-        )
-    return _cached(
-        cache,
-        classifier,
-        {"images": images.fingerprint, "normalise": [list(normalise.mean), list(normalise.std)]},
-        lambda: _run(classifier, Batches(images, normalise, batch_size), title, quiet),
-    )
+    if cache is None:
+        return _run(classifier, Batches(images, normalise, batch_size), title, quiet)
+    store = _FeatureStore(cache, classifier)
+    key = {"images": images.fingerprint, "normalise": [list(normalise.mean), list(normalise.std)]}
+    if len(images) <= PART:
+        return store.get(key, lambda: _run(classifier, Batches(images, normalise, batch_size), title, quiet))
+    found = []
+    parts = torch.arange(len(images)).split(PART)
+    for number, part in enumerate(parts):
+        batches = Batches(images.subset(part), normalise, batch_size)
+        name = f"{title}, part {number + 1} of {len(parts)}"
+        found.append(store.get({**key, "part": number, "of": PART}, partial(_run, classifier, batches, name, quiet)))
+    return torch.cat(found)
 
 
 def on_features(
@@ -101,15 +101,18 @@ def extract_view(
             share = Share(pixels, batches.labels[chosen], 0, len(chosen))
             yield batches.prepare(number * len(indices) + place, share, next(classifier.parameters()).device)[0]
 
+    compute = partial(_run, classifier, _Sized(prepared, len(indices)), f"features of view {number + 1}", quiet)
+    if cache is None:
+        return compute()
+    recipe = batches.plan.recipe
     key = {
         "images": batches.data.fingerprint,
         "normalise": [list(batches.normalise.mean), list(batches.normalise.std)],
         "view": number,
         "seed": batches.plan.seed,
-        "recipe": batches.plan.recipe.to_json(),
+        "augmentation": [recipe.crop, recipe.flip, recipe.min_area, recipe.jitter],
     }
-    title = f"features of view {number + 1}"
-    return _cached(cache, classifier, key, lambda: _run(classifier, _Sized(prepared, len(indices)), title, quiet))
+    return _FeatureStore(cache, classifier).get(key, compute)
 
 
 class _Sized:
@@ -136,20 +139,23 @@ def _run(classifier: Classifier, batches: "Batches | _Sized", title: str, quiet:
     return features
 
 
-def _cached(folder: Path | None, classifier: Classifier, key: dict[str, Any], compute: Callable[[], Tensor]) -> Tensor:
-    """Return the features of a key from a folder, or compute and keep them there."""
-    if folder is None:
-        return compute()
-    backbone = classifier.backbone
-    device = next((parameter.device.type for parameter in classifier.parameters()), "cpu")
-    whole = {"weights": checkpoints.checksum(backbone, None), "network": repr(backbone), "device": device, **key}
-    name = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:32]
-    path = folder / f"{name}.safetensors"
-    with suppress(CheckpointError):  # a damaged file is computed anew
-        return checkpoints.read_tensors(path, required=True)[0]["features"]
-    features = compute()
-    try:
-        checkpoints.write_tensors(path, {"features": features}, {"format": "offaxis-features-1"})
-    except StorageError as error:
-        warnings.warn(f"The features were not kept for the next training. {error}", UserWarning, stacklevel=2)
-    return features
+class _FeatureStore:
+    """A folder of the features of a backbone."""
+
+    def __init__(self, folder: Path, classifier: Classifier) -> None:
+        self.folder, backbone = folder, classifier.backbone
+        device = next((parameter.device.type for parameter in classifier.parameters()), "cpu")
+        self.backbone = {"weights": checkpoints.checksum(backbone, None), "network": repr(backbone), "device": device}
+
+    def get(self, key: dict[str, Any], compute: Callable[[], Tensor]) -> Tensor:
+        """Return the features of a key from the folder, or compute and keep them there."""
+        whole = json.dumps({**self.backbone, **key}, sort_keys=True)
+        path = self.folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.safetensors"
+        with suppress(CheckpointError):  # a damaged file is computed anew
+            return checkpoints.read_tensors(path, required=True)[0]["features"]
+        features = compute()
+        try:
+            checkpoints.write_tensors(path, {"features": features}, {"format": "offaxis-features-1"})
+        except StorageError as error:
+            warnings.warn(f"The features were not kept for the next training. {error}", UserWarning, stacklevel=2)
+        return features

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from offaxis.training.batches import (
     make_validation_batches,
 )
 from offaxis.training.features import extract_features, extract_view
-from offaxis.training.loop import fabric_on
+from offaxis.training.loop import checked_classifier, fabric_on
 from offaxis.training.recipe import Recipe, frozen
 from offaxis.training.run import RunFolder, Trained, open_run, run_record
 from offaxis.training.step import cross_entropy
@@ -218,8 +219,8 @@ def train_frozen(
 ) -> Trained:
     """Train the head of a classifier and leave its backbone as it is; the backbone sees each image once.
 
-    Features are kept in ``cache``, so that another seed, head or recipe takes seconds. The same features and the same seed
-    give the same weights, bit for bit.
+    Features are kept in ``cache``, so that another seed, head or recipe takes seconds; only ``views`` of another seed, crop or
+    flip are other images. The same features and the same seed give the same weights, bit for bit.
 
     Args:
         classifier: a pretrained network with a new head, as ``attach`` makes it; it is trained in place.
@@ -244,14 +245,16 @@ def train_frozen(
         ArgumentError: fewer than one view, or several processes.
         NotFiniteError: the training failed; the message says what helps.
     """
+    classifier = checked_classifier(classifier)
     fabric = fabric_on(device) if fabric is None else fabric
     if views < 1 or fabric.world_size > 1:
         raise ArgumentError(
             f"Expected at least one view, and one process, to train on features but got {views} and {fabric.world_size}."
         )
-    if is_loader(data):
+    if is_loader(data) or is_loader(validation):
+        what = "train" if is_loader(data) else "validate"
         raise DataError(
-            "Expected a dataset, whose images are the same each time, to train on features but got a DataLoader: give its "
+            f"Expected a dataset, whose images are the same each time, to {what} on features but got a DataLoader: give its "
             "dataset without augmentation and normalisation, or train with the backbone in every step (offaxis.train)."
         )
     classifier.to(fabric.device).freeze()
@@ -265,43 +268,44 @@ def train_frozen(
     record = run_record(classifier, batches, loss=cross_entropy, fabric=fabric, sync_bn=False, command=command)
     record["settings"]["views"] = views
     folder = None if out is None else RunFolder(Path(out))
-    open_run(fabric, folder, record, resume)
-    started = time.monotonic()
-    store = None if cache is None else Path(cache)
-    seen = [extract_features(classifier, images, batches.normalise, cache=store, quiet=quiet)]
-    seen += [extract_view(classifier, batches, number, cache=store, quiet=quiet) for number in range(1, views)]
-    features, labels = torch.cat(seen), batches.labels.repeat(views)
-    head = train_head(
-        features.to(fabric.device),
-        labels,
-        head=lambda *_: classifier.head,
-        num_classes=classifier.num_classes,
-        seed=seed,
-        epochs=recipe.epochs,
-        batch_size=recipe.batch_size,
-        learning_rate=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-    )
-    loss, accuracy, scale = _measure(head, features, labels)
-    epoch = {
-        "kind": "epoch",
-        "step": recipe.epochs * _steps_per_epoch(len(features), recipe.batch_size),
-        "epoch": recipe.epochs,
-        "learning_rate": recipe.learning_rate,
-        "loss": loss,
-        "accuracy": accuracy,
-        "scale": scale,
-    }
-    if isinstance(to_validate, Batches):
-        held_out = to_validate.images
-        new = extract_features(
-            classifier, held_out, to_validate.normalise, cache=store, title="test images", quiet=quiet
+    with folder or nullcontext():
+        open_run(fabric, folder, record, resume)
+        started = time.monotonic()
+        store = None if cache is None else Path(cache)
+        seen = [extract_features(classifier, images, batches.normalise, cache=store, quiet=quiet)]
+        seen += [extract_view(classifier, batches, number, cache=store, quiet=quiet) for number in range(1, views)]
+        features, labels = torch.cat(seen), batches.labels.repeat(views)
+        head = train_head(
+            features.to(fabric.device),
+            labels,
+            head=lambda *_: classifier.head,
+            num_classes=classifier.num_classes,
+            seed=seed,
+            epochs=recipe.epochs,
+            batch_size=recipe.batch_size,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
         )
-        epoch["validation_accuracy"] = _measure(head, new, labels_of(held_out, "validate on"))[1]
-    epoch["seconds"] = round(time.monotonic() - started, 3)
-    if folder is not None:
-        folder.log(epoch)
-        folder.finish(classifier)
+        loss, accuracy, scale = _measure(head, features, labels)
+        epoch = {
+            "kind": "epoch",
+            "step": recipe.epochs * _steps_per_epoch(len(features), recipe.batch_size),
+            "epoch": recipe.epochs,
+            "learning_rate": recipe.learning_rate,
+            "loss": loss,
+            "accuracy": accuracy,
+            "scale": scale,
+        }
+        if isinstance(to_validate, Batches):
+            held_out = to_validate.images
+            new = extract_features(
+                classifier, held_out, to_validate.normalise, cache=store, title="test images", quiet=quiet
+            )
+            epoch["validation_accuracy"] = _measure(head, new, labels_of(held_out, "validate on"))[1]
+        epoch["seconds"] = round(time.monotonic() - started, 3)
+        if folder is not None:
+            folder.log(epoch)
+            folder.finish(classifier)
     return Trained(
         classifier=classifier.eval(),
         normalise=batches.normalise,

@@ -1,9 +1,11 @@
 """The training loop: images or batches -> a trained Classifier."""
 
+import os
 import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +59,8 @@ def train(
     making the network.
 
     Args:
-        classifier: the network, made by offaxis.networks or ``attach``.
+        classifier: the network, made by offaxis.networks or ``attach``; of one that torch.compile has wrapped, the network
+            inside is trained, uncompiled.
         data: labelled training images: an ImageSet, a torch or Hugging Face dataset, a pair of tensors (images, labels);
             or a DataLoader of (images, labels), whose batches are used unchanged: it shuffles, augments and normalises.
         recipe: epochs, batch size, learning rate and so on; ``laptop()`` if None.
@@ -87,11 +90,7 @@ def train(
         NotFiniteError, ScaleCollapseError: the training failed; the message says why and what helps.
         TrainingStopped: Ctrl-C or SIGTERM; the state is saved where there is a folder.
     """
-    if not isinstance(getattr(classifier, "_orig_mod", classifier), Classifier):  # torch.compile wraps it
-        raise ArgumentError(
-            f"Expected a Classifier but got a {type(classifier).__name__}: offaxis.attach(network) gives it a cosine head, "
-            "attach(network, head='linear') a linear one."
-        )
+    classifier = checked_classifier(classifier)
     fabric = fabric_on(device) if fabric is None else _without_device(fabric, device)
     if str(fabric.strategy.precision.precision).startswith("bf16"):
         check_bfloat16(fabric.device)
@@ -101,27 +100,28 @@ def train(
                 "32-true, Fabric(precision='32-true')).",
                 stacklevel=2,
             )
-    fabric.launch()
+    launch(fabric)
     if sync_bn:
         synchronise(classifier)
     batches = make_training_batches(classifier, data, recipe or laptop(), seed=seed, normalise=normalise, fabric=fabric)
     to_validate = None if validation is None else make_validation_batches(classifier, validation, batches)
     record = run_record(classifier, batches, loss=loss, fabric=fabric, sync_bn=sync_bn, command=command)
     folder = None if out is None else RunFolder(Path(out))
-    checkpoint = open_run(fabric, folder, record, resume)
-    training = _Training(
-        classifier,
-        batches,
-        validation=to_validate,
-        stepper=Stepper(classifier, batches, loss, fabric),
-        fabric=fabric,
-        folder=folder,
-        settings=record["settings"],
-        log_every=log_every,
-        after_epoch=after_epoch,
-    )
-    with torch.random.fork_rng():
-        history = training.run(checkpoint, title, quiet)
+    with folder or nullcontext():
+        checkpoint = open_run(fabric, folder, record, resume)
+        training = _Training(
+            classifier,
+            batches,
+            validation=to_validate,
+            stepper=Stepper(classifier, batches, loss, fabric),
+            fabric=fabric,
+            folder=folder,
+            settings=record["settings"],
+            log_every=log_every,
+            after_epoch=after_epoch,
+        )
+        with torch.random.fork_rng():
+            history = training.run(checkpoint, title, quiet)
     return Trained(
         classifier=classifier.eval(),
         normalise=batches.normalise,
@@ -132,12 +132,34 @@ def train(
     )
 
 
+def checked_classifier(classifier: Classifier) -> Classifier:
+    """Return the Classifier itself, where torch.compile has wrapped it; raise ArgumentError for anything else."""
+    inner: object = getattr(classifier, "_orig_mod", classifier)
+    if not isinstance(inner, Classifier):
+        raise ArgumentError(
+            f"Expected a Classifier but got a {type(classifier).__name__}: offaxis.attach(network) gives it a cosine head, "
+            "attach(network, head='linear') a linear one."
+        )
+    return inner
+
+
+def launch(fabric: "Fabric") -> None:
+    """Start the processes of a Fabric, unless ``fabric run`` has started them."""
+    if os.environ.get("LT_CLI_USED") != "1":
+        fabric.launch()
+
+
 def fabric_on(device: str | torch.device) -> "Fabric":
     """Make a Fabric of one process on a device, in 32 bits."""
     chosen = resolve_device(device)
     from lightning_fabric import Fabric  # takes a second to import, which `offaxis --help` need not
 
-    return Fabric(accelerator=chosen.type, devices=1 if chosen.index is None else [chosen.index])
+    return Fabric(accelerator=chosen.type, devices=device_numbers(chosen))
+
+
+def device_numbers(device: torch.device) -> int | list[int]:
+    """Return ``devices`` of a Fabric for one device: the number of a GPU where one is named; a CPU has no number."""
+    return 1 if device.index is None or device.type == "cpu" else [device.index]
 
 
 def _without_device(fabric: "Fabric", device: str | torch.device) -> "Fabric":

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from offaxis import __version__
 from offaxis.data import Normalise
 from offaxis.errors import OffaxisError, RunError, StorageError
-from offaxis.files import check_plain, json_line, read_json, read_lines, write_json, write_text
+from offaxis.files import check_plain, json_line, lock, read_json, read_lines, write_json, write_text
 from offaxis.heads import describe_head
 from offaxis.networks import build, description
 from offaxis.networks.classifier import Classifier
@@ -103,14 +103,26 @@ def _attached(classifier: Classifier) -> dict[str, Any] | None:
 
 
 class RunFolder:
-    """The files of a run: run.json, log.jsonl, checkpoint.safetensors, and model.safetensors once it is finished."""
+    """The files of a run: run.json, log.jsonl, checkpoint.safetensors, and model.safetensors once it is finished.
+
+    Inside a ``with`` block, ``begin`` locks the run for this process until the block ends.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._held: IO[bytes] | None = None
         self.record = path / "run.json"
         self.log_file = path / "log.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.model = path / "model.safetensors"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def find_checkpoint(self, settings: dict[str, Any], resume: bool) -> Checkpoint | None:
         """Read the checkpoint of an earlier run with these settings; None where there is none. Nothing is written.
@@ -135,8 +147,8 @@ class RunFolder:
         checkpoints.check_settings(read_run(self.path)["settings"], settings, self.record)
         if not self.checkpoint.exists() and self.model.exists():
             raise RunError(
-                f"The run in {self.path} is finished and its checkpoint is gone, so it cannot be resumed: open_network "
-                "opens the trained network. Name another folder to train anew."
+                f"The run in {self.path} is finished and has no checkpoint, so there is nothing to resume: open_network opens "
+                "the trained network. Name another folder to train anew."
             )
         if not self.checkpoint.exists():
             return None
@@ -145,14 +157,24 @@ class RunFolder:
         return checkpoint
 
     def begin(self, record: dict[str, Any], checkpoint: Checkpoint | None) -> None:
-        """Write run.json; where a run is resumed, remove the log lines after the step that it resumes from."""
+        """Write run.json and lock the run; where it is resumed, remove the log lines after the step that it resumes from.
+
+        Raises:
+            RunError: another process is training here.
+        """
+        resumed = self.record.exists()
+        if not resumed:
+            write_json(self.record, record)
+        self._held = self.record.open("rb")
+        if not lock(self._held):
+            raise RunError(
+                f"Another process is training in {self.path}: wait until it has finished, stop it, or name another folder."
+            )
         for left in filter(_temporary, self.path.glob(".*")):  # of a process that was killed while it wrote
             left.unlink(missing_ok=True)
-        if self.record.exists():
+        if resumed:
             kept = [json_line(r) for r in self.log_records() if checkpoint and r["step"] <= checkpoint.step]
             write_text(self.log_file, "".join(kept))
-            return
-        write_json(self.record, record)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to log.jsonl."""
@@ -287,9 +309,9 @@ def load_run(folder: str | Path, into: Classifier | None = None) -> Trained:
     if into is None:
         if settings["network"] is None:
             raise RunError(
-                f"The run in {run.path} trained a network that is not one of offaxis.networks, timm, torchvision or "
-                "transformers: make the same network and pass it as load_run(folder, into=classifier), or name the function "
-                "that makes it, --network file.py:function."
+                f"The run in {run.path} trained a network that Python code had made, which run.json does not describe: make "
+                "the same network and pass it as load_run(folder, into=classifier), or name the function that makes it: "
+                "--network file.py:function."
             )
         into = _make_network(settings["network"])
     weights, _ = checkpoints.read_tensors(run.model, required=record["version"] != UNCHECKED)
