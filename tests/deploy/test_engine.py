@@ -192,6 +192,17 @@ def test_a_network_that_loses_by_int8_is_refused(tmp_path: Path, monkeypatch: py
     assert path.exists()
 
 
+@pytest.mark.parametrize("count", [0, 1, 7, 1000, 1024, 1025, 50_000])
+def test_the_ranges_are_of_images_from_first_to_last_and_all_others_calibrate(count: int) -> None:
+    """Folders are in the order of their classes: the ranges of the first ones need not hold for the last."""
+    chosen, others = (numbers.tolist() for numbers in engines._split(count))
+    assert sorted(chosen + others) == list(range(count))
+    assert len(set(chosen)) == min((count + 3) // 4, 256)
+    assert all(number % 4 == 0 for number in chosen)
+    gaps = np.diff([*chosen, count]) if count else np.zeros(1)
+    assert gaps.max() <= max(4, count / 256 + 8)
+
+
 def test_an_int8_graph_that_loses_is_refused() -> None:
     engines._check_quantised((0.97, 0.961), True, {"letters": (0.95, 0.946)})
     with pytest.raises(ExportError, match="ID accuracy falls from 97.0% to 95.0%"):

@@ -187,8 +187,8 @@ class Quantised:
 def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[ImageSet] = ()) -> Quantised:
     """Export a model as an ONNX graph whose convolutions run on 8-bit integers, calibrated anew.
 
-    Of every four images one gives the ranges of the activations; the scores of the others, computed by the quantised graph,
-    are the new calibration.
+    Of every four images one gives the ranges of the activations, or 256 of these, spread over all, where there are more; the
+    scores of the others, computed by the quantised graph, are the new calibration.
 
     Args:
         model: with a detector that reads outputs.
@@ -209,9 +209,8 @@ def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[
         model.to("cpu")
         images = match(images, wanted.shape, wanted.resize)
         check_overlap(images, [unpack_hashes(model.used)])
-        numbers = torch.arange(len(images))
-        ranges = images.subset(numbers[::4][:RANGE_IMAGES])
-        held_out = images.subset(numbers[numbers % 4 != 0])
+        for_ranges, others = _split(len(images))
+        ranges, held_out = images.subset(for_ranges), images.subset(others)
         plain = graph_bytes(model, p_values=False)
         names = tuple(output_names(model, p_values=False))
         before = OnnxEngine(make_session(plain, default_threads(), runtime), names)
@@ -240,6 +239,17 @@ def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[
         temporary.write_bytes(content)
     sizes = (len(plain), len(content))
     return Quantised(accuracy=accuracy, labelled=labelled, aurocs=aurocs, images=len(held_out), bytes=sizes)
+
+
+def _split(count: int) -> tuple[Tensor, Tensor]:
+    """Return the numbers of the images that give the ranges, over all classes where images are in their order; and the rest."""
+    fourth = torch.arange(0, count, 4)
+    chosen = fourth[
+        torch.from_numpy(np.linspace(0, len(fourth) - 1, min(len(fourth), RANGE_IMAGES)).round().astype(int))
+    ]
+    rest = torch.ones(count, dtype=torch.bool)
+    rest[chosen] = False
+    return chosen, rest.nonzero().flatten()
 
 
 def _quantise(content: bytes, ranges: ImageSet) -> bytes:
