@@ -30,6 +30,7 @@ from offaxis.deploy.onnx import (
     TOLERANCE,
     Graph,
     check_exportable,
+    export_errors,
     graph_bytes,
     largest_difference,
     output_names,
@@ -116,7 +117,7 @@ def _open(model: Model, threads: int) -> OnnxEngine:
         if kept.exists():
             graph = read_arrays(kept, ExportError, "it is exported again")["graph"]
             return _checked(model, graph.tobytes(), threads, runtime)
-    except Exception as error:  # damaged, or of another version; onnxruntime raises many kinds of errors
+    except Exception as error:  # damaged, or of another version
         log.info("the kept graph is made again: %s", error)
     content = graph_bytes(model, p_values=False)
     engine = _checked(model, content, threads, runtime)
@@ -129,20 +130,26 @@ def _open(model: Model, threads: int) -> OnnxEngine:
 
 def _checked(model: Model, content: bytes, threads: int, runtime: Any) -> OnnxEngine:
     engine = OnnxEngine(make_session(content, threads, runtime), tuple(output_names(model, p_values=False)))
-    difference = largest_difference(model, Graph(model, p_values=False).eval(), engine.session, engine.names)
+    with export_errors("onnxruntime cannot run the graph"):
+        difference = largest_difference(model, Graph(model, p_values=False).eval(), engine.session, engine.names)
     if not difference <= TOLERANCE:
         raise ExportError(f"onnxruntime differs from PyTorch by {difference:.2g}, more than {TOLERANCE:g}.")
     return engine
 
 
 def make_session(content: bytes, threads: int, runtime: Any) -> Any:
-    """Return a session of onnxruntime on the CPU whose threads leave the cores to others while they wait."""
+    """Return a session of onnxruntime on the CPU whose threads leave the cores to others while they wait.
+
+    Raises:
+        ExportError: onnxruntime cannot run the graph.
+    """
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    with export_errors("onnxruntime cannot run the graph"):
+        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def _settings(model: Model) -> tuple[Any, ...]:
@@ -290,7 +297,10 @@ def _quantise(content: bytes, ranges: ImageSet) -> bytes:
 
 def _outputs(engine: OnnxEngine, images: ImageSet) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     """Return scores (N,), predicted classes (N,) and largest cosines (N,), if any, of a set."""
-    parts = [engine(pixels) for pixels in images.batches(64)]
+    parts = []
+    for pixels in images.batches(64):
+        with export_errors("onnxruntime cannot run the graph"):
+            parts.append(engine(pixels))
     cosines = [cosine.max(1).astype(np.float64) for _, _, cosine in parts if cosine is not None]
     predicted = np.concatenate([logits.argmax(1) for _, logits, _ in parts])
     return np.concatenate([scores for scores, _, _ in parts]), predicted, np.concatenate(cosines) if cosines else None
