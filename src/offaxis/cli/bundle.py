@@ -164,10 +164,19 @@ def bundle_command(
         print_note(f"{count} calibration images leave with {out}: anyone who has the bundle can see them.", "yellow")
     model.save(out, folder=folder)
     _report(model, out)
-    own = {"--network": network or networks[0], "--detector": detector or ""}  # code that no bundle holds
-    words = "".join(f" {option} {shlex.quote(file)}" for option, file in own.items() if ".py" in file)
-    name = shlex.quote(str(out))
+    name, words = shlex.quote(str(out)), _own_code(model, network or networks[0], detector)
     print_note(f"To use it: offaxis score {name} IMAGES{words}, or offaxis serve {name}{words}")
+
+
+def _own_code(model: "Model", network: str, detector: str | None) -> str:
+    """Return the options of ``score`` and ``serve`` that name code which no bundle holds, each after a space."""
+    from offaxis.detectors.registry import OWN
+    from offaxis.networks.rebuild import blueprint, must_be_given
+
+    own = {"--network": network} if must_be_given(blueprint(model.network)) else {}
+    if file := OWN.fullmatch(detector or ""):
+        own["--detector"] = file[1]
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in own.items())
 
 
 @app.command("calibrate", epilog=example("offaxis calibrate digits.oax photos/ --alpha 0.01"))
