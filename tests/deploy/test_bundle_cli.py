@@ -279,3 +279,11 @@ def test_the_next_command_names_code_only_where_the_bundle_needs_it(
     finally:
         DETECTORS.pop("mine", None)
     assert scored.exit_code == 0, scored.output
+
+
+def test_a_bundle_of_the_hub_is_not_calibrated_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = run(app, ["calibrate", "hf:me/photos", "small-digits", "--alpha", "0.1"])
+    assert isinstance(refused.exception, ArgumentError)
+    assert "Expected --out FILE" in str(refused.exception)
+    assert list(tmp_path.iterdir()) == []

@@ -181,7 +181,12 @@ def _own_code(model: "Model", network: str, detector: str | None) -> str:
 
 @app.command("calibrate", epilog=example("offaxis calibrate digits.oax photos/ --alpha 0.01"))
 def calibrate_command(
-    bundle: Annotated[Path, typer.Argument(help="A bundle; it is changed in place without --out.")],
+    bundle: Annotated[
+        Path,
+        typer.Argument(
+            help="A bundle; it is changed in place without --out, which one of the hub (hf:name/repo) needs."
+        ),
+    ],
     images: Annotated[
         str,
         typer.Argument(
@@ -210,9 +215,14 @@ def calibrate_command(
     from offaxis.data.image_set import list_skipped
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
+    from offaxis.deploy.hub import PREFIX
     from offaxis.deploy.preprocessing import VectorInput, read_rows
     from offaxis.progress import counting
 
+    if out is None and str(bundle).startswith(PREFIX):
+        raise ArgumentError(
+            f"Expected --out FILE for the bundle {bundle}, which cannot be changed in place: push_to_hub uploads the new one."
+        )
     model = load(bundle, network).to(device)
     inputs: Any
     if isinstance(model.preprocessing, VectorInput):
@@ -224,8 +234,13 @@ def calibrate_command(
             )
         if inputs.skipped:
             print_note("\n".join(list_skipped(inputs.skipped)))
+    before = 0 if model.examples is None else len(model.examples.pixels)
     with counting(quiet):
         model = model.recalibrated(inputs, alpha, per_class, confidence=confidence)
+    if gone := before - (0 if model.examples is None else len(model.examples.pixels)):
+        print_note(
+            f"{gone} of the {before} images that the bundle kept to show are not among these, and are no longer in it."
+        )
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
 
