@@ -101,8 +101,8 @@ def score_command(
     )
     summary = score_images(bundle, model, named, options)
     print_note(sentences(summary))
-    if out != "-" and Path(out).with_suffix(".html").exists():
-        print_note(f"The images with the highest scores: {Path(out).with_suffix('.html')}")
+    if summary.get("page"):
+        print_note(f"The images with the highest scores: {summary['page']}")
     if not summary["bad_files"] and not summary["images"] and summary["inputs"] == "images":
         print_note(f"No images were found; they are files that end in {', '.join(sorted(SUFFIXES))}.", "yellow")
     if summary["bad_files"] and not summary["images"]:
