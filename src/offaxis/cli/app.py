@@ -241,7 +241,7 @@ def demo_command(
             "--quick", help="One network of each kind on scikit-learn's 8x8 digits, enlarged; needs no extra."
         ),
     ] = False,
-    seeds: Annotated[int, typer.Option(help="Networks of each kind.", min=1)] = 3,
+    seeds: Annotated[int | None, typer.Option(help="Networks of each kind.", min=1, show_default="3")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of each training.", min=1)] = 5,
     quiet: Quiet = False,
 ) -> None:
@@ -251,8 +251,10 @@ def demo_command(
 
     from offaxis.demo import METHODS, mean_std_text, run_demo, table_rows, write_demo_page
 
+    if quick and seeds is not None:
+        raise ArgumentError("Expected --quick, with one network of each kind, or --seeds but got both: leave out one.")
     start = time.monotonic()
-    demo = run_demo(1, epochs, 300, quiet, small=True) if quick else run_demo(seeds, epochs, quiet=quiet)
+    demo = run_demo(1, epochs, 300, quiet, small=True) if quick else run_demo(seeds or 3, epochs, quiet=quiet)
     page = out / "index.html"
     write_demo_page(demo, page)
     table = Table(title="How well OOD images are detected (AUROC in percent)", title_justify="left")
