@@ -287,3 +287,19 @@ def test_a_bundle_of_the_hub_is_not_calibrated_in_place(tmp_path: Path, monkeypa
     assert isinstance(refused.exception, ArgumentError)
     assert "Expected --out FILE" in str(refused.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--onnx", "x.onnx", "--ood", "nowhere"], "Expected --int8"),
+        (["--onnx", "x.onnx", "--skip-bad"], "Expected --int8"),
+        (["--published", "x.ckpt", "--int8", "--calibrate", "nowhere"], "got --int8, --calibrate"),
+        (["--published", "x.ckpt", "--with-resize"], "got --with-resize"),
+        (["--published", "x.ckpt", "--ood", "nowhere", "--skip-bad"], "got --ood, --skip-bad"),
+    ],
+)
+def test_options_that_an_export_would_ignore_are_refused(words: list[str], message: str, tmp_path: Path) -> None:
+    done = run(app, ["export", str(tmp_path / "x.oax"), *words])
+    assert isinstance(done.exception, ArgumentError)
+    assert message in str(done.exception)

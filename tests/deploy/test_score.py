@@ -634,3 +634,17 @@ def test_the_page_shows_the_rows_of_an_array_of_pixels(bundle: Path, world: Worl
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
     assert page.count('<span class="picture"><img src="data:image/jpeg') == 5
     assert "not there any more" not in page
+
+
+@pytest.mark.parametrize(
+    "options", [["--network", "net.py:make"], ["--detector", "mine.py:Mine"], ["--device", "cuda"]]
+)
+def test_what_workers_of_ray_do_not_get_is_refused(
+    options: list[str], bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offaxis.detectors.registry.register_file", lambda _: "mine")
+    out = tmp_path / "out.csv"
+    done = run(app, ["score", str(bundle), str(pictures[0]), "--runner", "ray", "--out", str(out), *options])
+    assert isinstance(done.exception, ArgumentError)
+    assert "--runner ray" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []

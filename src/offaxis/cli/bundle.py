@@ -343,6 +343,16 @@ def export_command(
     """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
     if (onnx is None) == (published is None):
         raise ArgumentError("Expected one of --onnx FILE and --published FILE.")
+    given = {
+        "--with-resize": with_resize,
+        "--int8": int8,
+        "--calibrate": calibrate,
+        "--ood": ood,
+        "--skip-bad": skip_bad,
+    }
+    useless = [option for option, value in given.items() if value]
+    if published is not None and useless:
+        raise ArgumentError(f"Expected --published FILE alone but got {', '.join(useless)}: these are for --onnx.")
     if published is not None:
         from offaxis.jobs import export_published
 
@@ -356,6 +366,10 @@ def export_command(
     if int8 != (calibrate is not None) or (int8 and with_resize):
         raise ArgumentError(
             "Expected --int8 and --calibrate IMAGES together, without --with-resize: the quantised graph is calibrated anew."
+        )
+    if not int8 and (ood or skip_bad):
+        raise ArgumentError(
+            "Expected --int8 and --calibrate beside --ood and --skip-bad: without them no images are read."
         )
     model = load(bundle, network)
     shape = ", ".join(map(str, model.preprocessing.shape))

@@ -64,7 +64,7 @@ def score_command(
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="Images on the page of those with the highest scores.")] = 100,
     network: Network = None,
-    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
+    detector: OwnDetector = None,  # its callback registers the class
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -78,8 +78,12 @@ def score_command(
     from offaxis.deploy.scoring import ScoringOptions, score_images
     from offaxis.deploy.scoring.rows import sentences
 
-    if runner == "ray" and network is not None:
-        raise ArgumentError("Expected a bundle that can build its network for --runner ray: --network is for threads.")
+    if runner == "ray" and (network is not None or detector is not None):
+        raise ArgumentError(
+            "Expected a bundle that needs no code of your own for --runner ray: --network and --detector are for threads."
+        )
+    if runner == "ray" and device not in ("auto", "cpu"):
+        raise ArgumentError(f"Expected no --device beside --runner ray, whose workers use the CPU, but got {device}.")
     bundle = local_bundle(bundle)
     model = load(bundle, network).to(device)
     named = _paths(paths or ["-"])
