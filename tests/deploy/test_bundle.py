@@ -141,6 +141,24 @@ def test_a_folder_is_a_bundle_too(model: Model, tmp_path: Path, world: World) ->
         model.save(tmp_path / "mine")
 
 
+def test_a_folder_that_holds_more_than_a_bundle_is_not_replaced(model: Model, tmp_path: Path) -> None:
+    """To replace a folder is to delete what is in it."""
+    clone, foreign = tmp_path / "clone", tmp_path / "foreign"
+    model.save(clone, folder=True)
+    (clone / ".git").mkdir()
+    (clone / "README.md").write_text("my card")
+    with pytest.raises(StorageError, match=r"got \.git, README\.md beside it: name another folder"):
+        model.save(clone, folder=True)
+    assert (clone / "README.md").read_text() == "my card"
+    foreign.mkdir()
+    for content in ('{"bundle": "of another program"}', "[1]", "{"):
+        (foreign / container.MANIFEST).write_text(content)
+        with pytest.raises(StorageError, match="no bundle"):
+            model.save(foreign, folder=True)
+        assert (foreign / container.MANIFEST).read_text() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clone", "foreign"]
+
+
 def test_a_folder_that_cannot_be_replaced_stays(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model.save(tmp_path / "x", folder=True)
     before = {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()}

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import shlex
 import subprocess
 import sys
 import weakref
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from typer.testing import CliRunner
 
@@ -21,6 +24,7 @@ from offaxis.data.sources import as_batches
 from offaxis.deploy import Preprocessing
 from offaxis.deploy.assemble import make_model
 from offaxis.detectors import KNN
+from offaxis.detectors.registry import DETECTORS
 from offaxis.errors import ArgumentError, DataError, OverlapError, TooFewImagesError
 from offaxis.heads import make_head
 from offaxis.networks.inference import Network
@@ -237,3 +241,65 @@ def test_hashes_are_of_what_the_network_sees(world: World) -> None:
     model = offaxis.Model.calibrated(world.trained, world.calibration, used=[world.train])
     assert model.used.dtype == torch.uint8
     assert model.used.shape[1] == 16
+
+
+@pytest.mark.parametrize(("kind", "named"), [("wide_resnet", False), ("attached", True)])
+def test_the_next_command_names_code_only_where_the_bundle_needs_it(
+    kind: str, named: bool, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        "from torch import nn",
+        "import offaxis",
+        "def wide_resnet():",
+        "    return offaxis.networks.wide_resnet(10, 1, 10, in_channels=1, stem_stride=2)",
+        "def attached():",
+        "    return offaxis.attach(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)))",
+        "class Mine(offaxis.detectors.KNN):",
+        "    name = 'mine'",
+    ]
+    Path("net.py").write_text("\n".join(lines))
+    torch.manual_seed(0)
+    save_file(offaxis.open_network(f"net.py:{kind}").network.state_dict(), "w.safetensors")
+    write_images(Path("pictures"), world.test, 2)
+    words = ["bundle", f"net.py:{kind}", "--weights", "w.safetensors", "--calibrate", "small-digits", "--mean", "0.3"]
+    words += ["--std", "0.3", "--fit", "small-digits", "--detector", "net.py:Mine:k=5", "--out", "x.pytorch"]
+    done = run(app, words)
+    monkeypatch.setattr("offaxis.detectors.registry._FILES", {})
+    del DETECTORS["mine"]  # as in another process
+    assert done.exit_code == 0, done.output
+    told = re.search(
+        r"To use it: offaxis (score x\.pytorch) IMAGES(.*), or offaxis serve x\.pytorch(.*)\n", done.stderr
+    )
+    assert told is not None
+    assert (f"--network net.py:{kind}" in told[2]) == named
+    assert told[2] == told[3]
+    try:
+        scored = run(app, [*told[1].split(), "pictures", *shlex.split(told[2])])
+    finally:
+        DETECTORS.pop("mine", None)
+    assert scored.exit_code == 0, scored.output
+
+
+def test_a_bundle_of_the_hub_is_not_calibrated_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = run(app, ["calibrate", "hf:me/photos", "small-digits", "--alpha", "0.1"])
+    assert isinstance(refused.exception, ArgumentError)
+    assert "Expected --out FILE" in str(refused.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--onnx", "x.onnx", "--ood", "nowhere"], "Expected --int8"),
+        (["--onnx", "x.onnx", "--skip-bad"], "Expected --int8"),
+        (["--published", "x.ckpt", "--int8", "--calibrate", "nowhere"], "got --int8, --calibrate"),
+        (["--published", "x.ckpt", "--with-resize"], "got --with-resize"),
+        (["--published", "x.ckpt", "--ood", "nowhere", "--skip-bad"], "got --ood, --skip-bad"),
+    ],
+)
+def test_options_that_an_export_would_ignore_are_refused(words: list[str], message: str, tmp_path: Path) -> None:
+    done = run(app, ["export", str(tmp_path / "x.oax"), *words])
+    assert isinstance(done.exception, ArgumentError)
+    assert message in str(done.exception)

@@ -7,10 +7,12 @@ import sys
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import offaxis
@@ -19,7 +21,8 @@ from offaxis.cli.app import app
 from offaxis.data import load_images
 from offaxis.deploy import engine as engines
 from offaxis.deploy.engine import with_engine
-from offaxis.deploy.onnx import graph_bytes
+from offaxis.deploy.onnx import export_onnx, graph_bytes
+from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError
 from offaxis.files import read_arrays
 from offaxis.networks.ensemble import AnyNetwork
@@ -98,6 +101,32 @@ def test_what_cannot_be_exported_runs_in_pytorch(leave_out: Model, world: World)
     same = with_engine(leave_out, "auto")
     assert same.engine is None
     assert same.predict(world.test.batch(torch.arange(3))) == leave_out.predict(world.test.batch(torch.arange(3)))
+
+
+class InDouble(nn.Module):
+    """A network whose convolution is in double precision, which onnxruntime does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.pool, self.fc = nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Linear(4, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert self.conv.bias is not None
+        maps = nn.functional.conv2d(images.double(), self.conv.weight.double(), self.conv.bias.double())
+        return cast(Tensor, self.fc(self.pool(maps.float().relu()).flatten(1)))
+
+
+def test_a_graph_that_onnxruntime_cannot_run_is_left_to_pytorch(world: World, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, preprocessing = offaxis.attach(InDouble(), "cosine"), Preprocessing((1, 8, 8), world.normalise)
+    odd = Model.calibrated(network, world.calibration, preprocessing=preprocessing)
+    assert with_engine(odd, "auto").engine is None
+    sentence = "onnxruntime cannot run the graph .* Use the bundle itself in PyTorch"
+    with pytest.raises(ExportError, match=sentence):
+        with_engine(odd, "onnx")
+    with pytest.raises(ExportError, match=sentence):
+        export_onnx(odd, tmp_path / "x.onnx")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_calibration_without_the_cosines_of_its_network_runs_in_pytorch(model: Model) -> None:
@@ -190,6 +219,17 @@ def test_a_network_that_loses_by_int8_is_refused(tmp_path: Path, monkeypatch: py
     assert not path.exists()
     assert engines.export_int8(model, path, darker(1.0), [letters]).labelled
     assert path.exists()
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 1000, 1024, 1025, 50_000])
+def test_the_ranges_are_of_images_from_first_to_last_and_all_others_calibrate(count: int) -> None:
+    """Folders are in the order of their classes: the ranges of the first ones need not hold for the last."""
+    chosen, others = (numbers.tolist() for numbers in engines._split(count))
+    assert sorted(chosen + others) == list(range(count))
+    assert len(set(chosen)) == min((count + 3) // 4, 256)
+    assert all(number % 4 == 0 for number in chosen)
+    gaps = np.diff([*chosen, count]) if count else np.zeros(1)
+    assert gaps.max() <= max(4, count / 256 + 8)
 
 
 def test_an_int8_graph_that_loses_is_refused() -> None:

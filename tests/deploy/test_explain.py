@@ -16,7 +16,7 @@ from offaxis.deploy.explain import explain, overlay, with_examples
 from offaxis.detectors import make_detector
 from offaxis.errors import ArgumentError
 from offaxis.networks import Classifier
-from tests.models import World
+from tests.models import World, write_images
 
 
 def test_the_mean_of_the_map_is_the_cosine(model: Model, world: World) -> None:
@@ -109,12 +109,33 @@ def test_examples_travel_with_the_bundle(model: Model, world: World, tmp_path: P
         with_examples(model, world.calibration, 0)
 
 
+def test_examples_are_of_the_images_that_calibrate(model: Model, world: World) -> None:
+    kept = with_examples(model, world.calibration, 20)
+    assert kept.examples is not None
+    assert kept.recalibrated(world.test).examples is None
+    same = kept.recalibrated(world.calibration, alpha=0.1).examples
+    assert same is not None
+    assert torch.equal(same.pixels, kept.examples.pixels)
+    some = kept.recalibrated(world.calibration.subset(torch.arange(10, 130))).examples
+    assert some is not None
+    assert 0 < len(some.pixels) == len(some.features) == len(some.predicted) < 20
+
+
 def test_bundling_with_examples_warns(world: World, tmp_path: Path) -> None:
     run = str(world.trained.folder)
     words = ["bundle", run, "--calibrate", "small-digits", "--out", str(tmp_path / "x.oax"), "--keep-examples", "12"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "12 calibration images leave with" in " ".join(result.output.split())
+    write_images(tmp_path / "pictures", world.test, 60)
+    result = CliRunner().invoke(app, ["calibrate", str(tmp_path / "x.oax"), str(tmp_path / "pictures")])
+    assert result.exit_code == 0, result.output
+    left = offaxis.load(tmp_path / "x.oax").examples
+    gone = 12 - (0 if left is None else len(left.pixels))
+    assert gone
+    assert f"{gone} of the 12 images that the bundle kept to show are not among these" in " ".join(
+        result.output.split()
+    )
 
 
 def test_an_overlay_is_strongest_where_the_map_is() -> None:

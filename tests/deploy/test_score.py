@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -114,13 +115,13 @@ def test_three_formats_say_the_same(bundle: Path, mixed: Path, tmp_path: Path) -
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = scored(bundle, [str(mixed)], tmp_path / "a.jsonl")
     model = offaxis.load(bundle)
-    for name in ("a.csv", "a.parquet"):
+    for name in ("b.csv", "c.parquet"):
         score_images(bundle, model, [str(mixed)], ScoringOptions(out=str(tmp_path / name), quiet=True))
-    with (tmp_path / "a.csv").open(newline="") as file:
+    with (tmp_path / "b.csv").open(newline="") as file:
         from_csv = list(csv.DictReader(file))
     assert [row["path"] for row in from_csv] == [row["path"] for row in rows]
     assert [float(row["score"]) if row["score"] else None for row in from_csv] == [row["score"] for row in rows]
-    assert parquet.read_table(tmp_path / "a.parquet").to_pylist() == rows
+    assert parquet.read_table(tmp_path / "c.parquet").to_pylist() == rows
 
 
 def test_a_run_that_stopped_goes_on(
@@ -150,6 +151,43 @@ def test_a_run_that_stopped_goes_on(
     with pytest.raises(ArgumentError, match="--overwrite"):
         scored(bundle, names, out)
     assert scored(bundle, names, out, batch=4, overwrite=True) == whole
+
+
+@pytest.mark.parametrize("name", ["out.summary.json", "out.html"])
+def test_files_beside_the_rows_are_not_replaced_unasked(
+    name: str, bundle: Path, pictures: list[Path], tmp_path: Path
+) -> None:
+    """They may be of out.csv, where rows go to out.jsonl, or not of this program at all."""
+    (tmp_path / name).write_text("mine")
+    for options in ({}, {"resume": True}):
+        with pytest.raises(ArgumentError, match=f"{name} is there already and would be replaced beside out.jsonl"):
+            scored(bundle, [str(pictures[0])], tmp_path / "out.jsonl", **options)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+    if name == "out.html":
+        scored(bundle, [str(pictures[0])], tmp_path / "out.jsonl", top=0)  # has no page
+        assert (tmp_path / name).read_text() == "mine"
+    scored(bundle, [str(pictures[0])], tmp_path / "out.jsonl", overwrite=True)
+    assert (tmp_path / name).read_text() != "mine"
+
+
+def test_a_summary_of_other_rows_is_not_taken_for_that_of_these(
+    bundle: Path, pictures: list[Path], tmp_path: Path
+) -> None:
+    scored(bundle, [str(pictures[0])], tmp_path / "out.jsonl")
+    scored(bundle, [str(pictures[0])], tmp_path / "out.ndjson", overwrite=True)
+    with pytest.raises(ArgumentError, match=r"out\.summary\.json is the summary of out\.ndjson"):
+        scored(bundle, [str(pictures[0])], tmp_path / "out.jsonl", resume=True)
+
+
+def test_the_page_is_named_where_one_was_written(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    words = ["score", str(bundle), str(pictures[0]), "--out", str(tmp_path / "out.csv"), "--quiet", "--overwrite"]
+    told = f"The images with the highest scores: {tmp_path / 'out.html'}"
+    assert told in run(app, words).stderr
+    assert told in run(app, [*words[:-1], "--resume"]).stderr
+    assert told not in run(app, [*words, "--top", "0"]).stderr
+    assert (tmp_path / "out.html").exists()
+    assert told not in run(app, [*words[:-1], "--resume"]).stderr
 
 
 def test_a_journal_of_another_bundle_is_refused(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
@@ -307,13 +345,13 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
         tar.addfile(link)
     names = [f"{folder}/caf\\xe9.png", f"{folder}/pack.tar::caf\\xe9.png", f"{folder}/refused.tar"]
     for kind in ("jsonl", "csv"):
-        out = tmp_path / f"out.{kind}"
+        out = tmp_path / f"{kind}-out.{kind}"
         score_images(bundle, offaxis.load(bundle), [str(folder)], ScoringOptions(out=str(out), quiet=True))
         assert "xe9.png" in out.read_text(encoding="utf-8")
-    rows = rows_of(tmp_path / "out.jsonl")
+    rows = rows_of(tmp_path / "jsonl-out.jsonl")
     assert [row["path"] for row in rows] == names
     assert rows[0]["score"] == rows[1]["score"]
-    assert (tmp_path / "out.html").read_text(encoding="utf-8").count("<img src=") == 2  # both images are on it
+    assert (tmp_path / "jsonl-out.html").read_text(encoding="utf-8").count("<img src=") == 2  # both images are on it
     assert "is a link" in rows[2]["error"]
     # a journal that holds the row already: the file is known again by the same text
     journal = tmp_path / "again.jsonl.journal"
@@ -587,3 +625,26 @@ def test_a_bound_that_can_never_flag_is_refused_before_anything_is_scored(
     done = run(app, ["score", str(bundle), str(mixed), "--fdr", "10", "--out", str(tmp_path / "x.csv")])
     assert "Expected `fdr` to be a number between 0 and 1" in str(done.exception)
     assert not list(tmp_path.glob("x.*"))
+
+
+def test_the_page_shows_the_rows_of_an_array_of_pixels(bundle: Path, world: World, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", world.test.batch(torch.arange(5)).numpy()[:, 0])
+    rows = scored(bundle, [str(tmp_path / "x.npy")], tmp_path / "out.jsonl")
+    assert [row["path"] for row in rows] == [f"{tmp_path / 'x.npy'}::{number}" for number in range(5)]
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert page.count('<span class="picture"><img src="data:image/jpeg') == 5
+    assert "not there any more" not in page
+
+
+@pytest.mark.parametrize(
+    "options", [["--network", "net.py:make"], ["--detector", "mine.py:Mine"], ["--device", "cuda"]]
+)
+def test_what_workers_of_ray_do_not_get_is_refused(
+    options: list[str], bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offaxis.detectors.registry.register_file", lambda _: "mine")
+    out = tmp_path / "out.csv"
+    done = run(app, ["score", str(bundle), str(pictures[0]), "--runner", "ray", "--out", str(out), *options])
+    assert isinstance(done.exception, ArgumentError)
+    assert "--runner ray" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []

@@ -123,6 +123,21 @@ def test_dry_runs_say_what_it_costs_and_do_nothing(name: str, tmp_path: Path) ->
     assert len(lines) == {"one-vs-one": 80, "ensembles": 48, "head": 0}[name]
 
 
+def test_what_was_asked_for_is_shown_quietly_too(tmp_path: Path) -> None:
+    """--quiet is about progress."""
+    assert run("--quiet").output == run().output != ""
+    words = ["one-vs-one", "--out", str(tmp_path / "r")]
+    for way in ("--list", "--dry-run"):
+        assert run(*words, way, "--quiet").output.count("offaxis train") > 0
+
+
+def test_listed_commands_have_the_device_and_the_folder_of_data(tmp_path: Path) -> None:
+    words = ["one-vs-one", "--out", str(tmp_path / "r"), "--list"]
+    there = run(*words, "--device", "cuda:1", "--data", "my images").output.splitlines()
+    assert all(line.endswith(" --device cuda:1 --data 'my images'") for line in there)
+    assert [line.partition(" --device")[0] for line in there] == run(*words).output.splitlines()
+
+
 def test_the_scale_can_be_changed(tmp_path: Path) -> None:
     words = ("--id", "digits", "--seeds", "1", "--network", "wrn-10-1", "--recipe", "laptop", "--epochs", "3", "--list")
     lines = run("classification", *words, "--out", str(tmp_path)).output.splitlines()

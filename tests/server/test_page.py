@@ -16,6 +16,7 @@ from PIL import Image
 from offaxis import Model
 from offaxis.data import load_images, match
 from offaxis.deploy.explain import with_examples
+from offaxis.deploy.model import Verdict
 from offaxis.server.body import Limits
 from tests.browser import complaints, show_as
 from tests.models import World, write_images
@@ -301,6 +302,29 @@ def test_the_page_of_scores_lays_maps_over_images(
     browser.find_elements("css selector", "th button")[0].click()
     first = browser.find_element("css selector", "tbody tr td:nth-child(2)").text
     assert first.endswith("000.png")
+
+
+def test_the_page_of_scores_is_sorted_by_every_column(browser: "WebDriver", model: Model, tmp_path: Path) -> None:
+    from offaxis.deploy.scoring import write_score_page
+    from offaxis.deploy.scoring.rows import RowCounts
+
+    rows = [
+        ("b.png", "cat", Verdict.OUT, 9.0, 0.01, 9.5e-05),
+        ("a.png", "dog", Verdict.IN, 0.2, 0.5, 0.9),
+        ("d.png", "ant", Verdict.OUT, 0.1, 0.2, 0.43),
+        ("c.png", "dog", Verdict.IN, -10.0, 9.9e-05, 1.0),
+    ]
+    names = ("path", "class", "verdict", "score", "p_value", "probability")
+    top = [dict(zip(names, (*row[:2], row[2].value, *row[3:]), strict=True)) for row in rows]
+    write_score_page({**RowCounts(4).summary(model), "top": top}, tmp_path / "x.html", "x", model)
+    browser.get((tmp_path / "x.html").as_uri())
+    for place, button in enumerate(browser.find_elements("css selector", "th button"), 2):
+        cells = f"return [...document.querySelectorAll('tbody td:nth-child({place})')].map((cell) => cell.textContent)"
+        for reverse in (False, True):
+            button.click()
+            shown = browser.execute_script(cells)
+            assert shown == sorted(shown, key=str if place < 5 else float, reverse=reverse)
+            assert len(set(shown)) > 1
 
 
 def test_the_page_asks_for_the_token(browser: "WebDriver", model: Model, world: World) -> None:

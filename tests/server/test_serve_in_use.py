@@ -1,5 +1,6 @@
 """The service in use: another bundle without a pause, readiness, request ids, and explanations."""
 
+import asyncio
 import base64
 import io
 import json
@@ -25,6 +26,8 @@ import httpx
 from offaxis import Model, Prediction, attach
 from offaxis.deploy.explain import with_examples
 from offaxis.errors import BundleError
+from offaxis.server.batcher import FairDecoder
+from offaxis.server.body import Limits
 from tests.models import World
 from tests.server.serving import altered, png, running
 from tests.waiting import eventually, free_port
@@ -90,6 +93,40 @@ def test_requests_wait_while_the_network_of_another_bundle_is_traced(model: Mode
         go_on.set()
         assert [each.result().status_code for each in asked] == [200, 200]
         assert eventually(lambda: 'result="served"} 1.0' in httpx.get(f"{address}/metrics").text)
+
+
+@pytest.mark.parametrize("explained", ["", "?explain=1"])
+def test_a_request_that_is_being_decoded_is_answered_by_the_old_bundle(
+    explained: str, model: Model, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its images are not in the queue yet when the model is replaced: the old network has to wait for them."""
+    decoding, go_on = threading.Event(), threading.Event()
+    decode = FairDecoder.decode
+
+    async def slow(self: FairDecoder, *arguments: Any) -> Any:
+        decoding.set()
+        await asyncio.to_thread(go_on.wait, 60)
+        return await decode(self, *arguments)
+
+    other = replace(model, classes=tuple(f"new-{name}" for name in model.classes))
+    with running(model, Limits(seconds_to_answer=20), reload=lambda _: other) as (address, server):
+        image: dict[str, Any] = {"content": png(world.test, 0), "timeout": 60}
+        assert httpx.post(f"{address}/v1/predict", **image).status_code == 200
+        monkeypatch.setattr(FairDecoder, "decode", slow)
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(httpx.post, f"{address}/v1/predict{explained}", **image)
+            try:
+                assert decoding.wait(20)
+                server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+                assert eventually(lambda: httpx.get(f"{address}/v1/model").json()["classes"][0].startswith("new-"), 20)
+                assert not wait([asked], timeout=0.3).done
+            finally:
+                go_on.set()
+            answer = asked.result()
+        assert answer.status_code == 200
+        assert answer.json()["predictions"][0]["class"] in model.classes
+        assert eventually(lambda: 'result="served"} 1.0' in httpx.get(f"{address}/metrics").text)
+        assert httpx.post(f"{address}/v1/predict", **image).json()["predictions"][0]["class"].startswith("new-")
 
 
 def test_a_signal_during_a_reload_is_not_lost(model: Model) -> None:

@@ -4,6 +4,7 @@ Modules of this folder import nothing heavy at their top, so that the program st
 room that needs them are imported inside the commands.
 """
 
+import errno
 import io
 import os
 import sys
@@ -156,17 +157,32 @@ def main() -> None:
         if error.filename is not None:
             name, reason = os.fsdecode(error.filename), error.strerror or "unknown error"
             _exit_with(StorageError(f"{name} cannot be opened ({reason}): check its name and its permissions."))
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            _exit_with(
+                StorageError(f"No more files can be opened ({error.strerror}): raise the limit, as ulimit -n does.")
+            )
+        if not _is_of_output(error):
+            raise
         with suppress(OSError):
             sys.stdout.close()  # else it is flushed once more at the end, and fails again
         if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
             sys.exit(1)
-        reason = f"{error.strerror}): free some space" if error.strerror else "it is closed): redirect it to a file"
+        closed = isinstance(error, io.UnsupportedOperation) or error.errno == errno.EBADF
+        reason = "it is closed): redirect it to a file" if closed else f"{error.strerror}): free some space"
         _exit_with(StorageError(f"Standard output cannot be written ({reason}."))
     except TrainingStopped as stopped:
         print_note(str(stopped), "yellow")
         sys.exit(stopped.exit_code)
     except OffaxisError as error:
         _exit_with(error)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Return whether an error that names no file is one that writing to standard output fails with."""
+    from offaxis.files import DISK_ERRORS
+
+    kinds = (BrokenPipeError, io.UnsupportedOperation)
+    return isinstance(error, kinds) or error.errno in {errno.EBADF, *DISK_ERRORS}
 
 
 def _open_closed_streams() -> None:
@@ -241,7 +257,7 @@ def demo_command(
             "--quick", help="One network of each kind on scikit-learn's 8x8 digits, enlarged; needs no extra."
         ),
     ] = False,
-    seeds: Annotated[int, typer.Option(help="Networks of each kind.", min=1)] = 3,
+    seeds: Annotated[int | None, typer.Option(help="Networks of each kind.", min=1, show_default="3")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of each training.", min=1)] = 5,
     quiet: Quiet = False,
 ) -> None:
@@ -251,8 +267,10 @@ def demo_command(
 
     from offaxis.demo import METHODS, mean_std_text, run_demo, table_rows, write_demo_page
 
+    if quick and seeds is not None:
+        raise ArgumentError("Expected --quick, with one network of each kind, or --seeds but got both: leave out one.")
     start = time.monotonic()
-    demo = run_demo(1, epochs, 300, quiet, small=True) if quick else run_demo(seeds, epochs, quiet=quiet)
+    demo = run_demo(1, epochs, 300, quiet, small=True) if quick else run_demo(seeds or 3, epochs, quiet=quiet)
     page = out / "index.html"
     write_demo_page(demo, page)
     table = Table(title="How well OOD images are detected (AUROC in percent)", title_justify="left")

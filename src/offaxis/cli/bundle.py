@@ -164,15 +164,29 @@ def bundle_command(
         print_note(f"{count} calibration images leave with {out}: anyone who has the bundle can see them.", "yellow")
     model.save(out, folder=folder)
     _report(model, out)
-    own = {"--network": network or networks[0], "--detector": detector or ""}  # code that no bundle holds
-    words = "".join(f" {option} {shlex.quote(file)}" for option, file in own.items() if ".py" in file)
-    name = shlex.quote(str(out))
+    name, words = shlex.quote(str(out)), _own_code(model, network or networks[0], detector)
     print_note(f"To use it: offaxis score {name} IMAGES{words}, or offaxis serve {name}{words}")
+
+
+def _own_code(model: "Model", network: str, detector: str | None) -> str:
+    """Return the options of ``score`` and ``serve`` that name code which no bundle holds, each after a space."""
+    from offaxis.detectors.registry import OWN
+    from offaxis.networks.rebuild import blueprint, must_be_given
+
+    own = {"--network": network} if must_be_given(blueprint(model.network)) else {}
+    if file := OWN.fullmatch(detector or ""):
+        own["--detector"] = file[1]
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in own.items())
 
 
 @app.command("calibrate", epilog=example("offaxis calibrate digits.oax photos/ --alpha 0.01"))
 def calibrate_command(
-    bundle: Annotated[Path, typer.Argument(help="A bundle; it is changed in place without --out.")],
+    bundle: Annotated[
+        Path,
+        typer.Argument(
+            help="A bundle; it is changed in place without --out, which one of the hub (hf:name/repo) needs."
+        ),
+    ],
     images: Annotated[
         str,
         typer.Argument(
@@ -201,9 +215,14 @@ def calibrate_command(
     from offaxis.data.image_set import list_skipped
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
+    from offaxis.deploy.hub import PREFIX
     from offaxis.deploy.preprocessing import VectorInput, read_rows
     from offaxis.progress import counting
 
+    if out is None and str(bundle).startswith(PREFIX):
+        raise ArgumentError(
+            f"Expected --out FILE for the bundle {bundle}, which cannot be changed in place: push_to_hub uploads the new one."
+        )
     model = load(bundle, network).to(device)
     inputs: Any
     if isinstance(model.preprocessing, VectorInput):
@@ -215,8 +234,13 @@ def calibrate_command(
             )
         if inputs.skipped:
             print_note("\n".join(list_skipped(inputs.skipped)))
+    before = 0 if model.examples is None else len(model.examples.pixels)
     with counting(quiet):
         model = model.recalibrated(inputs, alpha, per_class, confidence=confidence)
+    if gone := before - (0 if model.examples is None else len(model.examples.pixels)):
+        print_note(
+            f"{gone} of the {before} images that the bundle kept to show are not among these, and are no longer in it."
+        )
     model.save(out or bundle, folder=(out or bundle).is_dir())
     _report(model, out or bundle)
 
@@ -319,6 +343,16 @@ def export_command(
     """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
     if (onnx is None) == (published is None):
         raise ArgumentError("Expected one of --onnx FILE and --published FILE.")
+    given = {
+        "--with-resize": with_resize,
+        "--int8": int8,
+        "--calibrate": calibrate,
+        "--ood": ood,
+        "--skip-bad": skip_bad,
+    }
+    useless = [option for option, value in given.items() if value]
+    if published is not None and useless:
+        raise ArgumentError(f"Expected --published FILE alone but got {', '.join(useless)}: these are for --onnx.")
     if published is not None:
         from offaxis.jobs import export_published
 
@@ -332,6 +366,10 @@ def export_command(
     if int8 != (calibrate is not None) or (int8 and with_resize):
         raise ArgumentError(
             "Expected --int8 and --calibrate IMAGES together, without --with-resize: the quantised graph is calibrated anew."
+        )
+    if not int8 and (ood or skip_bad):
+        raise ArgumentError(
+            "Expected --int8 and --calibrate beside --ood and --skip-bad: without them no images are read."
         )
     model = load(bundle, network)
     shape = ", ".join(map(str, model.preprocessing.shape))

@@ -62,7 +62,7 @@ def reproduce_command(
     from offaxis.reproduce.commands import Reproduction, TrainCommand
     from offaxis.reproduce.items import ITEMS, paper_item
 
-    console = Console(quiet=quiet)
+    console = Console()
     if item is None:
         for entry in ITEMS.values():
             console.print(f"[cyan]{entry.name:<20}[/cyan]{entry.title}", highlight=False)
@@ -91,7 +91,7 @@ def reproduce_command(
         step.forget()  # evaluations of a network that is trained now are repeated, even by a later call
     _run(left, quiet)
     for path in chosen.finish(chain, folder / item):
-        console.print(str(path), highlight=False, markup=False, soft_wrap=True)
+        Console(quiet=quiet).print(str(path), highlight=False, markup=False, soft_wrap=True)
 
 
 def _settings(

@@ -64,7 +64,7 @@ def score_command(
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="Images on the page of those with the highest scores.")] = 100,
     network: Network = None,
-    detector: OwnDetector = None,  # noqa: ARG001 - its callback registers the class
+    detector: OwnDetector = None,  # its callback registers the class
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -78,8 +78,12 @@ def score_command(
     from offaxis.deploy.scoring import ScoringOptions, score_images
     from offaxis.deploy.scoring.rows import sentences
 
-    if runner == "ray" and network is not None:
-        raise ArgumentError("Expected a bundle that can build its network for --runner ray: --network is for threads.")
+    if runner == "ray" and (network is not None or detector is not None):
+        raise ArgumentError(
+            "Expected a bundle that needs no code of your own for --runner ray: --network and --detector are for threads."
+        )
+    if runner == "ray" and device not in ("auto", "cpu"):
+        raise ArgumentError(f"Expected no --device beside --runner ray, whose workers use the CPU, but got {device}.")
     bundle = local_bundle(bundle)
     model = load(bundle, network).to(device)
     named = _paths(paths or ["-"])
@@ -101,8 +105,8 @@ def score_command(
     )
     summary = score_images(bundle, model, named, options)
     print_note(sentences(summary))
-    if out != "-" and Path(out).with_suffix(".html").exists():
-        print_note(f"The images with the highest scores: {Path(out).with_suffix('.html')}")
+    if summary.get("page"):
+        print_note(f"The images with the highest scores: {summary['page']}")
     if not summary["bad_files"] and not summary["images"] and summary["inputs"] == "images":
         print_note(f"No images were found; they are files that end in {', '.join(sorted(SUFFIXES))}.", "yellow")
     if summary["bad_files"] and not summary["images"]:

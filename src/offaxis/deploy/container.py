@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offaxis.errors import BundleError, StorageError
-from offaxis.files import is_regular, replacing
+from offaxis.files import check_plain, is_regular, replacing
 
 FORMAT = "offaxis-bundle"
 VERSION = 2
@@ -27,7 +27,7 @@ def write_container(path: Path, meta: Mapping[str, Any], files: Mapping[str, byt
     """Write a bundle, whole or not at all; the same content gives the same bytes.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: it cannot be written, or a folder would replace one that holds more than a bundle.
     """
     assert set(files) == set(FILES)
     manifest = {"format": FORMAT, "version": VERSION, **meta}
@@ -78,8 +78,7 @@ def bundle_checksum(path: Path) -> str:
 
 def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
     """Fill a new folder beside the old one, then put it in its place."""
-    if path.exists() and not (path.is_dir() and (path / MANIFEST).is_file()):
-        raise StorageError(f"{path} is there already and is no bundle: name another place.")
+    _check_replaceable(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as room:
@@ -100,6 +99,26 @@ def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
                 raise
     except OSError as error:
         raise StorageError(f"{path} could not be written ({error.strerror or error}).") from error
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse to replace, and so to delete, what is no bundle or more than a bundle, such as a clone of a repository."""
+    if not path.exists():
+        return
+    try:
+        check_plain(path / MANIFEST, MAX_MANIFEST)
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in (MANIFEST, *FILES))
+    except (OSError, ValueError, RecursionError):
+        manifest, foreign = None, []
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise StorageError(f"{path} is there already and is no bundle: name another place.")
+    if foreign:
+        others = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
+        raise StorageError(
+            f"Expected nothing but a bundle in the folder {path}, which is replaced as a whole, but got {others} beside it: "
+            "name another folder, and copy the files of the bundle from there."
+        )
 
 
 def _read_folder(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:

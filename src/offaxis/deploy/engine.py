@@ -30,6 +30,7 @@ from offaxis.deploy.onnx import (
     TOLERANCE,
     Graph,
     check_exportable,
+    export_errors,
     graph_bytes,
     largest_difference,
     output_names,
@@ -116,7 +117,7 @@ def _open(model: Model, threads: int) -> OnnxEngine:
         if kept.exists():
             graph = read_arrays(kept, ExportError, "it is exported again")["graph"]
             return _checked(model, graph.tobytes(), threads, runtime)
-    except Exception as error:  # damaged, or of another version; onnxruntime raises many kinds of errors
+    except Exception as error:  # damaged, or of another version
         log.info("the kept graph is made again: %s", error)
     content = graph_bytes(model, p_values=False)
     engine = _checked(model, content, threads, runtime)
@@ -129,20 +130,26 @@ def _open(model: Model, threads: int) -> OnnxEngine:
 
 def _checked(model: Model, content: bytes, threads: int, runtime: Any) -> OnnxEngine:
     engine = OnnxEngine(make_session(content, threads, runtime), tuple(output_names(model, p_values=False)))
-    difference = largest_difference(model, Graph(model, p_values=False).eval(), engine.session, engine.names)
+    with export_errors("onnxruntime cannot run the graph"):
+        difference = largest_difference(model, Graph(model, p_values=False).eval(), engine.session, engine.names)
     if not difference <= TOLERANCE:
         raise ExportError(f"onnxruntime differs from PyTorch by {difference:.2g}, more than {TOLERANCE:g}.")
     return engine
 
 
 def make_session(content: bytes, threads: int, runtime: Any) -> Any:
-    """Return a session of onnxruntime on the CPU whose threads leave the cores to others while they wait."""
+    """Return a session of onnxruntime on the CPU whose threads leave the cores to others while they wait.
+
+    Raises:
+        ExportError: onnxruntime cannot run the graph.
+    """
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    with export_errors("onnxruntime cannot run the graph"):
+        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def _settings(model: Model) -> tuple[Any, ...]:
@@ -187,8 +194,8 @@ class Quantised:
 def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[ImageSet] = ()) -> Quantised:
     """Export a model as an ONNX graph whose convolutions run on 8-bit integers, calibrated anew.
 
-    Of every four images one gives the ranges of the activations; the scores of the others, computed by the quantised graph,
-    are the new calibration.
+    Of every four images one gives the ranges of the activations, or 256 of these, spread over all, where there are more; the
+    scores of the others, computed by the quantised graph, are the new calibration.
 
     Args:
         model: with a detector that reads outputs.
@@ -209,9 +216,8 @@ def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[
         model.to("cpu")
         images = match(images, wanted.shape, wanted.resize)
         check_overlap(images, [unpack_hashes(model.used)])
-        numbers = torch.arange(len(images))
-        ranges = images.subset(numbers[::4][:RANGE_IMAGES])
-        held_out = images.subset(numbers[numbers % 4 != 0])
+        for_ranges, others = _split(len(images))
+        ranges, held_out = images.subset(for_ranges), images.subset(others)
         plain = graph_bytes(model, p_values=False)
         names = tuple(output_names(model, p_values=False))
         before = OnnxEngine(make_session(plain, default_threads(), runtime), names)
@@ -240,6 +246,17 @@ def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[
         temporary.write_bytes(content)
     sizes = (len(plain), len(content))
     return Quantised(accuracy=accuracy, labelled=labelled, aurocs=aurocs, images=len(held_out), bytes=sizes)
+
+
+def _split(count: int) -> tuple[Tensor, Tensor]:
+    """Return the numbers of the images that give the ranges, over all classes where images are in their order; and the rest."""
+    fourth = torch.arange(0, count, 4)
+    chosen = fourth[
+        torch.from_numpy(np.linspace(0, len(fourth) - 1, min(len(fourth), RANGE_IMAGES)).round().astype(int))
+    ]
+    rest = torch.ones(count, dtype=torch.bool)
+    rest[chosen] = False
+    return chosen, rest.nonzero().flatten()
 
 
 def _quantise(content: bytes, ranges: ImageSet) -> bytes:
@@ -280,7 +297,10 @@ def _quantise(content: bytes, ranges: ImageSet) -> bytes:
 
 def _outputs(engine: OnnxEngine, images: ImageSet) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     """Return scores (N,), predicted classes (N,) and largest cosines (N,), if any, of a set."""
-    parts = [engine(pixels) for pixels in images.batches(64)]
+    parts = []
+    for pixels in images.batches(64):
+        with export_errors("onnxruntime cannot run the graph"):
+            parts.append(engine(pixels))
     cosines = [cosine.max(1).astype(np.float64) for _, _, cosine in parts if cosine is not None]
     predicted = np.concatenate([logits.argmax(1) for _, logits, _ in parts])
     return np.concatenate([scores for scores, _, _ in parts]), predicted, np.concatenate(cosines) if cosines else None

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from offaxis import __version__
 from offaxis.calibration.calibrate import Calibration
-from offaxis.data import ImageSet, image_hashes, match
+from offaxis.data import ImageSet, TensorSet, image_hashes, match
 from offaxis.data.sources import as_batches, as_image_set, is_loader
 from offaxis.deploy.calibrating import (
     calibrate_on,
@@ -211,7 +211,7 @@ class Model:
         *,
         confidence: float | None = None,
     ) -> Self:
-        """Return the same model calibrated on other images; nothing is trained.
+        """Return the same model calibrated on other images; nothing is trained. Of its examples those among them are kept.
 
         Args:
             images: ID images, as in ``calibrated``.
@@ -239,7 +239,10 @@ class Model:
         }  # it may be calibrated on now
         provenance = {**kept, "calibration_set": calibration_set, "overlap_checked": checked}
         calibrated_on = _hashes(images, self.preprocessing)
-        return replace(self, calibration=calibration, provenance=provenance, calibrated_on=calibrated_on)
+        examples = _among(self.examples, calibrated_on)
+        return replace(
+            self, calibration=calibration, provenance=provenance, calibrated_on=calibrated_on, examples=examples
+        )
 
     @property
     def device(self) -> torch.device:
@@ -423,6 +426,16 @@ def _hashes(images: Any, preprocessing: "Preprocessing | VectorInput") -> Tensor
     if is_loader(images) or isinstance(preprocessing, VectorInput):
         return pack_hashes([])
     return pack_hashes(image_hashes(match(as_image_set(images), preprocessing.shape, preprocessing.resize)))
+
+
+def _among(examples: Examples | None, calibrated_on: Tensor) -> Examples | None:
+    """Return the examples that are among the calibration images, by their hashes; None for none."""
+    if examples is None:
+        return None
+    known = set(unpack_hashes(calibrated_on))
+    kept = torch.tensor([each in known for each in image_hashes(TensorSet("examples", examples.pixels))])
+    parts = {name: getattr(examples, name)[kept] for name in ("pixels", "features", "predicted")}
+    return Examples(**parts) if kept.any() else None
 
 
 def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +116,9 @@ def export_onnx(model: Model, path: str | Path, *, with_resize: bool = False) ->
     try:
         model.to("cpu")
         content = graph_bytes(model, with_resize=with_resize)
-        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        difference = largest_difference(model, Graph(model).eval(), session, output_names(model))
+        with export_errors("onnxruntime cannot run the graph"):
+            session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+            difference = largest_difference(model, Graph(model).eval(), session, output_names(model))
     finally:
         model.to(device)
     if not difference <= TOLERANCE:
@@ -151,12 +152,14 @@ def graph_bytes(model: Model, p_values: bool = True, *, with_resize: bool = Fals
             raise ExportError(
                 "The model takes feature vectors, which have no size to bring them to: leave out --with-resize."
             )
-        _check_resize(rule, onnx, runtime, proto)
+        with export_errors("onnxruntime cannot resize images"):
+            _check_resize(rule, onnx, runtime, proto)
         _add_resize(rule, onnx, proto)
     _describe(proto, model, with_resize)
-    onnx.checker.check_model(proto)
     if proto.ByteSize() >= 2**31:
         raise ExportError("The graph would have more than 2 GB, which one ONNX file cannot hold.")
+    with export_errors("The graph is not valid"):
+        onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()
     return content
 
@@ -267,13 +270,34 @@ def check_exportable(model: Model) -> None:
         )
 
 
+@contextmanager
+def export_errors(problem: str) -> Iterator[None]:
+    """Turn the errors of the block, of which PyTorch, onnx and onnxruntime have many kinds, into ExportError."""
+    try:
+        yield
+    except (ExportError, MissingPackageError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0][:300]
+        raise ExportError(
+            f"{problem} ({type(error).__name__}: {reason}). Use the bundle itself in PyTorch: offaxis score, offaxis serve."
+        ) from error
+
+
 def _traced(model: Model, graph: Graph, names: list[str]) -> Any:
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
-        with tracing(), warnings.catch_warnings(), eval_mode(model.network), torch.no_grad():
+        problem = f"The network or the detector {model.detector.name} cannot be written as an ONNX graph"
+        with (
+            export_errors(problem),
+            tracing(),
+            warnings.catch_warnings(),
+            eval_mode(model.network),
+            torch.no_grad(),
+        ):
             warnings.simplefilter("ignore")  # about operators of torchvision and the like, which no user can act on
             with redirect_stdout(
                 io.StringIO()
@@ -287,12 +311,6 @@ def _traced(model: Model, graph: Graph, names: list[str]) -> Any:
                     dynamo=True,
                     verbose=False,
                 )
-    except Exception as error:  # the exporter raises all kinds of errors
-        reason = str(error).strip().split("\n")[0][:300]
-        raise ExportError(
-            f"The network or the detector {model.detector.name} cannot be written as an ONNX graph ({type(error).__name__}: "
-            f"{reason}). Use the bundle itself: offaxis score, offaxis serve."
-        ) from error
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -246,13 +246,17 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
         raise ArgumentError(f"The detector {name} does not take these arguments: {text!r} ({error}).") from None
 
 
+OWN = re.compile(r"(.+?\.py(?::[A-Za-z_]\w*(?=:|$))?)(?::(.*))?", re.DOTALL)
+"""The text of a detector of one's own: file and class, perhaps arguments."""
+
+
 def parse_detector(text: str) -> tuple[str, list[str]]:
     """Return the name of the detector that a text names, and its arguments; a Python file's class is registered.
 
     Args:
         text: as in ``make_detector``.
     """
-    file = re.fullmatch(r"(.+?\.py(?::[A-Za-z_]\w*(?=:|$))?)(?::(.*))?", text, re.DOTALL)
+    file = OWN.fullmatch(text)
     if file is not None:
         return register_file(file[1]), file[2].split(":") if file[2] else []
     name, *parts = text.split(":")

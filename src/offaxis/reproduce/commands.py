@@ -1,5 +1,6 @@
 """The trainings and evaluations of a reproduction: what each computes, whether it is done, and the command that does it."""
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,8 +63,11 @@ class Command:
 
     @property
     def command(self) -> str:
-        """The command as it is typed."""
-        return shlex.join(("offaxis", *self.words))
+        """The command as it is typed, where ``OFFAXIS_DATA`` is what it is here."""
+        where: tuple[str, ...] = () if self.device == "auto" else ("--device", self.device)
+        if self.data is not None and str(self.data) != os.environ.get("OFFAXIS_DATA"):
+            where += ("--data", str(self.data))
+        return shlex.join(("offaxis", *self.words, *where))
 
     @property
     def name(self) -> str:

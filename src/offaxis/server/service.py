@@ -4,7 +4,8 @@ import asyncio
 import importlib
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -139,6 +140,25 @@ class ServedModel:
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
         self.description = self.describe()  # here, as it takes a second at its first time
+        self._requests, self._idle = 0, asyncio.Event()
+        self._idle.set()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Count a request from its decoding on, before its images are in the queue: ``retire`` waits for it."""
+        self._requests += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._idle.set()
+
+    async def retire(self) -> None:
+        """Finish the requests that are in work, then stop; none may begin any more."""
+        await self._idle.wait()
+        await self.batcher.__aexit__()
 
     def describe(self) -> dict[str, Any]:
         """Return the response of /v1/model."""
@@ -233,7 +253,7 @@ class Service:
         await new.batcher.__aenter__()
         old, self.served = self.served, new
         self._note_model()
-        await old.batcher.__aexit__()
+        await old.retire()
         return True
 
     def _note_model(self) -> None:
@@ -276,12 +296,13 @@ class Service:
         """
         served, explanations = self.served, list[Explanation]()
         try:
-            async with asyncio.timeout(self.limits.seconds_to_answer):
-                decoded = await self.decoder.decode([data for _, data in images], served.model.preprocessing)
-                good = [pixels for pixels in decoded if not isinstance(pixels, str)]
-                predicted = await served.batcher.predict(good) if good else []
-                if explained and good and not served.takes_vectors:
-                    explanations = await served.batcher.run(explain, served.model, torch.from_numpy(np.stack(good)))
+            with served.in_use():
+                async with asyncio.timeout(self.limits.seconds_to_answer):
+                    decoded = await self.decoder.decode([data for _, data in images], served.model.preprocessing)
+                    good = [pixels for pixels in decoded if not isinstance(pixels, str)]
+                    predicted = await served.batcher.predict(good) if good else []
+                    if explained and good and not served.takes_vectors:
+                        explanations = await served.batcher.run(explain, served.model, torch.from_numpy(np.stack(good)))
         except TimeoutError:
             raise overloaded(self.limits.retry_after) from None
         whole = [each for each in predicted if not isinstance(each, str)]

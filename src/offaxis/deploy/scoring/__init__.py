@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 
 from offaxis.calibration.conformal import BatchFlags, check_alpha, check_count
-from offaxis.data.archive import is_archive, read_each
-from offaxis.data.decode import MAX_BYTES, decode
+from offaxis.data.archive import is_archive
+from offaxis.data.decode import decode
 from offaxis.data.transforms import centre
 from offaxis.deploy.container import bundle_checksum
 from offaxis.deploy.engine import Engine
@@ -36,7 +38,7 @@ from offaxis.deploy.scoring.rows import (
     sentences,
     write_rows,
 )
-from offaxis.deploy.scoring.sources import INSIDE, WorkUnit, files, place_of, readable, units
+from offaxis.deploy.scoring.sources import WorkUnit, batches, files, place_of, readable, units
 from offaxis.errors import ArgumentError, DataError, StorageError
 from offaxis.files import read_json, write_json, write_text
 from offaxis.progress import CountProgress
@@ -48,9 +50,9 @@ def write_score_page(summary: dict[str, Any], path: Path, title: str, model: Mod
     """Write the images with the highest scores as a page with a table that can be sorted; False where there are none.
 
     Each image has the map of its cosine, its nearest classes and its place among the calibration images; the images are read
-    again for it, those in archives too.
+    again for it, those in archives and arrays too.
     """
-    if not summary["top"] or summary["inputs"] != "images":  # feature vectors are nothing to look at
+    if not _has_page(summary):
         return False
     from jinja2 import Environment, PackageLoader
 
@@ -74,6 +76,10 @@ def write_score_page(summary: dict[str, Any], path: Path, title: str, model: Mod
     )
     write_text(path, page)
     return True
+
+
+def _has_page(summary: dict[str, Any]) -> bool:
+    return bool(summary["top"]) and summary["inputs"] == "images"  # feature vectors are nothing to look at
 
 
 _NO_PICTURE = {"image": None, "map": None, "place": "", "nearest": (), "value": None, "mark": None, "examples": ()}
@@ -102,14 +108,14 @@ class _Pictures:
         self._waiting: list[tuple[str, Any]] = []
 
     def read(self, names: list[str]) -> None:
-        """Read images, file by file and archive by archive."""
+        """Read images, file by file, archive by archive and array by array."""
         archived: dict[str, set[str]] = {}
         for name in names:
             place, inside = place_of(name)
             if inside:
                 archived.setdefault(place, set()).add(name)
             else:
-                self._keep(name, Path(place))
+                self._keep(name, place)
         for archive, members in archived.items():
             self._keep_members(archive, members)
         self._explain()
@@ -121,27 +127,29 @@ class _Pictures:
         return [{"x": round(i * wide, 2), "y": 34 - h, "width": round(wide - 0.3, 2), "height": h} for i, h in sizes]
 
     def _keep_members(self, archive: str, members: set[str]) -> None:
-        """Read the archive until all members are found."""
+        """Read the archive, or the array, until all members are found."""
         missing = set(members)
-        try:
-            for member, data in read_each(Path(archive), MAX_BYTES):
-                name = readable(f"{archive}{INSIDE}{member}")
-                if name in missing and data is not None:
-                    missing.remove(name)  # a second file of this name has no row
-                    self._keep(name, data)
-                if not missing:
-                    return
-        except (DataError, OSError):
-            return  # the rows have the reason
+        for (item,) in batches(WorkUnit((archive,), archive=True), 1):
+            name = readable(item.name)
+            if name in missing and item.source is not None:
+                missing.remove(name)  # a second file of this name has no row
+                self._keep(name, item.source)
+            if not missing:
+                return
 
-    def _keep(self, name: str, source: Path | bytes) -> None:
-        try:
-            image = decode(source)
-        except DataError:
-            return  # it was removed meanwhile
+    def _keep(self, name: str, source: str | bytes | NDArray[Any]) -> None:
         wanted = self.model.preprocessing
         assert isinstance(wanted, Preprocessing)
-        self._waiting.append((name, wanted.pixels(image)))
+        try:
+            if isinstance(source, np.ndarray):
+                pixels = wanted.pixels(source)
+                image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+            else:
+                image = decode(source)
+                pixels = wanted.pixels(image)
+        except DataError:
+            return  # it was removed or changed meanwhile
+        self._waiting.append((name, pixels))
         row = {"place": _part_seen(image.size, wanted)}
         image.thumbnail((THUMBNAIL, THUMBNAIL))
         small = io.BytesIO()
@@ -226,10 +234,11 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
         options: where the rows go, and how.
 
     Returns:
-        The summary: counts, errors and the images with the highest scores.
+        The summary: counts, errors and the images with the highest scores; ``page`` names the page, None where there is
+        none.
 
     Raises:
-        ArgumentError: the output is there already, or its format is not known.
+        ArgumentError: the output, its summary or its page is there already, or its format is not known.
         TooFewImagesError: nothing could ever be flagged at ``fdr`` with so few calibration images.
         StorageError: it cannot be written.
     """
@@ -247,8 +256,10 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     if options.resume and not options.overwrite and out.exists() and not journal.path.exists():
         for _ in paths:
             pass
-        return _finished_summary(summary_file, out, journal.identity, named.hexdigest(), options.fdr)
-    journal.begin(out, options.resume, options.overwrite)
+        summary = _finished_summary(summary_file, out, journal.identity, named.hexdigest(), options.fdr)
+        return {**summary, "page": str(page) if _has_page(summary) and page.exists() else None}
+    pages = (page,) if options.top and isinstance(model.preprocessing, Preprocessing) else ()
+    journal.begin(out, options.resume, options.overwrite, (summary_file, *pages))
     seen, counts = set[bytes](), RowCounts(options.top)
 
     def journalled() -> Iterator[Row]:
@@ -271,13 +282,13 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
             flags = flag_together(journal.rows(), model, options.fdr)
             write_rows(flag_rows(journal.rows(), flags.flagged.tolist()), out, kind, (*FIELDS, FLAGGED))
             summary["flagged_together"] = _describe_flags(flags)
-        asked = {"bundle": journal.identity, "paths": named.hexdigest()}
+        asked = {"bundle": journal.identity, "paths": named.hexdigest(), "out": readable(out.name)}
         write_json(summary_file, {**asked, **summary}, ensure_ascii=False)
-        write_score_page(summary, page, f"offaxis score: {out.name}", model)
+        written = write_score_page(summary, page, f"offaxis score: {out.name}", model)
     finally:
         journal.close()
     journal.path.unlink()
-    return summary
+    return {**summary, "page": str(page) if written else None}
 
 
 def _hashed(paths: Iterable[str], into: "hashlib._Hash") -> Iterator[str]:
@@ -297,6 +308,8 @@ def _finished_summary(file: Path, out: Path, bundle: str, paths: str, fdr: float
     if not file.is_file():
         raise ArgumentError(f"{out} is there already and is not known to be finished, as {file} is missing: {anew}.")
     summary = read_json(file, ArgumentError, anew)
+    if summary.get("out", readable(out.name)) != readable(out.name):
+        raise ArgumentError(f"{out} is there already, and {file} is the summary of {summary['out']}: {anew}.")
     if summary.get("bundle") != bundle:
         raise ArgumentError(f"{out} holds the rows of another bundle: {anew}.")
     if summary.get("paths", paths) != paths:

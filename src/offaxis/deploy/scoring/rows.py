@@ -87,15 +87,17 @@ class Journal:
         self.identity = identity
         self._file: IO[str] | None = None
 
-    def begin(self, out: Path, resume: bool, overwrite: bool) -> None:
-        """Check for earlier results and open the journal.
+    def begin(self, out: Path, resume: bool, overwrite: bool, beside: Sequence[Path] = ()) -> None:
+        """Check for earlier results and open the journal; ``beside`` are the other files that the run will write.
 
         Raises:
             ArgumentError: there are results already, a journal of another bundle, or one that another process writes.
         """
         begun = self.path.exists()
-        if not overwrite and out.exists() and not begun:
-            raise ArgumentError(f"{out} is there already: name another file, or add --overwrite.")
+        there = [file for file in (out, *beside) if file.exists()]
+        if not overwrite and there and not begun:
+            whose = "" if there[0] == out else f" and would be replaced beside {out.name}"
+            raise ArgumentError(f"{there[0]} is there already{whose}: name another --out, or add --overwrite.")
         if not overwrite and begun and not resume:
             raise ArgumentError(
                 f"{self.path} was left by a run that stopped: add --resume to finish it, or --overwrite."

@@ -86,11 +86,11 @@ def readable(name: str) -> str:
 
 
 def place_of(name: str) -> tuple[str, bool]:
-    """Return where the image of a row is: (its file, False), or (the archive that holds it, True)."""
+    """Return where the image of a row is: (its file, False), or (the archive or .npy file that holds it, True)."""
     pieces = name.split(INSIDE)
     for count in range(1, 1 if _is_file(_on_disk(name)) else len(pieces)):
         archive = _on_disk(INSIDE.join(pieces[:count]))  # folders may be called a::b too
-        if is_archive(archive) and _is_file(archive):
+        if (is_archive(archive) or is_array(archive)) and _is_file(archive):
             return archive, True
     return _on_disk(name), False
 
