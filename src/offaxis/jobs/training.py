@@ -269,7 +269,8 @@ def _outcome(run: TrainingRun, trained: "Trained", held_out: "ImageSet | None", 
         )
     if run.leave_out is None:
         words = ["offaxis", "bundle", str(out), "--calibrate", run.id, "--out", f"{Path(out).name}.oax"]
-        words += ["--network", run.architecture] if ".py" in run.architecture and run.source is None else []
+        given = trained.record["settings"]["network"] is None and run.architecture != run.source
+        words += ["--network", run.architecture] if given else []
         lines.append(f"To calibrate it: {shlex.join(words)}")
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ from offaxis.deploy.prediction import in_words
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.deploy.scoring.sources import parts, readable
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, OffaxisError, StorageError
-from offaxis.files import check_plain, json_line, read_lines, remove_left, replacing
+from offaxis.files import check_plain, json_line, lock, read_lines, remove_left, replacing
 from offaxis.progress import visible
 
 Row = dict[str, Any]
@@ -123,16 +123,10 @@ class Journal:
     def _lock(self) -> None:
         """Refuse a journal that another process is writing; the lock ends with the process, however it ends."""
         assert self._file is not None
-        try:
-            import fcntl
-
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(self._file):
             raise ArgumentError(
                 f"Another process is writing {self.path}: wait until it has finished, or name another --out."
-            ) from None
-        except (ImportError, OSError):
-            return  # a system or a network disk without locks
+            )
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append rows and flush them to the operating system."""
