@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from offaxis.data import image_hashes, load_images
 from offaxis.data import load as own_module
-from offaxis.data import load_images
 from offaxis.data.archive import ArchiveLimits, unpack
 from offaxis.data.catalogue import Split
 from offaxis.data.decode import decode
@@ -126,6 +126,33 @@ def test_a_held_out_part_is_decoded_alone(by_class: Path, monkeypatch: pytest.Mo
         assert part.fingerprint == same.fingerprint == skipping.fingerprint
         assert part.classes == same.classes
         assert part.sorted_by_class
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_bad_file_changes_the_part_of_no_other(
+    tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch, in_memory: bool, cache: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "photos"
+    for number, image in enumerate(_pixels(40)):
+        save(folder / "ab"[number // 20] / f"{number:02d}.png", image)
+    splits: tuple[Split, ...] = ("train", "test")
+    before = {split: image_hashes(load_images(folder, split, holdout=0.25)) for split in splits}
+    (folder / "notes.txt").write_text("no image")
+    (folder / "a" / "07.png").write_bytes(b"broken")
+    skipped, lost = [], 0
+    for split in splits:
+        part = load_images(folder, split, holdout=0.25, skip_bad=True, in_memory=in_memory, cache=cache)
+        left = image_hashes(part)
+        assert left == [value for value in before[split] if value in left]
+        assert part.labels is not None
+        assert len(part.labels) == len(part) == len(left)
+        lost += len(before[split]) - len(left)
+        assert part.skipped[0].path.endswith("notes.txt")
+        skipped += part.skipped[1:]
+    assert lost == 1
+    assert [Path(bad.path).name for bad in skipped] == ["07.png"]
 
 
 def test_labels_of_the_test_images_are_those_of_training(tmp_path: Path, save: Save) -> None:

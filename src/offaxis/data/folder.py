@@ -278,7 +278,7 @@ def decoded(
         resize: see :class:`Reading`, as for ``native`` and ``trim``.
         native: (height, width) of every file, or None.
         trim: pixels cut off each side.
-        part: the indices of the files that are wanted, where no bad file is skipped; the others are not decoded.
+        part: the indices of the files that are wanted; the others are not decoded.
     """
     reading = Reading(
         shape=shape,
@@ -292,11 +292,21 @@ def decoded(
 
         kept = read_cached(name, files, reading, decoding.skip_bad, decoding.cache)
         if kept is not None:
-            return kept if part is None else kept.subset(part)
+            return kept if part is None else _kept_part(kept, files, part)
     files = files if part is None else files.only(part.tolist())
     fits = len(files.paths) * int(np.prod(shape)) <= MEMORY_LIMIT
     now = decoding.in_memory or (decoding.in_memory is None and fits)
     return (read_all if now else read_lazily)(name, files, reading, decoding.skip_bad)
+
+
+def _kept_part(kept: TensorSet, files: Files, part: Tensor) -> ImageSet:
+    """Return those images of a part of the files that are among the kept ones, which are the files without bad ones."""
+    left_out = {bad.path for bad in kept.skipped}
+    good = torch.tensor([printable(path) not in left_out for path in files.paths])
+    images = kept.subset((good.cumsum(0) - 1)[part[good[part]]])
+    wanted = {printable(files.paths[i]) for i in part[~good[part]].tolist()}
+    images.skipped = (*files.skipped, *(bad for bad in kept.skipped if bad.path in wanted))
+    return images
 
 
 def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> TensorSet:

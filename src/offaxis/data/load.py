@@ -31,7 +31,7 @@ from offaxis.data.formats import (
     read_svhn,
 )
 from offaxis.data.image_set import ImageSet, TensorSet
-from offaxis.data.splits import held_out_indices, hold_out
+from offaxis.data.splits import held_out_indices
 from offaxis.data.transforms import Shape, fit_batch, match, resize_rule
 from offaxis.errors import ArgumentError, DataError
 
@@ -99,7 +99,7 @@ def load_own(
         native = _common_size(files, decoding.skip_bad)
         shape = (3, *native)
     place, part = 0 if split == "train" else 1, None
-    if divided and holdout is not None and not decoding.skip_bad:  # else it is not known yet which files are bad
+    if divided and holdout is not None:  # of all files, bad ones too: the same split whether they are skipped or not
         labels = torch.tensor(files.labels or [0] * len(files.paths))
         part = held_out_indices(labels, files.classes or (path.name,), holdout, seed)[place]
     images = decoded(path.name, files, shape, decoding, resize=resize, native=native, part=part)
@@ -108,9 +108,7 @@ def load_own(
     options |= {"holdout": holdout, "seed": seed} if divided else {}
     images.path = printable(path.resolve())
     images.options = options
-    if not divided or holdout is None or part is not None:
-        return images
-    return hold_out(images, holdout, seed)[place]
+    return images
 
 
 def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -> tuple[Files, bool]:
