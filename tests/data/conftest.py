@@ -62,7 +62,8 @@ def site() -> Iterator[Site]:
                 self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
             else:
                 self.send_response(200)
-            self.send_header("Content-Length", str(len(content) - start))
+            if state.lengths:
+                self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
             cut = state.cuts[self.path].pop(0) if state.cuts.get(self.path) else None
             self.wfile.write(content[start:][:cut])
