@@ -8,6 +8,7 @@ import threading
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,6 +210,86 @@ def test_a_share_to_hold_out_beside_test_images_is_refused(by_class: Path, tmp_p
             load_images("digits", split, holdout=0.25)
     with pytest.raises(ArgumentError, match="leave the share out, or move that folder"):
         own_classes(root, holdout=0.25)
+
+
+def _closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a folder be one that this user may not read; root may read all."""
+    scan = os.scandir
+
+    def scandir(place: str = ".") -> Any:
+        if Path(place) == folder:
+            raise PermissionError(13, "Permission denied", str(place))
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+@pytest.mark.parametrize("name", ["cat/more", "eel"])
+def test_folders_that_cannot_be_read_are_told(
+    by_class: Path, save: Save, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    save(by_class / "cat" / "more" / "x.png", _pixels(1)[0])
+    _closed(by_class / name, monkeypatch)
+    with pytest.raises(DataError, match=rf"{name} cannot be read \(Permission denied\): .*--skip-bad"):
+        load_images(by_class)
+    images = load_images(by_class, skip_bad=True)
+    assert len(images) == {"cat/more": 12, "eel": 9}[name]
+    assert [(bad.path, bad.reason) for bad in images.skipped] == [
+        (str(by_class / name), "a folder that cannot be read (Permission denied)")
+    ]
+
+
+def test_classes_in_training_folders_that_cannot_be_read_are_told(
+    by_class: Path, tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "both"
+    root.mkdir()
+    by_class.rename(root / "train")
+    save(root / "test" / "dog" / "x.png", _pixels(1)[0])
+    _closed(root / "train" / "cat", monkeypatch)
+    with pytest.raises(DataError, match=r"train/cat cannot be read"):
+        load_images(root)
+    assert load_images(root, skip_bad=True).classes == ("dog", "eel")
+
+
+@pytest.mark.parametrize("name", ["train", "Valid", "test"])
+def test_a_class_with_the_name_of_a_split_is_asked_about(by_class: Path, name: str) -> None:
+    (by_class / "cat").rename(by_class / name)
+    (by_class / "papers").mkdir()  # without images, as __MACOSX is
+    for call in (
+        lambda: load_images(by_class),
+        lambda: own_classes(by_class, holdout=0.25),
+        lambda: own_splits(by_class),
+    ):
+        with pytest.raises(
+            DataError, match=f"got {name}, which is the name of a split, beside dog, eel: if it is a class, rename it"
+        ):
+            call()
+    (by_class / "papers").rmdir()
+    by_class.rename(by_class.with_name("classes"))  # as the message says
+    by_class.mkdir()
+    by_class.with_name("classes").rename(by_class / "train")
+    assert own_classes(by_class, holdout=0.25) == tuple(sorted((name, "dog", "eel")))
+
+
+def test_a_folder_that_cannot_be_listed_is_told(by_class: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: Path) -> Any:
+        raise PermissionError(13, "Permission denied", str(by_class))
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(DataError, match=r"photos cannot be read \(Permission denied\): change its permissions"):
+        load_images(by_class)
+
+
+def test_splits_may_lie_beside_other_images(by_class: Path, tmp_path: Path, save: Save) -> None:
+    """Photographs that nobody has sorted yet lie beside train and test, or beside a train with classes in it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    by_class.rename(root / "train")
+    save(root / "unsorted" / "x.png", _pixels(1)[0])
+    assert len(load_images(root, "train")) == 12
+    save(root / "test" / "y.png", _pixels(1)[0])
+    assert len(load_images(root)) == 1
 
 
 def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Save) -> None:

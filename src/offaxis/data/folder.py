@@ -64,10 +64,11 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
         classes: the names of the labels in their order, where other images have set it; else the folders by name.
 
     Raises:
-        DataError: there is no image, a file is none and ``skip_bad`` is False, or a class folder is none of ``classes``, is
-            empty or has a name that is not UTF-8.
+        DataError: there is no image, a file is none or a folder cannot be read and ``skip_bad`` is False, or a class folder
+            is none of ``classes``, is empty or has a name that is not UTF-8.
     """
-    present = sorted(_walk(folder))
+    closed: list[Skipped] = []
+    present = sorted(_walk(folder, closed if skip_bad else None))
     skipped = [Skipped(printable(path), "not an image file") for path in present if path.suffix.lower() not in SUFFIXES]
     if skipped and not skip_bad:
         converted = "convert it to JPEG" if Path(skipped[0].path).suffix.lower() in OTHER_SUFFIXES else "remove it"
@@ -75,6 +76,7 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
             f"{skipped[0].path} is not an image file that is read here ({', '.join(sorted(SUFFIXES))}), and {folder} may hold "
             f"nothing else (such files: {len(skipped)}): {converted}, or skip bad files (skip_bad=True, --skip-bad)."
         )
+    skipped += closed
     paths = tuple(path for path in present if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise DataError(f"Expected images in {folder} but there are none ({', '.join(sorted(SUFFIXES))}).")
@@ -83,7 +85,9 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
     several = len(inside) > 1 or (bool(inside) and inside[0] in classes)
     if not several or any(len(parts) == 1 for parts in tops):
         return Files(paths=paths, sorted_by_class=bool(inside), skipped=tuple(skipped))
-    skipped += _check_class_folders(folder, inside, skip_bad or bool(classes))
+    left_out = {bad.path for bad in skipped}
+    empty = _check_class_folders(folder, inside, skip_bad or bool(classes))
+    skipped += [bad for bad in empty if bad.path not in left_out]
     names = tuple(classes or inside)
     unknown = [name for name in inside if name not in names]
     if unknown:
@@ -114,9 +118,14 @@ def _check_class_folders(folder: Path, classes: Sequence[str], skip_empty: bool)
     return empty
 
 
-def find_classes(folder: Path) -> tuple[str, ...]:
-    """Return the classes that ``find_images`` finds in a folder, whatever else lies there; none where it has no labels."""
-    images = (path.relative_to(folder).parts for path in _walk(folder) if path.suffix.lower() in SUFFIXES)
+def find_classes(folder: Path, skip_bad: bool = False) -> tuple[str, ...]:
+    """Return the classes that ``find_images`` finds in a folder, whatever else lies there; none where it has no labels.
+
+    Raises:
+        DataError: a folder in it cannot be read and ``skip_bad`` is False.
+    """
+    files = _walk(folder, [] if skip_bad else None)
+    images = (path.relative_to(folder).parts for path in files if path.suffix.lower() in SUFFIXES)
     inside = {parts[0] if len(parts) > 1 else "" for parts in images}
     return () if "" in inside or len(inside) < 2 else tuple(sorted(inside))
 
@@ -126,18 +135,36 @@ def ignored(name: str) -> bool:
     return name.startswith(".") or name.lower() in IGNORED
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def has_images(folder: Path) -> bool:
+    """Tell whether there is an image file in a folder or in the folders in it, as far as they can be read."""
+    return any(path.suffix.lower() in SUFFIXES for path in _walk(folder, []))
+
+
+def _walk(folder: Path, closed: list[Skipped] | None = None) -> Iterator[Path]:
     """Yield every file below a folder that is not ignored.
 
     Links are followed once the folders themselves are read, so that no link takes their images from them; no folder is
-    entered twice, and none that contains the first.
+    entered twice, and none that contains the first. Folders that cannot be read are added to ``closed``.
+
+    Raises:
+        DataError: a folder cannot be read, and there is no list for such.
     """
+
+    def fail(error: OSError) -> None:
+        place, reason = printable(error.filename), error.strerror or str(error)
+        if closed is None:
+            raise DataError(
+                f"{place} cannot be read ({reason}): change its permissions, remove it, or skip bad files (skip_bad=True, "
+                "--skip-bad)."
+            ) from error
+        closed.append(Skipped(place, f"a folder that cannot be read ({reason})"))
+
     root = folder.resolve()
     entered = set()
     waiting = [folder]
     while waiting:
         links: list[Path] = []
-        for place, folders, names in (found for start in waiting for found in os.walk(start)):
+        for place, folders, names in (found for start in waiting for found in os.walk(start, onerror=fail)):
             here = Path(place)
             real = here.resolve()
             if real in entered or real in root.parents:

@@ -13,9 +13,9 @@ import torch
 from offaxis.data import embedded
 from offaxis.data.archive import is_archive, unpack
 from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_pair, data_root, known
-from offaxis.data.decode import printable, size_of
+from offaxis.data.decode import SUFFIXES, printable, size_of
 from offaxis.data.embedded import GaussianNoise, UniformNoise
-from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, ignored
+from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, has_images, ignored
 from offaxis.data.formats import (
     read_cifar10_binary,
     read_cifar10_pickled,
@@ -126,7 +126,7 @@ def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) 
             f"Expected no share to hold out (--holdout, holdout=) beside {printable(own['test'])}, whose images are the test "
             "images: leave the share out, or move that folder elsewhere."
         )
-    classes = find_classes(own["train"]) if split == "test" and "train" in own else ()
+    classes = find_classes(own["train"], skip_bad) if split == "test" and "train" in own else ()
     return find_images(place, skip_bad, classes), divided
 
 
@@ -166,14 +166,47 @@ def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | No
 
 
 def _split_folders(folder: Path) -> dict[Split, Path]:
-    """Return the folder of each split that has one; Train is as good as train."""
+    """Return the folder of each split that has one; Train is as good as train.
+
+    Raises:
+        DataError: the folder cannot be read, or it may be that its train, test or valid is a class.
+    """
+    try:
+        return _present_splits(folder)
+    except OSError as error:
+        place = printable(error.filename or folder)
+        raise DataError(f"{place} cannot be read ({error.strerror}): change its permissions.") from error
+
+
+def _present_splits(folder: Path) -> dict[Split, Path]:
     known = {name for names in _SPLIT_FOLDERS.values() for name in names}
     entries = sorted(folder.iterdir()) if folder.is_dir() else []  # of Train and train the latter
     present = {entry.name.lower(): entry for entry in entries if entry.name.lower() in known and entry.is_dir()}
     folders_of = {
         split: [present[name] for name in names if name in present] for split, names in _SPLIT_FOLDERS.items()
     }
-    return {split: folders[0] for split, folders in folders_of.items() if folders}
+    found = {split: folders[0] for split, folders in folders_of.items() if folders}
+    if len(found) == 1:
+        others = [entry for entry in entries if entry.name.lower() not in known and not ignored(entry.name)]
+        _check_no_class(folder, next(iter(found.values())), [entry for entry in others if entry.is_dir()])
+    return found
+
+
+def _check_no_class(folder: Path, split: Path, others: list[Path]) -> None:
+    """Refuse a folder with the name of a split that may be a class: images lie in it, and in other folders beside it.
+
+    Beside a folder for the other split, or with folders in it, it is a split whatever lies there too.
+    """
+    if not others or not any(entry.suffix.lower() in SUFFIXES for entry in split.iterdir()):
+        return
+    classes = [printable(entry.name) for entry in others if has_images(entry)]
+    if classes:
+        more = f" and {len(classes) - 3} more" if len(classes) > 3 else ""
+        raise DataError(
+            f"Expected in {printable(folder)} the folders train and test, or a folder for each class, but got {split.name}, "
+            f"which is the name of a split, beside {', '.join(classes[:3])}{more}: if it is a class, rename it, or move all of "
+            f"them into {printable(folder / 'train')}; if it is a split, move the others elsewhere."
+        )
 
 
 def _no_split(path: Path, split: Split, own: dict[Split, Path]) -> str:
