@@ -114,3 +114,6 @@ def test_hold_out_takes_the_same_share_of_every_class() -> None:
         hold_out(_numbered(4, True), 0.2)
     with pytest.raises(ArgumentError, match="between 0 and 1"):
         hold_out(_numbered(4, True), 1.0)
+    labels = torch.tensor([0] * 10 + [1])
+    with pytest.raises(DataError, match="20% of the 1 images of the label 1 leave one side empty"):
+        hold_out(TensorSet("x", torch.zeros(11, 1, 2, 2, dtype=torch.uint8), labels), 0.2)

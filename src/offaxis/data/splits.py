@@ -101,8 +101,9 @@ def held_out_indices(labels: Tensor, classes: Sequence[str], share: float, seed:
         members = order[labels[order] == label]
         cut = round(share * len(members))
         if not 0 < cut < len(members):
+            named = classes[label] if label < len(classes) else f"the label {label}"
             raise DataError(
-                f"{share:.0%} of the {len(members)} images of {classes[label]} leave one side empty: add images or change "
+                f"{share:.0%} of the {len(members)} images of {named} leave one side empty: add images or change "
                 "the share."
             )
         held.append(members[:cut])
