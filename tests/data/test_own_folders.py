@@ -1,12 +1,14 @@
 """A user's own images: folders, archives, and everything that can be wrong with them."""
 
 import io
+import json
 import os
 import re
 import tarfile
 import threading
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from offaxis.data import image_hashes, load_images
+from offaxis.data import TensorSet, image_hashes, load_images
 from offaxis.data import load as own_module
 from offaxis.data.archive import ArchiveLimits, unpack
 from offaxis.data.catalogue import Split
-from offaxis.data.decode import decode
+from offaxis.data.decode import decode, size_of
 from offaxis.data.folder import FolderSet, Reading
-from offaxis.data.load import own_classes, own_splits
+from offaxis.data.image_set import Skipped
+from offaxis.data.load import has_mixed_sizes, own_classes, own_splits
 from offaxis.data.splits import hold_out
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.data.support import Pixels, Png, Save
@@ -142,7 +145,7 @@ def test_a_bad_file_changes_the_part_of_no_other(
     before = {split: image_hashes(load_images(folder, split, holdout=0.25)) for split in splits}
     (folder / "notes.txt").write_text("no image")
     (folder / "a" / "07.png").write_bytes(b"broken")
-    skipped, lost = [], 0
+    skipped, lost = list[Skipped](), 0
     for split in splits:
         part = load_images(folder, split, holdout=0.25, skip_bad=True, in_memory=in_memory, cache=cache)
         left = image_hashes(part)
@@ -407,11 +410,56 @@ def test_damaged_images_give_pixels_or_an_error_that_names_them(data: st.DataObj
     assert "the picture" in outcome
 
 
-@pytest.mark.parametrize("size", [0, -1, (8, 0)])
-def test_images_without_pixels_are_refused(by_class: Path, size: int | tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [0, -1, (8, 0), (8, 8, 8), 8.0, "8", True])
+def test_images_without_pixels_are_refused(by_class: Path, size: Any) -> None:
     for name in (by_class, "digits", "gaussian"):
         with pytest.raises(ArgumentError, match="at least 1 pixel"):
             load_images(name, size=size)
+
+
+def test_arguments_that_make_no_sense_are_refused(by_class: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = load_images(by_class, size=np.int64(5))  # type: ignore[arg-type]
+    assert images.shape == (3, 5, 5)
+    assert json.loads(json.dumps(images.describe()))["options"]["size"] == [5, 5]
+    four = TensorSet("four", torch.zeros(1, 4, 8, 8, dtype=torch.uint8))
+    calls: dict[str, Callable[[], object]] = {
+        "`workers` to be a whole number": lambda: load_images(by_class, workers=-1),
+        "`count` to be a whole number": lambda: load_images("uniform", count=0),
+        "1 or 3 channels": lambda: load_images(by_class, like=four),
+        "an empty text: write . for this folder": lambda: load_images(""),
+        "no such user as in ~nobodyhere/x": lambda: load_images("~nobodyhere/x"),
+    }
+    for message, call in calls.items():
+        with pytest.raises(ArgumentError, match=message):
+            call()
+    monkeypatch.chdir(by_class / "cat")
+    assert [load_images(name).name for name in (".", "..", "../dog")] == ["cat", "photos", "dog"]
+
+
+def test_sizes_are_read_until_two_differ(tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        save(tmp_path / f"{number}.png", _pixels(1, 8, 8 + (number > 0))[0])
+    read: list[Path] = []
+
+    def counted(path: Path) -> tuple[int, int]:
+        read.append(path)
+        return size_of(path)
+
+    monkeypatch.setattr(own_module, "size_of", counted)
+    assert has_mixed_sizes(tmp_path, "test")
+    assert len(read) == 2
+
+
+def test_an_archive_may_hold_names_with_the_time_of_day(tmp_path: Path, png: Png) -> None:
+    name = "photos/2024-05-01T12:30:05.png"
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as pack:
+        pack.writestr(name, png(_pixels(1)[0]))
+    unpack(tmp_path / "x.zip", tmp_path / "out")
+    assert (tmp_path / "out" / name).exists()
+    with zipfile.ZipFile(tmp_path / "y.zip", "w") as pack:
+        pack.writestr("C:x.png", png(_pixels(1)[0]))
+    with pytest.raises(DataError, match="leads out of its folder"):
+        unpack(tmp_path / "y.zip", tmp_path / "out")
 
 
 def test_an_empty_folder_and_an_unknown_name_say_so(tmp_path: Path) -> None:

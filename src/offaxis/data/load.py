@@ -1,6 +1,7 @@
 """A name, a folder or an archive -> images."""
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,8 +33,8 @@ from offaxis.data.formats import (
 )
 from offaxis.data.image_set import ImageSet, TensorSet
 from offaxis.data.splits import held_out_indices
-from offaxis.data.transforms import Shape, fit_batch, match, resize_rule
-from offaxis.errors import ArgumentError, DataError
+from offaxis.data.transforms import Shape, check_shape, fit_batch, match, resize_rule
+from offaxis.errors import ArgumentError, DataError, at_least_one
 
 # (files, further arguments) -> images in memory, or the list of image files; nothing in a file is ever executed.
 # A file that is not what it should be is named in a DataError.
@@ -61,6 +62,22 @@ _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {
     "train": ("train", "training"),
     "test": ("test", "val", "valid", "validation"),
 }
+
+
+def own_path(name: str | Path) -> Path:
+    """Return the path that a name may be, with ``~`` for a user's home.
+
+    Raises:
+        ArgumentError: it is empty, or there is no such user.
+    """
+    if not str(name):
+        raise ArgumentError("Expected the name of a set or a path but got an empty text: write . for this folder.")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"Expected a path but there is no such user as in {name}: write ./{name} for a folder."
+        ) from error
 
 
 def own_splits(path: Path) -> tuple[Split, ...]:
@@ -94,6 +111,7 @@ def load_own(
         DataError: the split has no folder and is not held out of anything, or a file is bad.
     """
     files, divided = _own_files(path, split, decoding.skip_bad, holdout)
+    name = Path(os.path.abspath(path)).name  # noqa: PTH100 - that of "." too, and of a link its own
     native = None
     if shape is None:
         native = _common_size(files, decoding.skip_bad)
@@ -101,8 +119,8 @@ def load_own(
     place, part = 0 if split == "train" else 1, None
     if divided and holdout is not None:  # of all files, bad ones too: the same split whether they are skipped or not
         labels = torch.tensor(files.labels or [0] * len(files.paths))
-        part = held_out_indices(labels, files.classes or (path.name,), holdout, seed)[place]
-    images = decoded(path.name, files, shape, decoding, resize=resize, native=native, part=part)
+        part = held_out_indices(labels, files.classes or (name,), holdout, seed)[place]
+    images = decoded(name, files, shape, decoding, resize=resize, native=native, part=part)
     options: dict[str, Any] = {"size": list(shape[1:]), "resize": resize_rule(shape, resize)}
     options |= {"skip_bad": True} if decoding.skip_bad else {}
     options |= {"holdout": holdout, "seed": seed} if divided else {}
@@ -139,7 +157,9 @@ def has_mixed_sizes(path: Path, split: Split, skip_bad: bool = False) -> bool:
         except DataError:
             if not skip_bad:
                 raise
-    return len(sizes) > 1
+        if len(sizes) > 1:
+            return True
+    return False
 
 
 def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | None = None) -> tuple[str, ...] | None:
@@ -148,7 +168,7 @@ def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | No
     Raises:
         DataError: there are fewer than two.
     """
-    path = Path(name).expanduser()
+    path = own_path(name)
     if str(name) in CATALOGUE or not path.exists():
         return None
     found = _own_files(path, "train", skip_bad, holdout)[0]
@@ -306,7 +326,12 @@ def load_images(
     """
     if split not in ("train", "test"):
         raise ArgumentError(f"Expected split to be 'train' or 'test' but got {split!r}.")
-    path = Path(name).expanduser()
+    path = own_path(name)
+    if count is not None:
+        at_least_one("count", count)
+    if workers is not None:
+        at_least_one("workers", workers)
+    size = None if size is None else _pixels(size)
     decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers, cache=cache)
     if str(name) not in CATALOGUE and path.exists():
         shape = _requested_shape(like, size)
@@ -356,13 +381,27 @@ def _load_entry(
     return decoded(entry.name, content, shape, decoding, resize=resize, native=entry.native_size, trim=entry.trim)
 
 
+def _pixels(size: int | Sequence[int]) -> int | tuple[int, int]:
+    """Return a size as plain numbers, one or (height, width), or raise ArgumentError."""
+    given: Any = size
+    pair = isinstance(given, list | tuple) and len(given) == 2
+    try:
+        numbers = [at_least_one("size", number) for number in (given if pair else [given])]
+    except ArgumentError:
+        raise ArgumentError(
+            f"Expected a size of at least 1 pixel, or a height and a width, but got {size!r}."
+        ) from None
+    return (numbers[0], numbers[1]) if pair else numbers[0]
+
+
 def _requested_shape(like: ImageSet | None, size: int | Sequence[int] | None) -> Shape | None:
+    shape = None if like is None else like.shape
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
-        if min(height, width) < 1:
-            raise ArgumentError(f"Expected a size of at least 1 pixel but got {size}.")
-        return (3 if like is None else like.shape[0], height, width)
-    return None if like is None else like.shape
+        shape = (3 if like is None else like.shape[0], height, width)
+    if shape is not None:
+        check_shape(shape)
+    return shape
 
 
 def _shape(entry: Entry, like: ImageSet | None, size: int | Sequence[int] | None) -> Shape:
