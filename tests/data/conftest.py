@@ -4,11 +4,12 @@ import io
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from tests.data.support import Pixels, Png, Publish, Save, Site, old_pickle, publish_set, save_image
+from tests.data.support import Pixels, Png, Publish, Save, Site, old_pickle, publish_set, random_images, save_image
 
 
 @pytest.fixture(scope="session")
@@ -79,3 +80,12 @@ def site() -> Iterator[Site]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def by_class(tmp_path: Path, save: Save) -> Path:
+    """Twelve images of three classes, a folder for each."""
+    images = random_images(12, 3, 8, 8)
+    for number, image in enumerate(images):
+        save(tmp_path / "photos" / ["cat", "dog", "eel"][number // 4] / f"{number:02d}.png", image)
+    return tmp_path / "photos"
