@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import pickle
 import random
 import resource
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offaxis.errors import DataError, StorageError
+from offaxis.errors import ArgumentError, DataError, StorageError
 from offaxis.files import (
     UNSEALED,
     check_seal,
@@ -24,6 +25,7 @@ from offaxis.files import (
     read_json,
     read_lines,
     replacing,
+    running_python,
     sealed,
     write_arrays,
     write_json,
@@ -230,3 +232,52 @@ def test_lines_come_back_or_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="Line 1 of"):
             list(read_lines([line], tmp_path, DataError, "r"))
     assert list(read_lines([b'{"a": 1}'], tmp_path, DataError, "r", required=False)) == [{"a": 1}]
+
+
+def test_a_file_of_the_users_may_define_dataclasses_and_objects_that_can_be_pickled(tmp_path: Path) -> None:
+    file = tmp_path / "own_net.py"
+    file.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from own_layers import Layer\n"
+        "@dataclass\n"
+        "class Net:\n"
+        "    width: int = 3\n"
+    )
+    (tmp_path / "own_layers.py").write_text("class Layer:\n    pass\n")
+    with running_python(file, "network") as module:
+        made = module.Net(), module.Layer()
+    again = pickle.loads(pickle.dumps(made))  # noqa: S301
+    assert again[0] == made[0]
+    assert type(again[1]) is type(made[1])
+    assert str(tmp_path) not in sys.path
+
+
+def test_files_of_two_folders_have_their_own_modules_beside_them(tmp_path: Path) -> None:
+    for number, name in enumerate("aba"):
+        folder = tmp_path / name
+        (folder / "own_parts").mkdir(parents=True, exist_ok=True)
+        (folder / "own_layers_x.py").write_text(f"V = {ord(name)}\n")
+        (folder / "own_parts" / "__init__.py").write_text("")
+        (folder / "own_parts" / "deep.py").write_text(f"W = {ord(name)}\n")
+        (folder / "own_net.py").write_text("from own_layers_x import V\nfrom own_parts.deep import W\n")
+        with running_python(folder / "own_net.py", "network") as module:
+            assert (ord(name), ord(name)) == (module.V, module.W), number
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "own_net.py").write_text("import own_layers_x\n")
+    with (
+        pytest.raises(ArgumentError, match="No module named 'own_layers_x'"),
+        running_python(tmp_path / "c" / "own_net.py", "network"),
+    ):
+        pass
+
+
+def test_a_file_that_fails_leaves_no_module_behind(tmp_path: Path) -> None:
+    file = tmp_path / "own_bad.py"
+    file.write_text("raise ValueError(3)\n")
+    with (
+        pytest.raises(ArgumentError, match="could not make the network: ValueError: 3"),
+        running_python(file, "network"),
+    ):
+        pass
+    assert "offaxis_network_own_bad" not in sys.modules

@@ -48,6 +48,7 @@ NEIGHBOURS, BANK = (
 OFFSET_ROWS = 2000  # rows whose scores set the threshold of fit()
 DENSE_BYTES = 4 * 2**30  # a sparse matrix that would be larger than this as an array is refused
 UNLABELLED = "knn"  # the detector where there are no labels and the requested one needs them
+NO_CLASSES = ("unlabelled",)  # what a bundle calls the classes where there are no labels
 
 
 class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -58,9 +59,11 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
     ``score_samples`` and ``decision_function`` are larger for known rows, and ``predict`` gives +1 for known and -1 for
     unknown ones.
 
-    ``fit`` sets the threshold ``offset_`` at the ``alpha`` quantile of the scores of training rows (2,000 at most), which
-    promises nothing for new rows. ``calibrate`` on ID rows that were not fitted to makes a promise: of new ID rows at most
-    the share ``alpha`` is called unknown, on average over calibration sets; only then are there p-values.
+    ``fit`` sets the threshold ``offset_`` at the ``alpha`` quantile of the scores of training rows (2,000 at most; for
+    ``"knn"`` a row is not its own neighbour), which promises nothing for new rows: where rows are few beside d, detectors
+    that estimate much from them, ``"mahalanobis++"`` above all, may call all new rows unknown. ``calibrate`` on ID rows that
+    were not fitted to makes a promise: of new ID rows at most the share ``alpha`` is called unknown, on average over
+    calibration sets; only then are there p-values.
 
     Cosines depend on the origin and the units of the features. Embeddings of neural networks and TF-IDF are good as they
     are; columns in different units, as in a table, want a ``StandardScaler`` before.
@@ -125,9 +128,11 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         network = self._make_network(detector, rows, labels, seed)
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+        seen = order
         if detector.needs_fit:
             sampled = isinstance(detector, KNN) and len(rows) > BANK and ":k=" not in str(self.detector)
-            kept = order[:BANK].sort().values if sampled else slice(None)
+            seen = order[:BANK] if sampled else order
+            kept = seen.sort().values if sampled else slice(None)
             detector.begin(network)
             for outputs, part in stream(network, zip(rows[kept].split(BATCH), labels[kept].split(BATCH), strict=True)):
                 detector.update(outputs, part)
@@ -135,7 +140,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.network_, self.detector_ = network, detector
         self.calibration_: Calibration | None = None
         self._used = pack_hashes(hash_batch(rows), distinct=False)
-        self.offset_ = float(np.quantile(-self._scored(rows[order[-OFFSET_ROWS:]]).scores, self.alpha))
+        self.offset_ = float(np.quantile(-self._fitted_scores(rows[seen[-OFFSET_ROWS:]]), self.alpha))
         return self
 
     def calibrate(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:  # noqa: N803 - scikit-learn's
@@ -214,7 +219,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         return Model(
             network=self.network_,
             preprocessing=VectorInput(self.n_features_in_),
-            classes=tuple(str(name) for name in self.classes_) or ("unlabelled",),
+            classes=tuple(str(name) for name in self.classes_) or NO_CLASSES,
             detector=self.detector_,
             calibration=calibration,
             provenance={
@@ -250,11 +255,12 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             raise BundleError(
                 f"Expected a bundle of an EmbeddingDetector but {path} holds a model of images: offaxis.load."
             )
-        names = () if isinstance(model.network.head, NoClassesHead) else model.classes
         try:
             saved = model.provenance["estimator"]
             estimator = cls(saved["detector"], model.calibration.alpha)
-            estimator.classes_ = _typed(np.array(names, str), np.dtype(saved["class_type"]))
+            dtype = np.dtype(saved["class_type"])
+            names = () if model.classes == NO_CLASSES and dtype.kind == "i" else model.classes  # no number is called so
+            estimator.classes_ = _typed(np.array(names, str), dtype)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BundleError(f"{path} does not say what its estimator was ({error}): save it again.") from error
         estimator.n_features_in_ = model.preprocessing.size
@@ -375,6 +381,14 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def _scored(self, rows: Tensor) -> ScoredBatches:
         return score_batches(self.network_, rows.split(BATCH), self.detector_)
+
+    def _fitted_scores(self, rows: Tensor) -> Floats:
+        """Compute the detector's scores (N,) of rows that it was fitted to."""
+        if not isinstance(self.detector_, KNN):
+            return self._scored(rows).scores
+        batches = ((part, part.new_zeros(len(part), dtype=torch.long)) for part in rows.split(BATCH))
+        parts = [self.detector_.scores_of_fitted(outputs).double() for outputs, _ in stream(self.network_, batches)]
+        return torch.cat(parts).numpy()
 
 
 def _column(y: ArrayLike, count: int) -> NDArray[Any]:

@@ -35,6 +35,7 @@ The command line prints the message alone and exits with code 2; ``assert`` is l
 
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -154,21 +155,21 @@ def positive(name: str, value: float) -> float:
     """Return a finite number above zero, or raise ArgumentError."""
     if not _number(value) or not 0 < value < math.inf:
         raise ArgumentError(f"Expected argument `{name}` to be a positive number but got {value!r}.")
-    return value
+    return _plain(value)
 
 
 def not_negative(name: str, value: float) -> float:
     """Return a finite number, zero or above, or raise ArgumentError."""
     if not _number(value) or not 0 <= value < math.inf:
         raise ArgumentError(f"Expected argument `{name}` to be zero or a positive number but got {value!r}.")
-    return value
+    return _plain(value)
 
 
 def fraction(name: str, value: float) -> float:
     """Return a number in [0, 1), or raise ArgumentError."""
     if not _number(value) or not 0 <= value < 1:
         raise ArgumentError(f"Expected argument `{name}` to be a fraction in [0, 1) but got {value!r}.")
-    return value
+    return _plain(value)
 
 
 def true_or_false(name: str, value: bool) -> bool:
@@ -184,9 +185,9 @@ def true_or_false(name: str, value: bool) -> bool:
 
 def at_least_one(name: str, value: int) -> int:
     """Return a whole number of at least one, or raise ArgumentError."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not _whole(value) or value < 1:
         raise ArgumentError(f"Expected argument `{name}` to be a whole number of at least 1 but got {value!r}.")
-    return value
+    return int(value)
 
 
 def channel_std(value: Sequence[float] | None) -> tuple[float, ...] | None:
@@ -212,4 +213,13 @@ def values_to_try(name: str, values: Iterable[float], zero: bool = True) -> tupl
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return not isinstance(value, bool) and isinstance(value, Real)
+
+
+def _whole(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral)
+
+
+def _plain(value: float) -> float:
+    """Return a number of numpy's as one of Python's, which can be stored."""
+    return value if isinstance(value, (int, float)) else float(value)

@@ -322,6 +322,9 @@ def _digest_without(file: IO[bytes], seal: int) -> str:
 def running_python(file: Path, purpose: str) -> Iterator[ModuleType]:
     """Run a Python file of the user's and yield it as a module; inside the block, modules beside it can be imported.
 
+    It and they stay imported, so that its objects can be pickled, until a file of another folder runs: that one has its own
+    modules beside it, whatever their names.
+
     Args:
         file: the Python file.
         purpose: what it is needed for, a noun such as ``"network"``, for messages.
@@ -336,16 +339,40 @@ def running_python(file: Path, purpose: str) -> Iterator[ModuleType]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     folder = str(file.resolve().parent)
+    for name in [name for name, place in _BESIDE.items() if place != folder]:
+        del _BESIDE[name]
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()  # a module may have been written a moment ago
+    before, replaced = {spec.name, *sys.modules}, sys.modules.get(spec.name)
+    sys.modules[spec.name] = module  # where dataclasses and pickle look for it
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
         yield module
-    except OffaxisError:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        sys.modules.pop(spec.name, None)
+        if replaced is not None:
+            sys.modules[spec.name] = replaced
+        if isinstance(error, OffaxisError) or not isinstance(error, Exception):
+            raise
         raise ArgumentError(f"{file} could not make the {purpose}: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(folder)
+        _BESIDE.update(dict.fromkeys(_imported_from(folder, before), folder))
+
+
+_BESIDE: dict[str, str] = {}  # modules that were imported beside the user's files, each with its folder
+
+
+def _imported_from(folder: str, before: set[str]) -> list[str]:
+    """Return the modules and packages that lie in a folder, and what is in these packages, unless they were there before."""
+    tops = set()
+    for name in (name for name in sys.modules.keys() - before if "." not in name):
+        module = sys.modules[name]
+        places = [*getattr(module, "__path__", ())] or [getattr(module, "__file__", None)]
+        if any(place and os.path.dirname(place) == folder for place in places):  # noqa: PTH120
+            tops.add(name)
+    return [name for name in sys.modules if name.partition(".")[0] in tops]
 
 
 @contextmanager

@@ -4,11 +4,12 @@ import io
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from tests.data.support import Pixels, Png, Publish, Save, Site, old_pickle, publish_set, save_image
+from tests.data.support import Pixels, Png, Publish, Save, Site, old_pickle, publish_set, random_images, save_image
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +63,8 @@ def site() -> Iterator[Site]:
                 self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
             else:
                 self.send_response(200)
-            self.send_header("Content-Length", str(len(content) - start))
+            if state.lengths:
+                self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
             cut = state.cuts[self.path].pop(0) if state.cuts.get(self.path) else None
             self.wfile.write(content[start:][:cut])
@@ -78,3 +80,12 @@ def site() -> Iterator[Site]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def by_class(tmp_path: Path, save: Save) -> Path:
+    """Twelve images of three classes, a folder for each."""
+    images = random_images(12, 3, 8, 8)
+    for number, image in enumerate(images):
+        save(tmp_path / "photos" / ["cat", "dog", "eel"][number // 4] / f"{number:02d}.png", image)
+    return tmp_path / "photos"

@@ -174,6 +174,7 @@ class Site:
         files: path -> content.
         cuts: path -> for each request in turn, after how many bytes the connection breaks (None: never).
         ranges: whether it knows the header Range.
+        lengths: whether it says how long an answer is.
         requests: (path, the header Range or "") of every request so far.
     """
 
@@ -181,4 +182,5 @@ class Site:
     files: dict[str, bytes] = field(default_factory=dict)
     cuts: dict[str, list[int | None]] = field(default_factory=dict)
     ranges: bool = True
+    lengths: bool = True
     requests: list[tuple[str, str]] = field(default_factory=list)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
 from offaxis.data import CATALOGUE
-from offaxis.errors import DataError
+from offaxis.errors import ArgumentError, DataError
 from tests.data.support import Save
 
 
@@ -121,3 +121,32 @@ def test_get_names_every_set_that_failed_and_where_to_put_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("command", ["list", "get", "inspect"])
 def test_every_command_shows_an_example(command: str) -> None:
     assert f"offaxis data {command}" in run(command, "--help").output
+
+
+def test_inspect_shows_names_as_they_are(tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my [red] photos"
+    for number, image in enumerate(np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), np.uint8)):
+        save(folder / f"{number}.png", image)
+    (folder / "cat[edited].png").write_bytes(b"bad")
+    (folder / "x[").mkdir()
+    (folder / "x[" / "y].png").write_bytes(b"bad")
+    monkeypatch.chdir(folder)
+    done = run("inspect", ".", "--skip-bad", width=200)
+    assert done.exit_code == 0, done.output
+    assert "cat[edited].png" in done.output
+    assert "x[/y].png" in done.output
+    assert "Contact sheet: my [red] photos.png" in done.output
+    assert Path("my [red] photos.png").exists()
+
+
+def test_inspect_finds_the_splits_of_a_folder_at_home(
+    tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (3, 8, 8), np.uint8)
+    for part in ("train/a", "train/b", "test/a", "test/b"):
+        save(tmp_path / "home" / "own" / part / "x.png", image)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    done = run("inspect", "~/own", "--sheet", str(tmp_path / "x.png"), width=200)
+    assert done.exit_code == 0, done.output
+    assert "also in ~/own train" in done.output
+    assert isinstance(run("inspect", "~nobodyhere/x").exception, ArgumentError)

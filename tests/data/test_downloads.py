@@ -47,6 +47,20 @@ def test_a_connection_that_breaks_goes_on_where_it_stopped(site: Site, tmp_path:
     assert 0 == starts[0] < starts[1] < starts[2] <= 500_000
 
 
+@pytest.mark.parametrize("checksum", [None, MD5])
+def test_a_file_of_another_size_is_refused_and_the_next_address_is_tried(
+    site: Site, tmp_path: Path, checksum: str | None
+) -> None:
+    site.files |= {"/parked": b"<html>for sale</html>", "/x": CONTENT}
+    site.lengths = False
+    parked = _download(site, "parked", checksum=checksum, size=len(CONTENT))
+    with pytest.raises(DataError, match="parked: it gave 21 bytes, and the file has 700,000"):
+        fetch(parked, tmp_path)
+    assert not list((tmp_path / "sets").iterdir())
+    both = _download(site, "parked", "x", checksum=checksum, size=len(CONTENT))
+    assert fetch(both, tmp_path).read_bytes() == CONTENT
+
+
 def test_an_interrupted_download_is_resumed_by_the_next_call(site: Site, tmp_path: Path) -> None:
     site.files["/x"], site.cuts["/x"] = CONTENT, []
 
@@ -214,6 +228,16 @@ def test_a_set_that_was_unpacked_in_part_is_not_taken_for_whole(
 def test_a_folder_with_nothing_but_hidden_files_is_no_set(tmp_path: Path) -> None:
     (tmp_path / "notMNIST_small" / ".unpacking-x").mkdir(parents=True)
     assert CATALOGUE["notmnist"].available(tmp_path) == ()
+
+
+def test_an_archive_of_something_else_is_told(site: Site, tmp_path: Path) -> None:
+    site.files["/c.tar.gz"] = _tar({"cifar-10-batches-bin/test_batch.bin": bytes(3073), "readme.txt": b"no images"})
+    download = Download(file="c.tar.gz", urls=(f"{site.url}/c.tar.gz",), checksum=None, unpack="")
+    catalogue = {"cifar10": replace(CATALOGUE["cifar10"], downloads=(download,))}
+    with pytest.raises(
+        DataError, match=r"CIFAR-10 was fetched but its train images are not in it.*Remove .*c\.tar\.gz"
+    ):
+        get_images("cifar10", tmp_path, catalogue=catalogue)
 
 
 def test_get_tells_what_to_put_where(tmp_path: Path) -> None:

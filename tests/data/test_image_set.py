@@ -84,3 +84,38 @@ def test_statistics_are_those_of_the_pixels() -> None:
     assert Normalise.from_images(flat).std == (1e-6,)
     with pytest.raises(DataError, match="empty"):
         TensorSet("none", torch.empty(0, 1, 3, 3, dtype=torch.uint8)).statistics()
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
+def test_statistics_of_a_batch_are_summed_at_once(kind: torch.dtype) -> None:
+    """The last bits of mean and std are kept in runs: pixels may be converted bit by bit, but not added so."""
+    pixels = torch.from_numpy(random_images(700, 3, 9, 7))
+    pixels = pixels if kind == torch.uint8 else pixels.float() / 255
+    total, squares = torch.zeros(3).double(), torch.zeros(3).double()
+    for part in pixels.split(512):
+        values = (part.float().div(255) if kind == torch.uint8 else part).double().transpose(0, 1).flatten(1)
+        total += values.sum(1)
+        squares += values.square().sum(1)
+    mean = total / (700 * 63)
+    found = TensorSet("x", pixels).statistics()
+    assert found.mean == tuple(mean.tolist())
+    assert found.std == tuple((squares / (700 * 63) - mean.square()).sqrt().tolist())
+
+
+def test_a_mask_chooses_images() -> None:
+    pixels = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1)
+    images = TensorSet("x", pixels, torch.tensor([0, 1, 2, 0, 1, 2]))
+    assert images.labels is not None
+    chosen = images.subset(images.labels == 2)
+    assert len(chosen) == 2
+    assert torch.cat(list(chosen.batches(1))).flatten().tolist() == [2, 5]
+    with pytest.raises(DataError, match=r"a mask of 6 values, one for each image of x, but got \(2,\)"):
+        images.subset(torch.tensor([True, False]))
+
+
+def test_labels_are_whole_numbers_and_floats_are_in_range() -> None:
+    with pytest.raises(DataError, match="Expected whole numbers as labels but x has torch.float32"):
+        TensorSet("x", torch.zeros(2, 1, 2, 2), torch.tensor([0.9, 1.7]))
+    for value in (200.0, -1.0, float("nan")):
+        with pytest.raises(DataError, match=r"Expected floats in \[0, 1\] but x has values"):
+            TensorSet("x", torch.full((2, 1, 2, 2), value))

@@ -126,3 +126,13 @@ def test_near_duplicates_of_photographs_are_found_and_others_not() -> None:
     assert sheet.shape == (3, 80, 160)
     assert contact_sheet(sheet).size[0] > 160
     assert inspect(_photographs(10)).near == {}  # small images have too little to compare
+
+
+def test_classes_without_images_are_counted_and_grey_images_are_not_compared_with_colour() -> None:
+    labels = torch.tensor([0, 0, 1, 1])
+    images = TensorSet("x", torch.randint(0, 256, (4, 1, 80, 80), dtype=torch.uint8), labels, list("abc"))
+    colour = TensorSet("y", torch.randint(0, 256, (4, 3, 80, 80), dtype=torch.uint8))
+    found = inspect(images, {"colour": colour})
+    assert found.per_class == (0, 2)
+    assert found.shared == {"colour": 0}
+    assert "colour" not in found.near

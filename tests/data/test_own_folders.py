@@ -1,44 +1,36 @@
 """A user's own images: folders, archives, and everything that can be wrong with them."""
 
 import io
+import json
 import os
 import re
 import tarfile
 import threading
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from PIL import Image
 
+from offaxis.data import TensorSet, load_images
 from offaxis.data import load as own_module
-from offaxis.data import load_images
 from offaxis.data.archive import ArchiveLimits, unpack
-from offaxis.data.catalogue import Split
-from offaxis.data.decode import decode
-from offaxis.data.folder import FolderSet, Reading
-from offaxis.data.load import own_classes, own_splits
-from offaxis.data.splits import hold_out
+from offaxis.data.decode import decode, size_of
+from offaxis.data.folder import FolderSet
+from offaxis.data.load import has_mixed_sizes, own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.data.support import Pixels, Png, Save
 
 
 def _pixels(count: int, height: int = 8, width: int = 8) -> Pixels:
     return np.random.default_rng(0).integers(0, 256, (count, 3, height, width), np.uint8)
-
-
-@pytest.fixture
-def by_class(tmp_path: Path, save: Save) -> Path:
-    images = _pixels(12)
-    for number, image in enumerate(images):
-        save(tmp_path / "photos" / ["cat", "dog", "eel"][number // 4] / f"{number:02d}.png", image)
-    return tmp_path / "photos"
 
 
 def _bomb() -> bytes:
@@ -88,100 +80,6 @@ def test_sets_that_do_not_fit_stay_in_their_files(by_class: Path, monkeypatch: p
     assert isinstance(load_images(by_class), FolderSet)
     monkeypatch.setattr("offaxis.data.folder.MEMORY_LIMIT", 12 * 3 * 64)
     assert not isinstance(load_images(by_class), FolderSet)
-
-
-def test_splits_are_folders_or_held_out_but_never_the_same_images(by_class: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holdout"):
-        load_images(by_class, "train")
-    train, test = (load_images(by_class, split, holdout=0.25) for split in ("train", "test"))
-    assert (len(train), len(test)) == (9, 3)
-    assert test.labels is not None
-    assert test.labels.tolist() == [0, 1, 2]
-    root = tmp_path / "both"
-    root.mkdir()
-    by_class.rename(root / "train")
-    (root / "val").mkdir()
-    (root / "train" / "cat" / "00.png").rename(root / "val" / "00.png")
-    assert len(load_images(root, "train")) == 11
-    assert len(load_images(root, "test")) == 1
-
-
-def test_a_held_out_part_is_decoded_alone(by_class: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = load_images(by_class)
-    decoded: list[Path] = []
-    plain = Reading.image
-
-    def image(reading: Reading, path: Path) -> NDArray[np.uint8]:
-        decoded.append(path)
-        return plain(reading, path)
-
-    monkeypatch.setattr(Reading, "image", image)
-    splits: tuple[Split, ...] = ("train", "test")
-    for place, split in enumerate(splits):
-        decoded.clear()
-        part = load_images(by_class, split, holdout=0.25)
-        assert len(decoded) == len(part) < len(whole)
-        same = hold_out(whole, 0.25)[place]
-        skipping = load_images(by_class, split, holdout=0.25, skip_bad=True)
-        assert part.fingerprint == same.fingerprint == skipping.fingerprint
-        assert part.classes == same.classes
-        assert part.sorted_by_class
-
-
-def test_labels_of_the_test_images_are_those_of_training(tmp_path: Path, save: Save) -> None:
-    images = iter(_pixels(20))
-
-    def put(*names: str) -> None:
-        for name in names:
-            save(tmp_path / name, next(images))
-
-    put("train/a/0.png", "train/b/0.png", "train/c/0.png", "test/a/0.png", "test/c/0.png", "test/c/1.png")
-    (tmp_path / "train" / "notes.txt").write_text("not needed to number the classes")
-    test = load_images(tmp_path)
-    assert test.classes == ("a", "b", "c")
-    assert test.labels is not None
-    assert test.labels.tolist() == [0, 2, 2]
-    assert load_images(tmp_path, "train", skip_bad=True).classes == test.classes
-    (tmp_path / "test" / "a" / "0.png").unlink()
-    test = load_images(tmp_path)  # one class alone is known by its name
-    assert test.labels is not None
-    assert test.labels.tolist() == [2, 2]
-    put("test/zebra/0.png")
-    with pytest.raises(DataError, match=r"\(a, b, c\) but got zebra"):
-        load_images(tmp_path)
-
-
-def test_a_split_without_a_folder_is_not_made_of_the_other(by_class: Path, tmp_path: Path) -> None:
-    root = tmp_path / "half"
-    root.mkdir()
-    by_class.rename(root / "train")
-    assert len(load_images(root, "train")) == 12
-    with pytest.raises(DataError, match=r"Expected a folder test in .* none, only train: .*holdout"):
-        load_images(root)
-    train, test = (load_images(root, split, holdout=0.25) for split in ("train", "test"))
-    assert (len(train), len(test)) == (9, 3)
-    assert train.classes == test.classes == ("cat", "dog", "eel")
-    (root / "train").rename(root / "valid")
-    for holdout in (None, 0.25):
-        with pytest.raises(DataError, match="Expected a folder train in .* none, only valid"):
-            load_images(root, "train", holdout=holdout)
-
-
-def test_a_share_to_hold_out_beside_test_images_is_refused(by_class: Path, tmp_path: Path) -> None:
-    root = tmp_path / "both"
-    root.mkdir()
-    by_class.rename(root / "train")
-    (root / "Val").mkdir()
-    (root / "train" / "cat" / "00.png").rename(root / "Val" / "00.png")
-    for split in ("train", "test"):
-        with pytest.raises(
-            ArgumentError, match=r"no share to hold out .* beside .*Val, whose images are the test images"
-        ):
-            load_images(root, split, holdout=0.25)
-        with pytest.raises(ArgumentError, match=r"no share to hold out .* beside digits, whose test images are known"):
-            load_images("digits", split, holdout=0.25)
-    with pytest.raises(ArgumentError, match="leave the share out, or move that folder"):
-        own_classes(root, holdout=0.25)
 
 
 def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Save) -> None:
@@ -265,14 +163,6 @@ def test_linked_folders_are_followed_but_never_in_circles(by_class: Path, tmp_pa
     assert len(images) == 8
 
 
-def test_folders_of_splits_may_be_written_large(by_class: Path, tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    by_class.rename(tmp_path / "set" / "Train")
-    assert len(load_images(tmp_path / "set", "train")) == 12
-    with pytest.raises(DataError, match="folder test in .*only Train"):
-        load_images(tmp_path / "set", "test")
-
-
 def test_a_link_takes_no_images_from_the_folder_that_holds_them(by_class: Path) -> None:
     (by_class / "cat" / "all").symlink_to(by_class.parent)
     (by_class / "cat" / "others").symlink_to(by_class / "dog")
@@ -299,11 +189,56 @@ def test_damaged_images_give_pixels_or_an_error_that_names_them(data: st.DataObj
     assert "the picture" in outcome
 
 
-@pytest.mark.parametrize("size", [0, -1, (8, 0)])
-def test_images_without_pixels_are_refused(by_class: Path, size: int | tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [0, -1, (8, 0), (8, 8, 8), 8.0, "8", True])
+def test_images_without_pixels_are_refused(by_class: Path, size: Any) -> None:
     for name in (by_class, "digits", "gaussian"):
         with pytest.raises(ArgumentError, match="at least 1 pixel"):
             load_images(name, size=size)
+
+
+def test_arguments_that_make_no_sense_are_refused(by_class: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = load_images(by_class, size=np.int64(5))  # type: ignore[arg-type]
+    assert images.shape == (3, 5, 5)
+    assert json.loads(json.dumps(images.describe()))["options"]["size"] == [5, 5]
+    four = TensorSet("four", torch.zeros(1, 4, 8, 8, dtype=torch.uint8))
+    calls: dict[str, Callable[[], object]] = {
+        "`workers` to be a whole number": lambda: load_images(by_class, workers=-1),
+        "`count` to be a whole number": lambda: load_images("uniform", count=0),
+        "1 or 3 channels": lambda: load_images(by_class, like=four),
+        "an empty text: write . for this folder": lambda: load_images(""),
+        "no such user as in ~nobodyhere/x": lambda: load_images("~nobodyhere/x"),
+    }
+    for message, call in calls.items():
+        with pytest.raises(ArgumentError, match=message):
+            call()
+    monkeypatch.chdir(by_class / "cat")
+    assert [load_images(name).name for name in (".", "..", "../dog")] == ["cat", "photos", "dog"]
+
+
+def test_sizes_are_read_until_two_differ(tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        save(tmp_path / f"{number}.png", _pixels(1, 8, 8 + (number > 0))[0])
+    read: list[Path] = []
+
+    def counted(path: Path) -> tuple[int, int]:
+        read.append(path)
+        return size_of(path)
+
+    monkeypatch.setattr(own_module, "size_of", counted)
+    assert has_mixed_sizes(tmp_path, "test")
+    assert len(read) == 2
+
+
+def test_an_archive_may_hold_names_with_the_time_of_day(tmp_path: Path, png: Png) -> None:
+    name = "photos/2024-05-01T12:30:05.png"
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as pack:
+        pack.writestr(name, png(_pixels(1)[0]))
+    unpack(tmp_path / "x.zip", tmp_path / "out")
+    assert (tmp_path / "out" / name).exists()
+    with zipfile.ZipFile(tmp_path / "y.zip", "w") as pack:
+        pack.writestr("C:x.png", png(_pixels(1)[0]))
+    with pytest.raises(DataError, match="leads out of its folder"):
+        unpack(tmp_path / "y.zip", tmp_path / "out")
 
 
 def test_an_empty_folder_and_an_unknown_name_say_so(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import gzip
 import os
 import pickle
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,51 @@ def test_pickles_cannot_run_anything(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=re.escape(str(path))):
             read_pickle(path)
     assert not witness.exists()
+
+
+def _nested(depth: int) -> bytes:
+    """The start of a pickle: lists that each hold the one before twice, so that the text of the last is 2^depth long."""
+    return b"\x80\x04]\x94" + b"".join(b"]\x94(" + 2 * (b"h" + bytes([number])) + b"e" for number in range(depth))
+
+
+_TEXT = b"X" + (2**16).to_bytes(4, "little") + b"x" * 2**16
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (_nested(60) + b"\x8c\x01x\x93.", "a list as a name"),
+        (_nested(60) + b"cnumpy\ndtype\nh\x3c\x85R.", "an array of a list"),
+        (b"\x80\x04" + 50_000 * b"]" + 49_999 * b"a" + b"\x8c\x01x\x93.", "a list as a name"),
+        (b"\x80\x04" + 50_000 * b"]" + 49_999 * b"a" + b".", "Expected a dictionary"),
+        (
+            b"\x80\x04c_codecs\nencode\n\x94" + _TEXT + b"X\x06\x00\x00\x00latin1\x86\x94" + 9 * b"h\x00h\x01R" + b".",
+            "more bytes than the file has",
+        ),
+        (b"\x80\x04cnumpy\ndtype\n(" + 100 * b"N" + b"tR.", "a call with 100 arguments"),
+    ],
+    ids=["name", "type", "deep", "deep value", "copies", "arguments"],
+)
+def test_small_pickles_take_little_time_and_memory(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(content)
+    start = time.perf_counter()
+    with pytest.raises(DataError, match=message):
+        read_pickle(tmp_path / "x")
+    assert time.perf_counter() - start < 20
+
+
+def test_batches_may_be_empty_and_names_must_be_text(
+    tmp_path: Path, pickle_of: Callable[[Pixels, str, list[int]], bytes]
+) -> None:
+    paths = [tmp_path / "data_batch_1", tmp_path / "data_batch_2"]
+    for path, count in zip(paths, (2, 0), strict=True):
+        path.write_bytes(pickle_of(np.full((count, 3072), 7, np.uint8), "labels", [3] * count))
+    read = read_cifar10_pickled(paths)
+    assert len(read) == 2
+    assert bool((read.images == 7).all())
+    (tmp_path / "batches.meta").write_bytes(pickle.dumps({"label_names": ["a", ["b"]]}))
+    with pytest.raises(DataError, match="Expected a list of names under 'label_names' .* but got other things in it"):
+        read_cifar10_pickled(paths)
 
 
 def test_pickles_of_objects_are_refused(tmp_path: Path) -> None:

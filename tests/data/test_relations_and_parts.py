@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from offaxis.data import CATALOGUE, TensorSet, check_pair, hold_out, load_images, relation, split_validation
+from offaxis.data import (
+    CATALOGUE,
+    TensorSet,
+    as_image_set,
+    check_pair,
+    hold_out,
+    load_images,
+    relation,
+    split_validation,
+)
 from offaxis.errors import ArgumentError, DataError
 
 
@@ -48,9 +57,8 @@ def test_every_pair_has_a_group_and_what_is_shared_is_shared_both_ways() -> None
 
 
 def _numbered(count: int, by_class: bool) -> TensorSet:
-    images = TensorSet("x", torch.zeros(count, 1, 1, 1, dtype=torch.uint8), torch.arange(count) * 4 // count)
-    images.sorted_by_class = by_class
-    return images
+    labels = torch.arange(count) * 4 // count if by_class else torch.arange(count) % 4
+    return TensorSet("x", torch.zeros(count, 1, 1, 1, dtype=torch.uint8), labels)
 
 
 @pytest.mark.parametrize(("count", "taken"), [(10_000, 1000), (8925, 1000), (1200, 240), (4, 0)])
@@ -73,6 +81,30 @@ def test_validation_takes_the_first_thousand_but_never_more_than_a_fifth(
         assert split_validation(images, seed=1).validation.tolist() != parts.validation.tolist()
 
 
+@pytest.mark.parametrize(
+    ("labels", "shuffled"),
+    [
+        (torch.arange(100) // 10, True),
+        (9 - torch.arange(100) // 10, True),
+        (torch.zeros(100, dtype=torch.long), False),
+        (torch.arange(100) // 10 % 5, False),
+        (torch.tensor([1, *[0] * 98, 1]), False),
+        (None, False),
+    ],
+)
+def test_sets_that_are_sorted_by_their_labels_are_shuffled(labels: torch.Tensor | None, shuffled: bool) -> None:
+    pixels = torch.zeros(100, 1, 1, 1, dtype=torch.uint8)
+    of_tensors = as_image_set(pixels if labels is None else (pixels, labels))
+    items = [pixel if labels is None else (pixel, int(labels[i])) for i, pixel in enumerate(pixels)]
+    for images in (of_tensors, as_image_set(items)):
+        parts = split_validation(images)
+        assert ("shuffle" in parts.rule) == shuffled
+        assert (parts.validation.tolist() != list(range(20))) == shuffled
+    images = of_tensors
+    images.sorted_by_class = True  # a folder may be sorted by something else
+    assert "shuffle" in split_validation(images).rule
+
+
 def test_hold_out_takes_the_same_share_of_every_class() -> None:
     rest, held = hold_out(_numbered(40, True), 0.2)
     assert held.labels is not None
@@ -82,3 +114,6 @@ def test_hold_out_takes_the_same_share_of_every_class() -> None:
         hold_out(_numbered(4, True), 0.2)
     with pytest.raises(ArgumentError, match="between 0 and 1"):
         hold_out(_numbered(4, True), 1.0)
+    labels = torch.tensor([0] * 10 + [1])
+    with pytest.raises(DataError, match="20% of the 1 images of the label 1 leave one side empty"):
+        hold_out(TensorSet("x", torch.zeros(11, 1, 2, 2, dtype=torch.uint8), labels), 0.2)

@@ -1,5 +1,6 @@
 """Images from anywhere: torch Datasets, tensors, arrays, DataLoaders, Hugging Face and torchvision datasets."""
 
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,13 @@ def test_grey_images_among_colour_are_repeated() -> None:
         as_image_set(Items([grey, picture(0)])).batch(torch.tensor([1]))
 
 
+def truncated() -> Image.Image:
+    """A picture whose file ends early; Pillow decodes it when its pixels are needed."""
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(file, "JPEG")
+    return Image.open(io.BytesIO(file.getvalue()[:-800]))
+
+
 def float_with(value: float) -> Tensor:
     image = torch.rand(3, 6, 8)
     image[0, 0, 0] = value
@@ -157,6 +165,9 @@ def float_with(value: float) -> Tensor:
         (Items([PIXELS[0].long()]), r"int64: convert it with \.to\(torch\.uint8\)"),
         (Items([np.array([["a"]])]), "array of <U1"),
         (Items([Image.new("F", (4, 4))]), "floating-point values"),
+        (Items([np.zeros((6, 8, 4), np.uint8)]), r"1 or 3 channels, .* is \(6, 8, 4\) in uint8: .*convert\(\"RGB\"\)"),
+        (np.zeros((5, 6, 8, 4), np.uint8), r"1 or 3 channels, .* images is \(5, 6, 8, 4\) in uint8"),
+        (Items([truncated()]), "image 0 of Items is damaged or truncated"),
         (Items([float_with(float("nan"))]), "image 0 of Items has NaN"),
         (Items([float_with(2.5)]), r"to 2\.5: divide by 255, or leave out the normalisation"),
         ((PIXELS, LABELS[:5]), "Expected 12 labels"),

@@ -102,7 +102,7 @@ def inspect_command(
 
     from offaxis.data import CATALOGUE, load_images
     from offaxis.data.inspection import inspect, pair_sheet, write_contact_sheet
-    from offaxis.data.load import own_splits
+    from offaxis.data.load import own_path, own_splits
 
     chosen: Any = split
     folders = [part for part in (name, id_name) if part is not None and _is_own(part)]
@@ -111,7 +111,7 @@ def inspect_command(
     read = partial(load_images, root=data, skip_bad=skip_bad, in_memory=False, force=True)
     others: dict[str, ImageSet] = {}
     for each in dict.fromkeys((*((id_name,) if id_name is not None else ()), *folders)):
-        for part in CATALOGUE[each].counts if each in CATALOGUE else own_splits(Path(each)):
+        for part in CATALOGUE[each].counts if each in CATALOGUE else own_splits(own_path(each)):
             if (each, part) != (name, split):
                 others[f"{each} {part}"] = read(each, part, size=size)
     like = next(iter(others.values()), None) if id_name is not None else None
@@ -123,14 +123,14 @@ def inspect_command(
     write_contact_sheet(images, path)
     _findings(report, CATALOGUE.get(name), split, id_name)
     console = Console()
-    console.print(f"Contact sheet: {path}", highlight=False)
+    console.print(f"Contact sheet: {path}", highlight=False, markup=False)
     for number, (where, pairs) in enumerate(item for item in report.near.items() if item[1]):
         other = others[where] if where else images
         for pair in pairs[:SHOWN_PAIRS]:
             typer.echo(f"{pair.similarity:.3f}  {_file(images, pair.first)}  {_file(other, pair.second)}")
         file = path.with_name(f"{path.stem}-pairs{number or ''}.png")
         write_contact_sheet(pair_sheet(images, other, pairs[:50]), file)
-        console.print(f"Pairs {_where(where)}: {file}", highlight=False)
+        console.print(f"Pairs {_where(where)}: {file}", highlight=False, markup=False)
 
 
 INSPECTION_SIZE, SHOWN_PAIRS = 224, 10
@@ -138,14 +138,15 @@ INSPECTION_SIZE, SHOWN_PAIRS = 224, 10
 
 def _is_own(name: str) -> bool:
     from offaxis.data import CATALOGUE
+    from offaxis.data.load import own_path
 
-    return name not in CATALOGUE and Path(name).expanduser().exists()
+    return name not in CATALOGUE and own_path(name).exists()
 
 
 def _mixed(folder: str, skip_bad: bool) -> bool:
-    from offaxis.data.load import has_mixed_sizes, own_splits
+    from offaxis.data.load import has_mixed_sizes, own_path, own_splits
 
-    path = Path(folder).expanduser()
+    path = own_path(folder)
     return any(has_mixed_sizes(path, split, skip_bad) for split in own_splits(path))
 
 
@@ -221,6 +222,7 @@ def _here(entry: "Entry", root: Path) -> str:
 def _table(entries: "list[Entry]", root: Path, id_name: str | None) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from offaxis.data import relation
@@ -234,7 +236,9 @@ def _table(entries: "list[Entry]", root: Path, id_name: str | None) -> None:
     table.add_column("test", justify="right", no_wrap=True)
     table.add_column("size", no_wrap=True)
     table.add_column("here", no_wrap=True)
-    table.add_column("licence" if id_name is None else f"beside {id_name}", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column(
+        "licence" if id_name is None else escape(f"beside {id_name}"), no_wrap=True, overflow="ellipsis", ratio=1
+    )
     notes: dict[str, list[str]] = {}
     for entry in entries:
         train, test = (f"{entry.counts[part]:,}" if part in entry.counts else "" for part in ("train", "test"))
@@ -250,7 +254,7 @@ def _table(entries: "list[Entry]", root: Path, id_name: str | None) -> None:
     console.print(table)
     for note, names in notes.items():
         console.print(f"[cyan]{', '.join(names)}[/cyan]: {note}", highlight=False)
-    console.print(f"{'' if not notes else chr(10)}Root: {root}", style="dim", highlight=False)
+    console.print(f"{'' if not notes else chr(10)}Root: {root}", style="dim", highlight=False, markup=False)
     console.print("Details of one set, with publisher, citation and checksums: offaxis data list NAME", style="dim")
 
 
@@ -275,6 +279,7 @@ def _facts_table(title: str) -> "Table":
 
 def _card(entry: "Entry", root: Path, id_name: str | None) -> None:
     from rich.console import Console
+    from rich.markup import escape
 
     table = _facts_table(entry.title)
     table.add_row("name", f"[cyan]{entry.name}[/cyan]")
@@ -294,14 +299,15 @@ def _card(entry: "Entry", root: Path, id_name: str | None) -> None:
     for note in entry.notes:
         table.add_row("note", note)
     if id_name is not None:
-        table.add_row(f"beside {id_name}", _relation_text(id_name, entry.name))
+        table.add_row(escape(f"beside {id_name}"), _relation_text(id_name, entry.name))
     Console().print(table, "", highlight=False, sep="\n")
 
 
 def _findings(found: "Inspection", entry: "Entry | None", split: str, id_name: str | None) -> None:
     from rich.console import Console
+    from rich.markup import escape
 
-    table = _facts_table(found.name)
+    table = _facts_table(escape(found.name))
     published = dict(entry.counts).get(split) if entry else None  # type: ignore[call-overload]
     differs = f" [yellow](its publisher has {published:,})[/yellow]" if published not in (None, found.count) else ""
     table.add_row("images", f"{found.count:,}{differs}")
@@ -318,15 +324,15 @@ def _findings(found: "Inspection", entry: "Entry | None", split: str, id_name: s
     table.add_row("black frame", _frame(found))
     table.add_row("duplicates", _duplicates(found.repeated, "in the set itself"))
     for name, count in found.shared.items():
-        table.add_row("", _duplicates(count, f"also in {name}"))
+        table.add_row("", _duplicates(count, escape(f"also in {name}")))
     for name, pairs in found.near.items():
-        table.add_row("nearly the same" if not name else "", _duplicates(len(pairs), _where(name)))
+        table.add_row("nearly the same" if not name else "", _duplicates(len(pairs), escape(_where(name))))
     for (first, second), count in found.among_others.items():
-        table.add_row("", _duplicates(count, f"of {second} also in {first}"))
+        table.add_row("", _duplicates(count, escape(f"of {second} also in {first}")))
     if id_name is not None:
-        table.add_row(f"beside {id_name}", _relation_text(id_name, found.name))
+        table.add_row(escape(f"beside {id_name}"), _relation_text(id_name, found.name))
     for bad in found.skipped:
-        table.add_row("left out", f"[red]{bad.path}[/red]: {bad.reason}")
+        table.add_row("left out", f"[red]{escape(bad.path)}[/red]: {escape(bad.reason)}")
     Console().print(table, highlight=False)
 
 

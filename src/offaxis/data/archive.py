@@ -1,6 +1,7 @@
 """Tar and zip archives, unpacked and read without trusting them."""
 
 import lzma
+import os
 import shutil
 import struct
 import tarfile
@@ -167,7 +168,8 @@ def _check_end(pack: tarfile.TarFile, archive: Path) -> None:
 
 def _safe(name: str, archive: Path) -> PurePosixPath:
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name or not path.parts:
+    drive = name[1:2] == ":" or (os.name == "nt" and ":" in name)  # elsewhere a name may hold the time of day
+    if path.is_absolute() or ".." in path.parts or "\\" in name or drive or "\0" in name or not path.parts:
         raise DataError(f"{archive} is refused: the name {name!r} leads out of its folder.")
     return path
 

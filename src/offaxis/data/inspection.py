@@ -255,15 +255,17 @@ def inspect(
     for name, other in (others or {}).items():
         others_hashes[name] = their_hashes = []
         their_vectors = []
+        comparable = photographs and other.shape[0] == channels
         for part in other.batches(batch):
             their_hashes += hash_batch(part)
-            if photographs:
+            if comparable:
                 their_vectors.append(thumbnail_vectors(part))
-        if photographs:
+        if comparable:
             near[name] = near_pairs(torch.cat(vectors), torch.cat(their_vectors))
     mean = total / pixels
     std = (squares / pixels - mean.square()).clamp_min(0).sqrt()
-    counts = np.bincount(images.labels.numpy()) if images.labels is not None else np.zeros(1, int)
+    labels = images.labels
+    counts = np.zeros(1, int) if labels is None else np.bincount(labels.numpy(), minlength=len(images.classes))
     return Inspection(
         name=images.name,
         count=len(images),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
@@ -95,12 +96,25 @@ def check_normalised(images: Tensor, where: str) -> None:
 def image_tensor(image: Any, where: str) -> Tensor:
     """Convert a PIL image, a tensor or an array to uint8 (c, h, w), or float32 in [0, 1]."""
     if isinstance(image, Image.Image):
-        return pixel_tensor(np.asarray(eight_bits(image, where)), 3, where)
+        return pixel_tensor(_decoded(image, where), 3, where)
     if not isinstance(image, Tensor | np.ndarray):
         raise DataError(
             f"Expected a PIL image, a tensor or an array but {where} is a {type(image).__name__}: let the dataset decode it."
         )
     return pixel_tensor(image, 3, where)
+
+
+def _decoded(image: Image.Image, where: str) -> NDArray[np.uint8]:
+    """Return the pixels of a PIL image, which may be decoded only now."""
+    try:
+        return np.asarray(eight_bits(image, where))
+    except DataError:
+        raise
+    except Exception as error:  # decoders raise many kinds of errors
+        raise DataError(
+            f"{where} is damaged or truncated, or of a mode that is not read ({error}): replace it, leave it out, or let the "
+            'dataset convert it, as image.convert("RGB") does.'
+        ) from error
 
 
 def pixel_tensor(pixels: Any, dimensions: int, where: str) -> Tensor:
@@ -117,6 +131,11 @@ def pixel_tensor(pixels: Any, dimensions: int, where: str) -> Tensor:
         tensor = tensor.unsqueeze(-3)
     elif tensor.dim() == dimensions:
         first, last = tensor.shape[-3] in (1, 3), tensor.shape[-1] in (1, 3)
+        if not first and not last:
+            raise DataError(
+                f"Expected 1 or 3 channels, first or last, but {where} is {_describe(tensor)}: convert images with "
+                'transparency or other channels to colour, as image.convert("RGB") does.'
+            )
         if last and (is_array or not first):
             tensor = tensor.movedim(-1, -3)
     else:

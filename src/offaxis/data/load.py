@@ -1,6 +1,7 @@
 """A name, a folder or an archive -> images."""
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,9 +14,9 @@ import torch
 from offaxis.data import embedded
 from offaxis.data.archive import is_archive, unpack
 from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_pair, data_root, known
-from offaxis.data.decode import printable, size_of
+from offaxis.data.decode import SUFFIXES, printable, size_of
 from offaxis.data.embedded import GaussianNoise, UniformNoise
-from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, ignored
+from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, has_images, ignored
 from offaxis.data.formats import (
     read_cifar10_binary,
     read_cifar10_pickled,
@@ -31,9 +32,9 @@ from offaxis.data.formats import (
     read_svhn,
 )
 from offaxis.data.image_set import ImageSet, TensorSet
-from offaxis.data.splits import held_out_indices, hold_out
-from offaxis.data.transforms import Shape, fit_batch, match, resize_rule
-from offaxis.errors import ArgumentError, DataError
+from offaxis.data.splits import held_out_indices
+from offaxis.data.transforms import Shape, check_shape, fit_batch, match, resize_rule
+from offaxis.errors import ArgumentError, DataError, at_least_one
 
 # (files, further arguments) -> images in memory, or the list of image files; nothing in a file is ever executed.
 # A file that is not what it should be is named in a DataError.
@@ -61,6 +62,22 @@ _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {
     "train": ("train", "training"),
     "test": ("test", "val", "valid", "validation"),
 }
+
+
+def own_path(name: str | Path) -> Path:
+    """Return the path that a name may be, with ``~`` for a user's home.
+
+    Raises:
+        ArgumentError: it is empty, or there is no such user.
+    """
+    if not str(name):
+        raise ArgumentError("Expected the name of a set or a path but got an empty text: write . for this folder.")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"Expected a path but there is no such user as in {name}: write ./{name} for a folder."
+        ) from error
 
 
 def own_splits(path: Path) -> tuple[Split, ...]:
@@ -94,23 +111,22 @@ def load_own(
         DataError: the split has no folder and is not held out of anything, or a file is bad.
     """
     files, divided = _own_files(path, split, decoding.skip_bad, holdout)
+    name = Path(os.path.abspath(path)).name  # noqa: PTH100 - that of "." too, and of a link its own
     native = None
     if shape is None:
         native = _common_size(files, decoding.skip_bad)
         shape = (3, *native)
     place, part = 0 if split == "train" else 1, None
-    if divided and holdout is not None and not decoding.skip_bad:  # else it is not known yet which files are bad
+    if divided and holdout is not None:  # of all files, bad ones too: the same split whether they are skipped or not
         labels = torch.tensor(files.labels or [0] * len(files.paths))
-        part = held_out_indices(labels, files.classes or (path.name,), holdout, seed)[place]
-    images = decoded(path.name, files, shape, decoding, resize=resize, native=native, part=part)
+        part = held_out_indices(labels, files.classes or (name,), holdout, seed)[place]
+    images = decoded(name, files, shape, decoding, resize=resize, native=native, part=part)
     options: dict[str, Any] = {"size": list(shape[1:]), "resize": resize_rule(shape, resize)}
     options |= {"skip_bad": True} if decoding.skip_bad else {}
     options |= {"holdout": holdout, "seed": seed} if divided else {}
     images.path = printable(path.resolve())
     images.options = options
-    if not divided or holdout is None or part is not None:
-        return images
-    return hold_out(images, holdout, seed)[place]
+    return images
 
 
 def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -> tuple[Files, bool]:
@@ -128,7 +144,7 @@ def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) 
             f"Expected no share to hold out (--holdout, holdout=) beside {printable(own['test'])}, whose images are the test "
             "images: leave the share out, or move that folder elsewhere."
         )
-    classes = find_classes(own["train"]) if split == "test" and "train" in own else ()
+    classes = find_classes(own["train"], skip_bad) if split == "test" and "train" in own else ()
     return find_images(place, skip_bad, classes), divided
 
 
@@ -141,7 +157,9 @@ def has_mixed_sizes(path: Path, split: Split, skip_bad: bool = False) -> bool:
         except DataError:
             if not skip_bad:
                 raise
-    return len(sizes) > 1
+        if len(sizes) > 1:
+            return True
+    return False
 
 
 def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | None = None) -> tuple[str, ...] | None:
@@ -150,7 +168,7 @@ def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | No
     Raises:
         DataError: there are fewer than two.
     """
-    path = Path(name).expanduser()
+    path = own_path(name)
     if str(name) in CATALOGUE or not path.exists():
         return None
     found = _own_files(path, "train", skip_bad, holdout)[0]
@@ -168,14 +186,47 @@ def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | No
 
 
 def _split_folders(folder: Path) -> dict[Split, Path]:
-    """Return the folder of each split that has one; Train is as good as train."""
+    """Return the folder of each split that has one; Train is as good as train.
+
+    Raises:
+        DataError: the folder cannot be read, or it may be that its train, test or valid is a class.
+    """
+    try:
+        return _present_splits(folder)
+    except OSError as error:
+        place = printable(error.filename or folder)
+        raise DataError(f"{place} cannot be read ({error.strerror}): change its permissions.") from error
+
+
+def _present_splits(folder: Path) -> dict[Split, Path]:
     known = {name for names in _SPLIT_FOLDERS.values() for name in names}
     entries = sorted(folder.iterdir()) if folder.is_dir() else []  # of Train and train the latter
     present = {entry.name.lower(): entry for entry in entries if entry.name.lower() in known and entry.is_dir()}
     folders_of = {
         split: [present[name] for name in names if name in present] for split, names in _SPLIT_FOLDERS.items()
     }
-    return {split: folders[0] for split, folders in folders_of.items() if folders}
+    found = {split: folders[0] for split, folders in folders_of.items() if folders}
+    if len(found) == 1:
+        others = [entry for entry in entries if entry.name.lower() not in known and not ignored(entry.name)]
+        _check_no_class(folder, next(iter(found.values())), [entry for entry in others if entry.is_dir()])
+    return found
+
+
+def _check_no_class(folder: Path, split: Path, others: list[Path]) -> None:
+    """Refuse a folder with the name of a split that may be a class: images lie in it, and in other folders beside it.
+
+    Beside a folder for the other split, or with folders in it, it is a split whatever lies there too.
+    """
+    if not others or not any(entry.suffix.lower() in SUFFIXES for entry in split.iterdir()):
+        return
+    classes = [printable(entry.name) for entry in others if has_images(entry)]
+    if classes:
+        more = f" and {len(classes) - 3} more" if len(classes) > 3 else ""
+        raise DataError(
+            f"Expected in {printable(folder)} the folders train and test, or a folder for each class, but got {split.name}, "
+            f"which is the name of a split, beside {', '.join(classes[:3])}{more}: if it is a class, rename it, or move all of "
+            f"them into {printable(folder / 'train')}; if it is a split, move the others elsewhere."
+        )
 
 
 def _no_split(path: Path, split: Split, own: dict[Split, Path]) -> str:
@@ -275,7 +326,12 @@ def load_images(
     """
     if split not in ("train", "test"):
         raise ArgumentError(f"Expected split to be 'train' or 'test' but got {split!r}.")
-    path = Path(name).expanduser()
+    path = own_path(name)
+    if count is not None:
+        at_least_one("count", count)
+    if workers is not None:
+        at_least_one("workers", workers)
+    size = None if size is None else _pixels(size)
     decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers, cache=cache)
     if str(name) not in CATALOGUE and path.exists():
         shape = _requested_shape(like, size)
@@ -325,13 +381,27 @@ def _load_entry(
     return decoded(entry.name, content, shape, decoding, resize=resize, native=entry.native_size, trim=entry.trim)
 
 
+def _pixels(size: int | Sequence[int]) -> int | tuple[int, int]:
+    """Return a size as plain numbers, one or (height, width), or raise ArgumentError."""
+    given: Any = size
+    pair = isinstance(given, list | tuple) and len(given) == 2
+    try:
+        numbers = [at_least_one("size", number) for number in (given if pair else [given])]
+    except ArgumentError:
+        raise ArgumentError(
+            f"Expected a size of at least 1 pixel, or a height and a width, but got {size!r}."
+        ) from None
+    return (numbers[0], numbers[1]) if pair else numbers[0]
+
+
 def _requested_shape(like: ImageSet | None, size: int | Sequence[int] | None) -> Shape | None:
+    shape = None if like is None else like.shape
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
-        if min(height, width) < 1:
-            raise ArgumentError(f"Expected a size of at least 1 pixel but got {size}.")
-        return (3 if like is None else like.shape[0], height, width)
-    return None if like is None else like.shape
+        shape = (3 if like is None else like.shape[0], height, width)
+    if shape is not None:
+        check_shape(shape)
+    return shape
 
 
 def _shape(entry: Entry, like: ImageSet | None, size: int | Sequence[int] | None) -> Shape:

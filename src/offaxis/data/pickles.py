@@ -21,6 +21,8 @@ _TEXT = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
 _BYTES = frozenset({"BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"})
 _OLD_BYTES = frozenset({"STRING", "BINSTRING", "SHORT_BINSTRING"})  # what Python 2 called a string
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_ARGUMENTS = 16  # of a call, at most: the type of an array has 9
+_COPIES = 4  # how often a file's length of text may become bytes; once is usual
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
@@ -53,8 +55,10 @@ def _empty(kind: object, shape: object, _: object) -> _Array:
 
 def _dtype(name: object, *_: object) -> _Array:
     text = name.decode("latin1") if isinstance(name, bytes) else name
-    if not isinstance(text, str) or text not in _PLAIN:
-        raise _RefusedError(f"an array of {text!r:.40}")
+    if not isinstance(text, str):  # the text of anything else can take for ever
+        raise _RefusedError(f"an array of a {type(text).__name__}")
+    if text not in _PLAIN:
+        raise _RefusedError(f"an array of {text[:40]!r}")
     made = _Array()
     made.value = np.dtype(text)
     return made
@@ -111,9 +115,10 @@ for _package in ("numpy.core", "numpy._core"):
 class _Machine:
     """Carries out the instructions of a pickle one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.left = _COPIES * length  # letters that may still become bytes
 
     def step(self, name: str, argument: Any) -> None:
         """Carry out one instruction."""
@@ -150,7 +155,7 @@ class _Machine:
     def make(self, name: str, argument: Any) -> None:
         """Carry out an instruction that names a function, calls it or completes an array."""
         if name in ("GLOBAL", "STACK_GLOBAL"):
-            named = argument if name == "GLOBAL" else " ".join(map(str, self.take(2)))
+            named = argument if name == "GLOBAL" else " ".join(_texts(self.take(2)))
             if named not in _ADMITTED:
                 raise _RefusedError(f"the name {named.replace(' ', '.'):.80}")
             self.stack.append(_ADMITTED[named])
@@ -158,12 +163,22 @@ class _Machine:
             function, arguments = self.take(2)
             if not isinstance(function, _Function) or function.call is None or not isinstance(arguments, tuple):
                 raise _RefusedError("a call of something that is no function here")
+            self.spend(arguments)
             self.stack.append(function.call(*arguments))
         elif name == "BUILD":
             [state] = self.take(1)
+            self.spend(state if isinstance(state, tuple) else ())
             _complete(self.top(_Array), state)
         elif name not in ("PROTO", "FRAME", "STOP"):
             raise _RefusedError(f"the instruction {name}")
+
+    def spend(self, arguments: tuple[Any, ...]) -> None:
+        """Count what a call may copy: the same text can be passed to any number of calls, each of a few bytes."""
+        if len(arguments) > _ARGUMENTS:
+            raise _RefusedError(f"a call with {len(arguments)} arguments")
+        self.left -= sum(len(argument) for argument in arguments if isinstance(argument, str))
+        if self.left < 0:
+            raise _RefusedError("more bytes than the file has")
 
     def take(self, count: int) -> list[Any]:
         """Remove and return the last ``count`` values."""
@@ -186,6 +201,13 @@ class _Machine:
         if isinstance(self.stack[-1], _Mark) or not isinstance(self.stack[-1], kind):
             raise _RefusedError(f"a change of something that is no {kind.__name__.strip('_').lower()}")
         return self.stack[-1]
+
+
+def _texts(values: list[Any]) -> list[str]:
+    for value in values:
+        if not isinstance(value, str):
+            raise _RefusedError(f"a {type(value).__name__} as a name")
+    return values
 
 
 def _checked_number(value: Any) -> Any:
@@ -225,12 +247,12 @@ def read_pickle(path: Path) -> dict[str, Any]:
     Raises:
         DataError: it holds anything else, is damaged or too large. Nothing in it was executed.
     """
-    machine = _Machine()
     try:
         length = path.stat().st_size
         if length > MAX_BYTES:
             raise DataError(f"{path} has {length:,} bytes, more than the {MAX_BYTES:,} that a pickle may have.")
         content = io.BytesIO(path.read_bytes())  # to read more than there is costs nothing there, from a file it does
+        machine = _Machine(length)
         for opcode, argument, _ in pickletools.genops(content):
             machine.step(opcode.name, argument)
         [found] = machine.stack
@@ -239,7 +261,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
             f"{path} is refused: a data file may hold arrays, numbers, text and containers but it is damaged or asks "
             f"for something else ({error})."
         ) from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(f"{path} is damaged or truncated ({str(error)[:200]}): get it again.") from error
     if not isinstance(found, dict):
         raise DataError(f"Expected a dictionary in {path} but got {type(found).__name__}.")

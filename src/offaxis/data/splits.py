@@ -55,18 +55,28 @@ class ValidationSplit:
 def split_validation(images: ImageSet, count: int = VALIDATION_IMAGES, seed: int = 0) -> ValidationSplit:
     """Split off the first ``count`` images for validation; of a set sorted by class, those of a seeded shuffle.
 
+    A set is sorted where it says so, as folders do, and where the images of each label follow one another.
+
     Never more than a fifth of a set goes to validation.
     """
     if count < 0:
         raise ArgumentError(f"Expected a count of at least 0 but got {count}.")
     taken = min(count, int(LARGEST_SHARE * len(images)))
-    if images.sorted_by_class:
+    if images.sorted_by_class or _follow_one_another(images.labels):
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
         rule = f"the first {taken} of a shuffle with seed {seed}"
     else:
         order = torch.arange(len(images))
         rule = f"the first {taken}"
     return ValidationSplit(images, order[:taken], order[taken:].sort().values, f"{rule} of {len(images)} images")
+
+
+def _follow_one_another(labels: Tensor | None) -> bool:
+    """Tell whether there are labels (N,), at least two of them, and all images of one come before those of the next."""
+    if labels is None or len(labels) < 2:
+        return False
+    changes = int((labels[1:] != labels[:-1]).sum())
+    return 0 < changes == len(labels.unique()) - 1
 
 
 def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
@@ -91,8 +101,9 @@ def held_out_indices(labels: Tensor, classes: Sequence[str], share: float, seed:
         members = order[labels[order] == label]
         cut = round(share * len(members))
         if not 0 < cut < len(members):
+            named = classes[label] if label < len(classes) else f"the label {label}"
             raise DataError(
-                f"{share:.0%} of the {len(members)} images of {classes[label]} leave one side empty: add images or change "
+                f"{share:.0%} of the {len(members)} images of {named} leave one side empty: add images or change "
                 "the share."
             )
         held.append(members[:cut])

@@ -126,6 +126,15 @@ class KNN(Detector):
         return self._scores(outputs, (self.k,))[:, 0]
 
     @torch.no_grad()
+    def scores_of_fitted(self, outputs: Outputs) -> Tensor:
+        """Compute scores (N,) from the Outputs of N images that are in the bank, none of which is its own neighbour."""
+        self.check_fitted()
+        k = min(self.k + 1, len(self.bank))  # the image itself is the nearest
+        if not self.average:
+            return self._distances(outputs, (k,))[:, 0]
+        return self._distances(outputs, range(min(2, k), k + 1)).square().mean(1) / 2
+
+    @torch.no_grad()
     def grid_scores(self, outputs: Outputs) -> Tensor:
         """Compute scores (N, S) at every k from one search."""
         self.check_fitted()
