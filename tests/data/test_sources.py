@@ -135,6 +135,10 @@ def test_grey_images_among_colour_are_repeated() -> None:
         as_image_set(Items([grey, picture(0)])).batch(torch.tensor([1]))
 
 
+def test_more_channels_may_come_first() -> None:
+    assert as_image_set(torch.zeros(5, 4, 6, 8, dtype=torch.uint8)).shape == (4, 6, 8)
+
+
 def truncated() -> Image.Image:
     """A picture whose file ends early; Pillow decodes it when its pixels are needed."""
     file = io.BytesIO()
