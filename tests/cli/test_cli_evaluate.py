@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -338,6 +339,28 @@ def test_a_finished_evaluation_is_recognised_by_its_files(
     opened.clear()
     run(*words, "--no-tune", "--out", str(tmp_path / "store"))  # another command
     assert opened
+
+
+def test_changed_images_of_the_home_folder_and_links_to_nowhere_are_noticed(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    strangers = tmp_path / "strangers"
+    strangers.mkdir()
+    (strangers / ".link").symlink_to("/nowhere/at/all")
+
+    def evaluated(count: int) -> int:
+        for number in range(count):
+            pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)
+            Image.fromarray(pixels).save(strangers / f"{number}.png")
+        asked = ("--ood", "~/strangers", "--images", "40", "--detectors", "cosine", "--no-tune")
+        done = run("evaluate", str(runs / "cosine0"), *asked, "--out", str(tmp_path / "store"))
+        assert done.exit_code == 0, (done.output, done.exception)
+        return max(result.images[1] for result in Store(tmp_path / "store").results())
+
+    assert evaluated(10) == 8
+    assert len(list((tmp_path / "store" / "finished").iterdir())) == 1
+    assert evaluated(20) == 16
 
 
 def test_weights_go_out_by_their_published_names(tmp_path: Path) -> None:

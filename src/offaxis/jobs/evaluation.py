@@ -269,11 +269,12 @@ def _inputs(run: EvaluationRun, data: Path | None, ids: Sequence[str]) -> dict[s
     from offaxis.evaluation.protocols import sets_for
     from offaxis.files import digest
 
-    paths = [Path(text) for text in (*run.networks, *run.weights) if Path(text).exists()]
+    given = [Path(text).expanduser() for text in (*run.networks, *run.weights)]
+    paths = [path for path in given if path.exists()]
     names = {id_name: sets_for(id_name, run.ood, data)[0] for id_name in ids}
     for name in dict.fromkeys([*ids, *(name for chosen in names.values() for name in chosen)]):
         if name not in CATALOGUE:
-            paths.append(Path(name))
+            paths.append(Path(name).expanduser())
             continue
         for split in CATALOGUE[name].available(data_root(data)):
             found = CATALOGUE[name].find(data_root(data), split)
@@ -281,8 +282,9 @@ def _inputs(run: EvaluationRun, data: Path | None, ids: Sequence[str]) -> dict[s
     files: dict[str, list[int]] = {}
     for path in dict.fromkeys(paths):
         for file in [path] if path.is_file() else path.rglob("*"):
-            state = file.stat()
-            files[str(file)] = [state.st_size, state.st_mtime_ns]
+            with suppress(OSError):  # a link to nowhere
+                state = file.stat()
+                files[str(file)] = [state.st_size, state.st_mtime_ns]
             if len(files) > _MOST_FILES:
                 return None
     if run.benchmark is not None and data is not None:
