@@ -286,8 +286,26 @@ class TrainingImages:
             return as_batches(self.data, None, batch_size, labels=True, num_classes=num_classes)
         return as_batches(self.images, normalise, batch_size, labels=True, num_classes=num_classes)
 
-    def description(self, id_name: str) -> str:
-        """Return what they are, in words that tell other images apart."""
+    def description(self, id_name: str, *, stored: bool = False) -> str:
+        """Return what they are, in words that tell other images apart.
+
+        Args:
+            id_name: what the ID images are called.
+            stored: whether results are kept: then a DataLoader is iterated once to count and to fingerprint its images. One
+                that gives other images each time, shuffled or augmented, is known by their number alone.
+        """
         if self.is_loader:
-            return f"a DataLoader of training images of {id_name}"
+            return f"{self._counted if stored else 'a DataLoader of training images'} of {id_name}"
         return f"{len(self.images)} training images of {self.images.name} ({self.images.fingerprint[:12]})"
+
+    @cached_property
+    def _counted(self) -> str:
+        """The number of images of a DataLoader and, where they are the same each time, their checksum."""
+        batches = _Fingerprinted(as_batches(self.data, None, 1), "the training images")
+        first, again = (next((images for images, _ in batches.batches), torch.empty(0)) for _ in range(2))
+        for _ in batches:
+            pass
+        about = f"{batches.count} training images in a DataLoader"
+        if not torch.equal(first, again):
+            return about
+        return f"{about} ({digest([batches.fingerprint, batches.labels.tolist()])[:12]})"

@@ -192,13 +192,27 @@ def _evaluate(
             [ood_images(name, id_test, opened.resize) for name in names],
             run.detectors,
             train=partial(id_images, id_name, "train", options),
-            fitted_on=f"{run.fit_images or 'all'} training images of {id_name}",
+            fitted_on=_training_images(run, str(id_name)),
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
             near=[Path(name).expanduser().resolve().name if name in names else name for name in run.near],
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
             **arguments,
         )
     return results, list(dict.fromkeys(ids))
+
+
+def _training_images(run: EvaluationRun, id_name: str) -> str:
+    """Return what detectors are fitted on, by which a store tells results apart: a set of one's own by its files too."""
+    from offaxis.data.catalogue import CATALOGUE
+    from offaxis.files import digest
+
+    images = f"{run.fit_images or 'all'} training images of {id_name}"
+    if id_name in CATALOGUE:
+        return images
+    path = Path(id_name).expanduser()
+    found = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    states = {str(file.relative_to(path)): [file.stat().st_size, file.stat().st_mtime_ns] for file in found}
+    return f"{images} ({digest(states)[:12]})"
 
 
 # a run that was finished is recognised by its files, without torch, images and networks ------------------------------
