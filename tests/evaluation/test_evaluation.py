@@ -20,6 +20,7 @@ from offaxis.detectors.passes import compatible_detectors
 from offaxis.errors import ArgumentError, DataError, EvaluationError
 from offaxis.evaluation import Result, Store, evaluate
 from offaxis.evaluation.grid_scores import ScoreRequest, detector_run, score_requests
+from offaxis.files import digest
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
 from offaxis.reports.report import build_sections
@@ -338,3 +339,70 @@ def test_networks_of_one_label_and_seed_may_differ_by_their_recipe(subject: Make
     assert {(row[1], row[2]) for row in ranking.rows} == {(d, n) for d in ("cosine", "knn, k=3") for n in labels}
     together = evaluate(both, world["id"], world["ood"], ["cosine"])
     assert all(label in together.table() for label in labels)
+
+
+OWN = """
+import torch
+from functools import cached_property
+from offaxis.detectors import Detector
+
+SHARE = 1.0
+
+def largest(logits):
+    return [row.max() for row in logits]
+
+class Own(Detector):
+    name = "own"
+    sign = -1
+
+    @torch.no_grad()
+    def forward(self, outputs):
+        return self.sign * SHARE * torch.stack(largest(outputs.logits)) * self.plus(1)
+
+    @staticmethod
+    def plus(x, kinds=("a", "b")):
+        return x if x in {1, 2, 3} else -x
+"""
+
+
+def own_detector(text: str) -> Detector:
+    names: dict[str, Any] = {"__name__": "somewhere"}
+    exec(compile(text, "somewhere.py", "exec"), names)
+    made: Detector = names["Own"]()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sign = -1", "sign = 1"),
+        ("SHARE = 1.0", "SHARE = 0.5"),
+        ("row.max()", "row.min()"),
+        ("else -x", "else x"),
+        ("1, 2", "7"),
+    ],
+)
+def test_ones_own_detector_is_computed_again_once_it_is_edited(old: str, new: str) -> None:
+    before, edited = own_detector(OWN), own_detector(OWN.replace(old, new))
+    assert OWN.replace(old, new) != OWN
+    assert detector_run(before).setup == detector_run(own_detector(OWN)).setup
+    assert (
+        detector_run(before).setup
+        == detector_run(own_detector(OWN.replace("def plus", "# a comment\n    def plus"))).setup
+    )
+    assert detector_run(before).setup != detector_run(edited).setup
+
+
+def test_an_edited_detector_and_a_store(subject: Make, world: World, tmp_path: Path) -> None:
+    def auroc(text: str) -> list[float]:
+        own = own_detector(text)
+        results = evaluate(subject(), world["id"], world["ood"], own, store=tmp_path / "store", note=lambda _: None)
+        return [result.metrics["auroc"] for result in results]
+
+    turned = [1 - value for value in auroc(OWN)]
+    assert auroc(OWN.replace("sign = -1", "sign = 1")) == pytest.approx(turned)
+    assert not evaluate(subject(), world["id"], world["ood"], own_detector(OWN), store=tmp_path / "store").arrays
+
+
+def test_setups_of_our_own_detectors_are_as_they_were() -> None:
+    assert detector_run(ODIN()).setup == digest(["odin", ODIN().arguments, ""])

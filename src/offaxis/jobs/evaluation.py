@@ -258,8 +258,11 @@ def _remember(
 
 def _memory(run: EvaluationRun, store: "Store", data: Path | None) -> Path | None:
     """Return the file that remembers a run; None for one that depends on more than files and names: Python code."""
+    from importlib.metadata import entry_points
+
     words = (*run.networks, *run.detectors, run.network or "")
-    code = run.network is not None or any(".py" in word or word.split(":")[0] in _LIBRARIES for word in words)
+    elsewhere = {*_LIBRARIES, *(entry.name for entry in entry_points(group="offaxis.detectors"))}
+    code = run.network is not None or any(".py" in word or word.split(":")[0] in elsewhere for word in words)
     whole = bool(run.weights) or all(Path(text).exists() for text in run.networks)
     if code or not whole or (run.benchmark is not None and data is None):
         return None
