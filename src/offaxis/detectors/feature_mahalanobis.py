@@ -94,9 +94,9 @@ class FeatureMahalanobis(Detector):
             shrunk = ledoit_wolf(within, rows - means[labels])
             # the same for both: shrunk each by its own amount, the data as a whole could come out narrower than a class
             within, total = shrunk, total + (shrunk - within)
-        self.classes.set(means, within)
+        self.classes.set(means, within, moments.scale())
         if self.relative:
-            self.background.set(mean, total)
+            self.background.set(mean, total, moments.scale())
         del self._moments, self._sample, self._labels
 
     def forward(self, outputs: Outputs) -> Tensor:
