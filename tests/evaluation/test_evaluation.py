@@ -17,7 +17,7 @@ from offaxis.data.transforms import Batches
 from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
 from offaxis.detectors.passes import compatible_detectors
-from offaxis.errors import ArgumentError, DataError, EvaluationError
+from offaxis.errors import ArgumentError, DataError, DetectorError, EvaluationError
 from offaxis.evaluation import Result, Store, evaluate
 from offaxis.evaluation.grid_scores import ScoreRequest, detector_run, score_requests
 from offaxis.files import digest
@@ -25,7 +25,7 @@ from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
 from offaxis.reports.report import build_sections
 
-from .conftest import World
+from .conftest import NORMALISE, World
 
 Make = Callable[..., EvaluatedNetwork]
 
@@ -278,6 +278,21 @@ def test_too_few_training_images_leave_a_detector_out(subject: Make, world: Worl
     results = run(subject(), world, Store(tmp_path / "s"), detectors=[KNN(k=5000), Cosine()], note=said.append)
     assert {r.detector for r in results} == {"cosine"}
     assert "at least k = 5000 training images" in said[0]
+
+
+def test_training_images_that_lack_a_class_leave_out_what_cannot_be_fitted(subject: Make, world: World) -> None:
+    whole = world["train"]()
+    assert whole.labels is not None
+    lacking = whole.subset(torch.nonzero(whole.labels < 2).flatten())
+    known: dict[str, Any] = {"normalise": NORMALISE, "train": lacking}
+    results = evaluate(subject(), world["id"], world["ood"], "native", **known)
+    found = {result.detector for result in results}
+    assert {"cosine", "knn", "energy"} <= found
+    assert "mahalanobis++" not in found
+    [text] = [note for note in results.notes if " mahalanobis++ " in note]
+    assert "mahalanobis++ is left out: Expected training images of all 3 classes but there are none of class 2" in text
+    with pytest.raises(DetectorError, match=r"mahalanobis\+\+ cannot be fitted: .*none of class 2"):
+        evaluate(subject(), world["id"], world["ood"], ["native", "mahalanobis++"], **known)
 
 
 def test_other_training_images_are_another_result(subject: Make, world: World, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def evaluate(
         ood: the OOD test images: a dict name -> set, or a list of sets, each as ``id`` but without need of labels; names
             of ``POOLS`` too. Images of another size are matched to the ID images.
         detectors: Detector objects, names with or without arguments (``"knn:k=10"``), or ``"native"``, ``"pytorch-ood"``,
-            ``"all"``. Those of the last three that cannot be used here are left out with a note.
+            ``"all"``. Those of the last three that cannot be used here, or fitted, are left out with a note.
         train: the ID training images, with labels, for detectors that must be fitted; as ``id``, or a function that
             returns them, called only if they are needed. Detectors that are fitted already stay as they are without it.
         normalise: mean and standard deviation that the network was trained with; None takes the network's own, those
@@ -102,6 +102,7 @@ def evaluate(
 
     Raises:
         ArgumentError: no labels, no normalisation, or no training images for a detector that was named.
+        DetectorError: a detector that was named cannot be fitted on the training images.
         EvaluationError: no detector fits, two sets have one name, or another network of the list or in the store has this
             one's label and seed and was trained alike.
     """
@@ -203,6 +204,7 @@ def _evaluate_one(
         training=training,
         store=store,
         near=frozenset(near),
+        named=_named(detectors),
         batch_size=batch_size,
         command=command,
         benchmark=id.name if isinstance(id, OpenOOD) else "",
