@@ -17,7 +17,7 @@ from offaxis.data.catalogue import Group
 from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import Detector
 from offaxis.detectors.passes import fit_able
-from offaxis.errors import ArgumentError, DetectorError, EvaluationError, NotFittedError, OffaxisError
+from offaxis.errors import ArgumentError, DetectorError, EvaluationError, NotFittedError, OffaxisError, StoreError
 from offaxis.evaluation.grid_scores import (
     Array,
     Confidence,
@@ -129,6 +129,11 @@ class Evaluation:
         if not todo and self.record is not None:
             return
         if self.store is not None:
+            if any("scores_kept" in about for about in self.store.sets().values()):
+                raise StoreError(
+                    f"Expected a store that holds the scores of all images but {self.store.path} is a small copy: evaluate "
+                    "into the store that it was made from, or into another folder."
+                )
             for images in (self.id, *self.sets.values()):
                 self.store.add_set(images.key, images.record())
         tuned = {run.name for run, assumed, _ in todo if assumed}
