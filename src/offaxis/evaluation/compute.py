@@ -1,5 +1,6 @@
 """The evaluation of one network: scores are computed, detectors tuned, and results made from them."""
 
+import copy
 import platform
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -303,9 +304,11 @@ class Evaluation:
         if (run.name, assumed) not in self._tuned:
             ood = self.sets[assumed]
             id_grid, ood_grid = self._grid(run, self.id, self.id.validation), self._grid(run, ood, ood.validation)
-            if self.benchmark:  # as OpenOOD tunes
-                run.detector.tuning_metric = "auroc"
-            self._tuned[run.name, assumed] = run.detector.choose(id_grid, ood_grid, on=assumed)
+            detector = run.detector
+            if self.benchmark:  # as OpenOOD tunes; on a copy, as the detector may be somebody's own
+                detector = copy.copy(detector)
+                detector.tuning_metric = "auroc"
+            self._tuned[run.name, assumed] = detector.choose(id_grid, ood_grid, on=assumed)
         return self._tuned[run.name, assumed]
 
     def _result(self, run: DetectorRun, assumed: str | None, tested: str) -> Result:
