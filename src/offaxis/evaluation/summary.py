@@ -441,7 +441,7 @@ def compare_pairs(
         seed: of the drawing.
 
     Raises:
-        ArgumentError: two have no seed and set in common.
+        ArgumentError: two have no set in common that they have for every seed in common.
     """
     matrices = [_differences(first, second) for first, second in pairs]
     bounds: list[tuple[float | None, float | None]] = [(None, None)] * len(pairs)
@@ -480,9 +480,7 @@ def _differences(first: Summary, second: Summary) -> NDArray[np.float64]:
     shared = {cell: value - second.cells[cell] for cell, value in first.cells.items() if cell in second.cells}
     places = complete_places(shared, dict.fromkeys(row for _, row in shared))
     if not places.size:
-        raise ArgumentError(
-            f"{first.title} and {second.title} have no seed and set in common, so they cannot be compared."
-        )
+        raise ArgumentError(f"{first.title} and {second.title} have no set in common for all seeds that they share.")
     return np.array(list(shared.values()), np.float64)[places]
 
 
