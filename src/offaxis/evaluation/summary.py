@@ -251,10 +251,11 @@ def _in_words(name: str, value: Any) -> str:
 
 
 def largest_tests(results: Iterable[Result]) -> list[Result]:
-    """Keep one result for each network, detector and pair of sets: the one with the most test images."""
+    """Keep one result for each network, detector and pair of sets, also of parts of one: that with the most test images."""
     largest: dict[tuple[object, ...], Result] = {}
     for r in results:
-        test = (r.network, r.seed, r.weights, r.id, r.ood, r.assumed, r.detector, r.setup, r.state)
+        ood = r.ood.removesuffix(" (partial)") if r.benchmark else r.ood
+        test = (r.network, r.seed, r.weights, r.id, ood, r.assumed, r.detector, r.setup, r.state)
         if test not in largest or sum(r.images) >= sum(largest[test].images):
             largest[test] = r
     return list(largest.values())

@@ -17,7 +17,7 @@ from offaxis.evaluation import Store
 from offaxis.evaluation.store import archive_store
 from offaxis.evaluation.summary import View, compare_pairs, summarise
 from offaxis.reports.page import _dependency, _ranking, histogram, recorded_commands, score_plots, write_page
-from offaxis.reports.report import build_sections, write_tables
+from offaxis.reports.report import build_sections, write_openood, write_tables
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Table, Value, comma_separated, escape, in_percent, latex, markdown, percent
 from offaxis.reports.thumbnails import Thumbnails, extreme_images
@@ -305,3 +305,24 @@ def test_detectors_without_a_set_that_all_seeds_have_are_not_compared(made_up: S
     summaries = summarise(results, "one-vs-one")
     with pytest.raises(ArgumentError, match="no set in common for all seeds"):
         compare_pairs([(summaries[0], summaries[1])])
+
+
+def test_openoods_table_counts_a_set_once_as_its_images_grow(made_up: Store, tmp_path: Path) -> None:
+    bench = "openood-cifar10 (partial)"
+    one = next(r for r in made_up.results() if r.detector == "max-softmax" and r.ood == "letters")
+    one = replace(one, id=bench, benchmark=bench, group="near")
+    steps = {("tin (partial)", 5): 0.1, ("tin (partial)", 10): 0.3, ("tin", 20): 0.6, ("ssb", 20): 0.8}
+    store = Store(tmp_path / "store")
+    store.add(
+        [
+            replace(
+                one, ood=ood, images=(80, images), ood_data=f"{ood}{images}", metrics={**one.metrics, "auroc": auroc}
+            )
+            for (ood, images), auroc in steps.items()
+        ]
+    )
+    files = write_openood(store, tmp_path / "ood.csv")
+    table, leaderboard = (list(csv.DictReader(file.read_text().splitlines())) for file in files)
+    found = {row["dataset"]: float(row["AUROC"]) for row in table}
+    assert found == pytest.approx({"tin": 60.0, "ssb": 80.0, "nearood (partial)": 70.0})
+    assert [row["Near-OOD_AUROC"] for row in leaderboard] == ["70.00"]
