@@ -258,7 +258,8 @@ def test_from_the_shell_to_openoods_table(tmp_path: Path, monkeypatch: pytest.Mo
     done = CliRunner().invoke(app, [*network, *options, "--partial"])
     assert isinstance(done.exception, AssertionError)
     monkeypatch.undo()
-    for extra in (["--id", "digits"], ["--images", "5"], ["--ood", "digits"]):
+    taken = (["--id", "digits"], ["--images", "5"], ["--ood", "digits"], ["--near", "tin"], ["--skip-bad"])
+    for extra in (*taken, ["--protocol", "both"], ["--validation", "50"]):
         refused = CliRunner().invoke(app, [*network, *options, "--partial", *extra])
         assert isinstance(refused.exception, OffaxisError), extra
 

@@ -337,6 +337,7 @@ def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":
             raise ArgumentError("Expected --partial beside --benchmark alone.")
         return None
     from offaxis.data import openood
+    from offaxis.data.splits import VALIDATION_IMAGES
 
     family, _, name = run.benchmark.partition("-")
     if family != "openood":
@@ -345,6 +346,11 @@ def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":
         raise ArgumentError(
             "Expected no --id and no --images beside --benchmark, which has its own lists; a part of its images is "
             "evaluated with --partial, where that part is all that is there."
+        )
+    if run.near or run.skip_bad or run.protocol != "one-vs-one" or run.validation not in (None, VALIDATION_IMAGES):
+        raise ArgumentError(
+            "Expected no --near, --protocol, --validation and --skip-bad beside --benchmark, whose lists say which sets are "
+            "near, what detectors are tuned on and which images there are: leave them out."
         )
     if data is None:
         raise ArgumentError(f"Expected --data ROOT, the folder with OpenOOD's benchmark_imglist, for {run.benchmark}.")
