@@ -241,12 +241,26 @@ def _images(count: int, seed: int) -> TensorSet:
 def test_images_that_were_used_are_refused(network: Classifier) -> None:
     seen, fresh = _images(40, 0), _images(40, 1)
     mixed = TensorSet("mixed", torch.cat([fresh.images, seen.images[7:8]]))
-    for used in ([seen], [image_hashes(seen)]):
+    dataset = [(image, 0) for image in seen.images]
+    hashes = image_hashes(seen)
+    for used in (
+        [seen],
+        [hashes],
+        [set(hashes)],
+        [seen.images],
+        [seen.images.numpy()],
+        [TensorDataset(seen.images)],
+        [dataset],
+    ):
         with pytest.raises(OverlapError, match=r"1 of the 41 calibration images.*numbers 40"):
             calibrate(network, mixed, HALF, used=used)
     with pytest.raises(OverlapError):  # known again at the size that the network takes
         calibrate(network, seen, HALF, used=[TensorSet("colour", seen.images.expand(-1, 3, -1, -1))])
     assert len(calibrate(network, fresh, HALF, used=[seen]).scores) == 40
+    assert len(calibrate(network, fresh, HALF, used=[[], seen.images]).scores) == 40
+    for wrong in ("small-digits", DataLoader(TensorDataset(seen.images))):
+        with pytest.raises(DataError, match="Expected"):
+            calibrate(network, fresh, HALF, used=[wrong])
 
 
 @pytest.mark.parametrize("detector", [None, Energy(), ODIN()])

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -20,6 +21,8 @@ from offaxis.detectors import make_detectors
 from offaxis.errors import ArgumentError, OffaxisError
 from offaxis.evaluation import Store
 from offaxis.jobs import evaluation as evaluation_job
+from offaxis.jobs.training import single
+from offaxis.networks.resnet import to_published
 
 DETECTORS = "cosine,max-softmax,knn:k=5,odin:temperatures=(1.0,1000.0):epsilons=(0.0,0.01)"
 
@@ -338,6 +341,55 @@ def test_a_finished_evaluation_is_recognised_by_its_files(
     opened.clear()
     run(*words, "--no-tune", "--out", str(tmp_path / "store"))  # another command
     assert opened
+
+
+def save_noise(folder: Path, count: int, seed: int = 0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        pixels = np.random.default_rng([seed, number]).integers(0, 256, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+
+
+def test_a_store_holds_no_results_of_training_images_that_have_changed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weights = to_published(single(open_network("resnet8-cifar", num_classes=2, head="linear")))
+    torch.save(weights, tmp_path / "w.th")
+    save_noise(tmp_path / "strangers", 20)  # and a folder by whose name the normalisation is known
+    for place in range(4):
+        save_noise(tmp_path / "cifar10" / ("train", "test")[place % 2] / str(place // 2), 10, seed=place)
+
+    def evaluated(store: str) -> dict[str, float]:
+        sets = ("--id", str(tmp_path / "cifar10"), "--ood", str(tmp_path / "strangers"))
+        asked = ("--weights", str(tmp_path / "w.th"), *sets, "--detectors", "energy,knn:k=1", "--no-tune")
+        done = run("evaluate", "resnet8-cifar", *asked, "--out", str(tmp_path / store))
+        assert done.exit_code == 0, (done.output, done.exception)
+        return {result.detector: result.metrics["auroc"] for result in Store(tmp_path / store).results()}
+
+    before = evaluated("store")
+    save_noise(tmp_path / "cifar10" / "train" / "0", 60, seed=100)
+    assert evaluated("store") == evaluated("fresh") != before  # the last of each detector
+    found = [result.detector for result in Store(tmp_path / "store").results()]
+    assert sorted(found) == ["energy", "knn", "knn"]
+
+
+def test_changed_images_of_the_home_folder_and_links_to_nowhere_are_noticed(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    strangers = tmp_path / "strangers"
+    strangers.mkdir()
+    (strangers / ".link").symlink_to("/nowhere/at/all")
+
+    def evaluated(count: int) -> int:
+        save_noise(strangers, count)
+        asked = ("--ood", "~/strangers", "--images", "40", "--detectors", "cosine", "--no-tune")
+        done = run("evaluate", str(runs / "cosine0"), *asked, "--out", str(tmp_path / "store"))
+        assert done.exit_code == 0, (done.output, done.exception)
+        return max(result.images[1] for result in Store(tmp_path / "store").results())
+
+    assert evaluated(10) == 8
+    assert len(list((tmp_path / "store" / "finished").iterdir())) == 1
+    assert evaluated(20) == 16
 
 
 def test_weights_go_out_by_their_published_names(tmp_path: Path) -> None:

@@ -43,6 +43,21 @@ def test_it_looks_at_no_more_images_than_it_was_told_to(toy: Toy, network_of: Ne
     assert seen == [100, 30]
 
 
+def test_of_images_sorted_by_class_it_looks_at_some_of_every_class(toy: Toy, network_of: NetworkOf) -> None:
+    images, labels = (torch.cat(parts) for parts in zip(*toy.train, strict=True))
+    order = labels.argsort(stable=True)
+    network = network_of("deconf-c")
+    seen: list[torch.Tensor] = []
+    network.backbone.register_forward_hook(lambda module, inputs, out: seen.append(inputs[0]))
+    batches = list(zip(images[order].split(20), labels[order].split(20), strict=True))
+    GeneralizedODIN(epsilons=(0.0,), images=50).fit(network, batches)
+    looked_at = torch.cat(seen)
+    own = (images.unsqueeze(0) == looked_at.unsqueeze(1)).flatten(2).all(2).long().argmax(1)
+    counts = labels[own].bincount(minlength=4)
+    assert counts.sum() == 50
+    assert counts.min() >= 10
+
+
 def test_it_moves_the_image_up_the_score(toy: Toy, network_of: NetworkOf) -> None:
     network = network_of("deconf-c")
     still = GeneralizedODIN(perturb=False).score_images(network, toy.images)

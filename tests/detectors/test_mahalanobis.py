@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
-from offaxis.detectors import Mahalanobis, RelativeMahalanobis, State
+from offaxis.detectors import Detector, Mahalanobis, MahalanobisPlusPlus, RelativeMahalanobis, State, statistics
 from offaxis.detectors.odin import fast_gradient_sign
 from offaxis.detectors.statistics import ClassMoments, TiedGaussian
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
@@ -37,7 +38,7 @@ def quickly(train: np.ndarray, labels: np.ndarray, test: np.ndarray, batch: int)
     for x, y in zip(torch.from_numpy(train).split(batch), torch.from_numpy(labels).split(batch), strict=True):
         moments.add(x, y)
     gaussian = TiedGaussian()
-    gaussian.set(moments.means(), moments.within())
+    gaussian.set(moments.means(), moments.within(), moments.scale())
     half: Tensor = gaussian(torch.from_numpy(test)).amin(1) / 2
     return half.numpy()
 
@@ -71,6 +72,28 @@ def test_singular_covariances_work(count: int, dead: int) -> None:
     assert np.isfinite(ours).all()
 
 
+def test_rounding_errors_of_distant_classes_are_no_directions() -> None:
+    """With fewer images than features and classes far apart, what is left of the subtraction is noise, not variance."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 10
+    centres = rng.normal(size=(10, 256)) * 1000
+
+    def images(count: int) -> np.ndarray:
+        return centres[np.arange(count) % 10] + rng.normal(size=(count, 256)) * np.linspace(2, 0.05, 256)
+
+    train, test = images(200), images(40)
+    moments = ClassMoments(10)
+    for x, y in zip(torch.from_numpy(train).split(64), torch.from_numpy(labels).split(64), strict=True):
+        moments.add(x, y)
+    gaussian = TiedGaussian()
+    gaussian.set(moments.means(), moments.within(), moments.scale())
+    assert gaussian.whitener.shape == (256, 190)
+    ours = gaussian(torch.from_numpy(test)).amin(1) / 2
+    np.testing.assert_allclose(ours, slowly(train, labels, test), rtol=1e-4)
+    gaussian.set(moments.means(), moments.within())
+    assert gaussian.whitener.shape[1] > 190  # by the covariance alone they cannot be told
+
+
 def test_covariances_do_not_depend_on_batches_and_add_up() -> None:
     x, y = torch.randn(100, 5) + 1e3, torch.arange(100) % 3
     one, many = ClassMoments(3), ClassMoments(3)
@@ -89,6 +112,25 @@ def test_what_is_kept_does_not_grow_with_the_images() -> None:
         moments.add(torch.randn(50, 6), torch.arange(50) % 3)
         sizes.add(sum(value.numel() for value in vars(moments).values() if isinstance(value, Tensor)))
     assert sizes == {6 + 3 + 18 + 36}
+
+
+@pytest.mark.parametrize("kind", [Mahalanobis, MahalanobisPlusPlus, RelativeMahalanobis])
+def test_detectors_leave_out_rounding_errors(kind: type[Detector], monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+
+    def whitener(covariance: Tensor, scale: float) -> Tensor:
+        taken.append(scale)
+        return covariance
+
+    monkeypatch.setattr(statistics, "whitener", whitener)
+    torch.manual_seed(0)
+    network = Classifier(torch.nn.Flatten(), LinearHead(16, 2))
+    images, labels = torch.randn(40, 1, 4, 4), torch.arange(40) % 2
+    kind().fit(network, [(images, labels)])
+    x = (images.flatten(1) if kind is not MahalanobisPlusPlus else F.normalize(images.flatten(1))).double()
+    x = x - x.mean(0)
+    expected = float(torch.linalg.matrix_norm(x.T @ x / 40))
+    assert taken == pytest.approx([expected] * (2 if kind is RelativeMahalanobis else 1), rel=1e-5)
 
 
 def test_each_layer_moves_the_image_down_its_own_distance(toy: Toy, network_of: NetworkOf) -> None:

@@ -1,5 +1,6 @@
 """fDBD, NCI and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
 
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -11,8 +12,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from offaxis import Classifier
-from offaxis.detectors import FDBD, NCI, Detector, MahalanobisPlusPlus, RelativeMahalanobisPlusPlus
+from offaxis.detectors import (
+    FDBD,
+    NCI,
+    Detector,
+    MahalanobisPlusPlus,
+    RelativeMahalanobis,
+    RelativeMahalanobisPlusPlus,
+    feature_mahalanobis,
+)
 from offaxis.detectors.feature_mahalanobis import ledoit_wolf
+from offaxis.detectors.statistics import Reservoir, TiedGaussian
 from offaxis.errors import MissingOutputError, NotFittedError
 from offaxis.heads import HEADS, CosineHead, LinearHead, Outputs
 
@@ -144,3 +154,18 @@ def test_shrinkage_is_that_of_scikit_learn(count: int) -> None:
     x = x - x.mean(0)
     expected, _ = reference_ledoit_wolf(x.numpy(), assume_centered=True)
     np.testing.assert_allclose(ledoit_wolf(x.T @ x / count, x).numpy(), expected, rtol=1e-10)
+
+
+def test_shrinkage_goes_by_all_images_where_a_sample_of_them_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature_mahalanobis, "Reservoir", partial(Reservoir, 500))
+    taken: list[torch.Tensor] = []
+    monkeypatch.setattr(TiedGaussian, "set", lambda self, means, covariance, *rest: taken.append(covariance))
+    x, labels = rows(4000), torch.arange(4000) % 4
+    fitted(RelativeMahalanobis(shrinkage=True), world.network, x, labels)
+    centred = x.double() - torch.stack([x[labels == c].double().mean(0) for c in range(4)])[labels]
+    _, expected = reference_ledoit_wolf(centred.numpy(), assume_centered=True)
+    covariance = centred.T @ centred / 4000
+    away = ~torch.eye(12, dtype=torch.bool)
+    assert float(1 - taken[0][away].norm() / covariance[away].norm()) == pytest.approx(expected, rel=0.2)

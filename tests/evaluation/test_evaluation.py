@@ -17,14 +17,16 @@ from offaxis.data.transforms import Batches
 from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
 from offaxis.detectors.passes import compatible_detectors
-from offaxis.errors import ArgumentError, DataError, EvaluationError
-from offaxis.evaluation import Result, Store, evaluate
+from offaxis.errors import ArgumentError, DataError, DetectorError, EvaluationError, StoreError
+from offaxis.evaluation import Result, Results, Store, evaluate
 from offaxis.evaluation.grid_scores import ScoreRequest, detector_run, score_requests
+from offaxis.evaluation.store import archive_store
+from offaxis.files import digest
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
 from offaxis.reports.report import build_sections
 
-from .conftest import World
+from .conftest import NORMALISE, World
 
 Make = Callable[..., EvaluatedNetwork]
 
@@ -279,6 +281,34 @@ def test_too_few_training_images_leave_a_detector_out(subject: Make, world: Worl
     assert "at least k = 5000 training images" in said[0]
 
 
+def test_training_images_that_lack_a_class_leave_out_what_cannot_be_fitted(subject: Make, world: World) -> None:
+    whole = world["train"]()
+    assert whole.labels is not None
+    lacking = whole.subset(torch.nonzero(whole.labels < 2).flatten())
+    known: dict[str, Any] = {"normalise": NORMALISE, "train": lacking}
+    results = evaluate(subject(), world["id"], world["ood"], "native", **known)
+    found = {result.detector for result in results}
+    assert {"cosine", "knn", "energy"} <= found
+    assert "mahalanobis++" not in found
+    [text] = [note for note in results.notes if " mahalanobis++ " in note]
+    assert "mahalanobis++ is left out: Expected training images of all 3 classes but there are none of class 2" in text
+    with pytest.raises(DetectorError, match=r"mahalanobis\+\+ cannot be fitted: .*none of class 2"):
+        evaluate(subject(), world["id"], world["ood"], ["native", "mahalanobis++"], **known)
+
+
+def test_a_small_copy_of_a_store_takes_no_new_results(subject: Make, world: World, tmp_path: Path) -> None:
+    def evaluated(*detectors: str, store: Path) -> Results:
+        return evaluate(subject(), world["id"], world["ood"], detectors, store=store)
+
+    before = evaluated("energy", store=tmp_path / "store")
+    small_copy = archive_store(Store(tmp_path / "store"), tmp_path / "copy", images=20).path
+    files = sorted(small_copy.rglob("*"))
+    assert numbers(evaluated("energy", store=small_copy)) == numbers(before)  # all that was asked for is there
+    with pytest.raises(StoreError, match="is a small copy: evaluate into"):
+        evaluated("energy", "max-softmax", store=small_copy)
+    assert sorted(small_copy.rglob("*")) == files
+
+
 def test_other_training_images_are_another_result(subject: Make, world: World, tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     first = run(subject(), world, store, detectors=[KNN(k=2), Cosine()], tune=False)
@@ -338,3 +368,70 @@ def test_networks_of_one_label_and_seed_may_differ_by_their_recipe(subject: Make
     assert {(row[1], row[2]) for row in ranking.rows} == {(d, n) for d in ("cosine", "knn, k=3") for n in labels}
     together = evaluate(both, world["id"], world["ood"], ["cosine"])
     assert all(label in together.table() for label in labels)
+
+
+OWN = """
+import torch
+from functools import cached_property
+from offaxis.detectors import Detector
+
+SHARE = 1.0
+
+def largest(logits):
+    return [row.max() for row in logits]
+
+class Own(Detector):
+    name = "own"
+    sign = -1
+
+    @torch.no_grad()
+    def forward(self, outputs):
+        return self.sign * SHARE * torch.stack(largest(outputs.logits)) * self.plus(1)
+
+    @staticmethod
+    def plus(x, kinds=("a", "b")):
+        return x if x in {1, 2, 3} else -x
+"""
+
+
+def own_detector(text: str) -> Detector:
+    names: dict[str, Any] = {"__name__": "somewhere"}
+    exec(compile(text, "somewhere.py", "exec"), names)
+    made: Detector = names["Own"]()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sign = -1", "sign = 1"),
+        ("SHARE = 1.0", "SHARE = 0.5"),
+        ("row.max()", "row.min()"),
+        ("else -x", "else x"),
+        ("1, 2", "7"),
+    ],
+)
+def test_ones_own_detector_is_computed_again_once_it_is_edited(old: str, new: str) -> None:
+    before, edited = own_detector(OWN), own_detector(OWN.replace(old, new))
+    assert OWN.replace(old, new) != OWN
+    assert detector_run(before).setup == detector_run(own_detector(OWN)).setup
+    assert (
+        detector_run(before).setup
+        == detector_run(own_detector(OWN.replace("def plus", "# a comment\n    def plus"))).setup
+    )
+    assert detector_run(before).setup != detector_run(edited).setup
+
+
+def test_an_edited_detector_and_a_store(subject: Make, world: World, tmp_path: Path) -> None:
+    def auroc(text: str) -> list[float]:
+        own = own_detector(text)
+        results = evaluate(subject(), world["id"], world["ood"], own, store=tmp_path / "store", note=lambda _: None)
+        return [result.metrics["auroc"] for result in results]
+
+    turned = [1 - value for value in auroc(OWN)]
+    assert auroc(OWN.replace("sign = -1", "sign = 1")) == pytest.approx(turned)
+    assert not evaluate(subject(), world["id"], world["ood"], own_detector(OWN), store=tmp_path / "store").arrays
+
+
+def test_setups_of_our_own_detectors_are_as_they_were() -> None:
+    assert detector_run(ODIN()).setup == digest(["odin", ODIN().arguments, ""])

@@ -151,7 +151,9 @@ def test_scores_are_openoods(root: Path) -> None:
 
 def test_the_validation_lists_tune_and_the_test_lists_test(root: Path) -> None:
     bench = openood(root, "cifar10", partial=True)
-    results = offaxis.evaluate(classifier(), bench, detectors=["react", "energy"], tune=True)
+    own = ReAct()
+    results = offaxis.evaluate(classifier(), bench, detectors=[own, "energy"], tune=True)
+    assert own.tuning_metric == "tnr_at_tpr95"  # it is tuned as OpenOOD does, and stays as it was
     tuned = [result for result in results if result.state == "tuned"]
     assert {result.assumed for result in tuned} == {"val_tin"}
     assert {result.ood for result in results} == {f"{name} (partial)" for name in (*NEAR, *FAR)}
@@ -256,7 +258,8 @@ def test_from_the_shell_to_openoods_table(tmp_path: Path, monkeypatch: pytest.Mo
     done = CliRunner().invoke(app, [*network, *options, "--partial"])
     assert isinstance(done.exception, AssertionError)
     monkeypatch.undo()
-    for extra in (["--id", "digits"], ["--images", "5"], ["--ood", "digits"]):
+    taken = (["--id", "digits"], ["--images", "5"], ["--ood", "digits"], ["--near", "tin"], ["--skip-bad"])
+    for extra in (*taken, ["--protocol", "both"], ["--validation", "50"]):
         refused = CliRunner().invoke(app, [*network, *options, "--partial", *extra])
         assert isinstance(refused.exception, OffaxisError), extra
 

@@ -241,7 +241,7 @@ def calibrate(
         per_class: whether verdicts are to hold for each predicted class.
         confidence: None for at most alpha on average over calibration sets; such as 0.95 for at most alpha with that
             probability over calibration sets, which flags a little less.
-        used: image sets (or their ``image_hashes``) that training, fitting or selection saw. Beside a DataLoader,
+        used: image sets or datasets (or their ``image_hashes``) that training, fitting or selection saw. Beside a DataLoader,
             DataLoaders: their images are compared as they leave them, after the same transforms.
         batch: images per step; a DataLoader has its own.
 
@@ -364,7 +364,13 @@ def check_overlap(images: ImageSet, used: Sequence[Any]) -> None:
         return
     own = [value for pixels in images.batches(1024) for value in hash_batch(pixels)]
     for other in used:
-        _refuse_shared(image_hashes(match(other, images.shape)) if isinstance(other, ImageSet) else other, own)
+        hashes = other if _are_hashes(other) else image_hashes(match(as_image_set(other), images.shape))
+        _refuse_shared(hashes, own)
+
+
+def _are_hashes(data: Any) -> bool:
+    """Return whether these are hashes of images and not images."""
+    return isinstance(data, list | tuple | set | frozenset) and all(isinstance(value, bytes) for value in data)
 
 
 def _refuse_shared(hashes: Iterable[bytes], own: Sequence[bytes]) -> None:

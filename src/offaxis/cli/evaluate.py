@@ -65,7 +65,10 @@ def evaluate_command(
     ] = "",
     benchmark: Annotated[
         str | None,
-        typer.Option(help=f"OpenOOD's lists under --data instead of --id and --ood: {', '.join(BENCHMARKS)}."),
+        typer.Option(
+            help="OpenOOD's lists under --data instead of --id, --ood and the options that split or tune these: "
+            f"{', '.join(BENCHMARKS)}."
+        ),
     ] = None,
     partial_data: Annotated[
         bool, typer.Option("--partial", help="Evaluate the benchmark on the part of its images that is there.")

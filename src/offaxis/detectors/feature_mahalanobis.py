@@ -30,19 +30,20 @@ def relative_mahalanobis_score(to_classes: Tensor, to_all: Tensor) -> Tensor:
     return (to_classes - to_all).amin(1)
 
 
-def ledoit_wolf(covariance: Tensor, centred: Tensor) -> Tensor:
+def ledoit_wolf(covariance: Tensor, centred: Tensor, count: int | None = None) -> Tensor:
     """Shrink a covariance (d, d) towards a multiple of the identity, by Ledoit and Wolf's 2004 formula.
 
     Args:
         covariance: of the rows, divided by their number.
         centred: (N, d), the rows less their means, or a sample of them.
+        count: how many rows the covariance is of, where these are a sample.
     """
     width = len(covariance)
     level = covariance.trace() / width
     size = covariance.square().sum()
     fourth = centred.square().sum(1).square().mean()  # the mean of |x|^4
     apart = (size - 2 * level * covariance.trace() + width * level.square()) / width
-    noise = torch.minimum((fourth - size) / (len(centred) * width), apart)
+    noise = torch.minimum((fourth - size) / ((count or len(centred)) * width), apart)
     share = torch.where(apart > 0, noise / apart, torch.zeros_like(apart)).clamp(0, 1)
     return (1 - share) * covariance + share * level * torch.eye(width).to(covariance)
 
@@ -91,12 +92,12 @@ class FeatureMahalanobis(Detector):
         mean, total = moments.mean().unsqueeze(0), moments.total()
         if self.shrinkage:
             rows, labels = self._sample.rows().to(means), self._labels.rows().squeeze(1).to(means.device)
-            shrunk = ledoit_wolf(within, rows - means[labels])
+            shrunk = ledoit_wolf(within, rows - means[labels], int(moments.counts.sum()))
             # the same for both: shrunk each by its own amount, the data as a whole could come out narrower than a class
             within, total = shrunk, total + (shrunk - within)
-        self.classes.set(means, within)
+        self.classes.set(means, within, moments.scale())
         if self.relative:
-            self.background.set(mean, total)
+            self.background.set(mean, total, moments.scale())
         del self._moments, self._sample, self._labels
 
     def forward(self, outputs: Outputs) -> Tensor:

@@ -7,17 +7,20 @@ h is the numerator of the decomposed logits :math:`z_i = h_i / g` (see the heads
 :math:`\epsilon^* = \arg\max_\epsilon \sum_{x \in \text{ID}} \max_i h_i(x')`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import suppress
+from math import ceil
 
 import torch
 from torch import Tensor
 
+from offaxis.data.transforms import NO_LABELS
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.odin import perturbed_scores
-from offaxis.errors import NotFittedError, at_least_one, channel_std, true_or_false, values_to_try
+from offaxis.errors import DataError, NotFittedError, at_least_one, channel_std, true_or_false, values_to_try
 from offaxis.heads import Outputs
 from offaxis.heads.base import check_outputs
-from offaxis.networks.inference import Batches, Network, eval_mode, prepared_batches, to_network
+from offaxis.networks.inference import Batches, ImageBatches, Network, eval_mode, prepared_batches, to_network
 
 EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 
@@ -35,6 +38,27 @@ def generalized_odin_score(h: Tensor, _temperature: float = 1.0) -> Tensor:
     return -h.amax(1)
 
 
+def _some_of(batches: ImageBatches, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the first ``count`` images; where the first batch is sorted by class, as many in evenly spread parts."""
+    taken, step = 0, 1.0
+    for number, batch in enumerate(batches):
+        images, labels = (batch, NO_LABELS) if isinstance(batch, Tensor) else batch
+        if number == 0 and isinstance(batches, Sized) and _is_sorted(labels):
+            with suppress(DataError):  # a loader of a dataset that does not know its length
+                step = 1 / len(batches)
+        goal = min(count, ceil(count * step * (number + 1))) - taken
+        if goal:
+            yield images[:goal], labels[:goal]
+            taken += len(images[:goal])
+        if taken >= count:
+            break
+
+
+def _is_sorted(labels: Tensor) -> bool:
+    """Return whether the labels of a batch ascend, which those of a shuffled one do not: where it has eight or more."""
+    return len(labels) >= 8 and bool((labels.diff() >= 0).all())
+
+
 class GeneralizedODIN(Detector):
     """The largest numerator of a decomposed-confidence head, negated, for an image moved to raise it.
 
@@ -43,7 +67,8 @@ class GeneralizedODIN(Detector):
             fit, and outputs are enough.
         std: what each channel was divided by in normalisation.
         epsilons: the magnitudes that ``fit`` tries.
-        images: how many ID images ``fit`` uses, the first ones: one pass for each magnitude.
+        images: how many ID images ``fit`` uses, the first ones, of batches sorted by class some of each batch: one pass for
+            each magnitude.
     """
 
     name = "generalized-odin"
@@ -81,13 +106,10 @@ class GeneralizedODIN(Detector):
 
     def fit_batches(self, network: Network, batches: Batches) -> None:
         """Choose the magnitude that raises the score of these ID images most; labels are not needed."""
-        scores: list[Tensor] = []
-        left = self.images
-        for images, _ in prepared_batches(network, batches):
-            scores.append(self._scores(network, images[:left], self.epsilons))
-            left -= len(scores[-1])
-            if left <= 0:
-                break
+        scores = [
+            self._scores(network, images, self.epsilons)
+            for images, _ in prepared_batches(network, _some_of(batches, self.images))
+        ]
         if not scores:
             raise NotFittedError("Expected ID images to choose the perturbation with but there were none.")
         best = int(torch.cat(scores).double().mean(0).argmin())

@@ -135,7 +135,7 @@ class Mahalanobis(Detector):
     def finish(self) -> None:
         """Compute the means and the whitening of each layer; all weights are 1."""
         for part, moments in zip(self._parts(), self._moments.values(), strict=True):
-            part.set(moments.means(), moments.within())
+            part.set(moments.means(), moments.within(), moments.scale())
         del self._moments
         self.weights = self._parts()[0].centre.new_ones(len(self.gaussians))
         self.bias = self.weights.new_zeros(())

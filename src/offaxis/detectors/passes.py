@@ -12,6 +12,7 @@ from offaxis.errors import ArgumentError, DetectorError, OffaxisError
 from offaxis.heads import DeConfHead, IsoMaxHead
 from offaxis.networks.ensemble import Ensemble
 from offaxis.networks.inference import (
+    Batches,
     ImageBatches,
     Network,
     prepared_batches,
@@ -118,7 +119,19 @@ def fit_all(
     """
     if not any(detector.needs_fit for detector in detectors):
         return
-    batches = training_batches(network, images, normalise, batch_size)
+    reasons = fit_able(network, training_batches(network, images, normalise, batch_size), detectors)
+    if reasons:
+        fitted = [d.name for d in detectors if d.name not in reasons]
+        if not fitted and len(reasons) == 1:
+            raise next(iter(reasons.values()))
+        raise DetectorError(
+            f"{'; '.join(f'{name} cannot be fitted: {reason}' for name, reason in reasons.items())} "
+            + (f"All others are fitted ({', '.join(fitted)}): leave {', '.join(reasons)} out." if fitted else "")
+        )
+
+
+def fit_able(network: Network, batches: Batches, detectors: Sequence[Detector]) -> dict[str, OffaxisError]:
+    """Fit every detector that can be, as ``fit_all`` does; return, by name, the reasons why the others cannot."""
     reasons: dict[str, OffaxisError] = {}
 
     def attempt(step: Callable[[Detector], None], those: Iterable[Detector]) -> list[Detector]:
@@ -139,14 +152,7 @@ def fit_all(
             shared = attempt(lambda d: d.update(outputs, labels), shared)  # noqa: B023 - called at once
     attempt(lambda d: d.finish(), shared)
     attempt(lambda d: d.fit_batches(network, batches), [d for d in detectors if d.needs_fit and d.fits_on_images])
-    if reasons:
-        fitted = [d.name for d in detectors if d.name not in reasons]
-        if not fitted and len(reasons) == 1:
-            raise next(iter(reasons.values()))
-        raise DetectorError(
-            f"{'; '.join(f'{name} cannot be fitted: {reason}' for name, reason in reasons.items())} "
-            + (f"All others are fitted ({', '.join(fitted)}): leave {', '.join(reasons)} out." if fitted else "")
-        )
+    return reasons
 
 
 def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detector]) -> list[Tensor]:

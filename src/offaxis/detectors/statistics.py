@@ -99,6 +99,10 @@ class ClassMoments:
         count, total = self.counts.sum(), self.sums.sum(0)
         return (self.second - torch.outer(total, total) / count) / count
 
+    def scale(self) -> float:
+        """Compute the size of the second moment that covariances are a difference from: their rounding errors go by it."""
+        return float(torch.linalg.matrix_norm(self.second) / self.counts.sum())
+
     def _check(self) -> None:
         if self.origin is None:
             raise NotFittedError("Expected training images to fit on but there were none.")
@@ -110,14 +114,20 @@ class ClassMoments:
             )
 
 
-def whitener(covariance: Tensor) -> Tensor:
+def whitener(covariance: Tensor, scale: float = 0.0) -> Tensor:
     """Compute W (d, r) with W W' the pseudo-inverse of a covariance (d, d) of rank r.
 
     Directions without variance (dead features, fewer images than dimensions) are left out, as the pseudo-inverse does:
     those whose eigenvalue is below the largest times d times the precision of float64.
+
+    Args:
+        covariance: (d, d).
+        scale: the size of the matrices that it is a difference of, whose rounding errors have eigenvalues too: independent
+            of one another, up to about scale times the precision. Those below sqrt(d) times that are left out as well.
     """
     values, vectors = torch.linalg.eigh(covariance)
-    kept = values > values[-1].clamp_min(0) * len(values) * torch.finfo(values.dtype).eps
+    size = len(values)
+    kept = values > (values[-1] * size).clamp_min(scale * size**0.5) * torch.finfo(values.dtype).eps
     white: Tensor = vectors[:, kept] * values[kept].rsqrt()
     return white
 
@@ -136,10 +146,10 @@ class TiedGaussian(Fitted):
         super().__init__()
         self.expect("centre", "whitener", "points")
 
-    def set(self, means: Tensor, covariance: Tensor) -> None:
-        """Take centres (C, d) and a covariance (d, d), both in float64."""
+    def set(self, means: Tensor, covariance: Tensor, scale: float = 0.0) -> None:
+        """Take centres (C, d) and a covariance (d, d), both in float64, and the scale of its errors (``whitener``)."""
         self.centre = means.mean(0)
-        self.whitener = whitener(covariance)
+        self.whitener = whitener(covariance, scale)
         self.points = (means - self.centre) @ self.whitener
 
     @property

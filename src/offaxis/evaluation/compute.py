@@ -1,7 +1,8 @@
 """The evaluation of one network: scores are computed, detectors tuned, and results made from them."""
 
+import copy
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,9 @@ from offaxis import __version__
 from offaxis.data import relation
 from offaxis.data.catalogue import Group
 from offaxis.deploy.open import EvaluatedNetwork
-from offaxis.detectors import Detector, fit_all
-from offaxis.errors import ArgumentError, EvaluationError, NotFittedError
+from offaxis.detectors import Detector
+from offaxis.detectors.passes import fit_able
+from offaxis.errors import ArgumentError, DetectorError, EvaluationError, NotFittedError, OffaxisError, StoreError
 from offaxis.evaluation.grid_scores import (
     Array,
     Confidence,
@@ -72,6 +74,8 @@ class Evaluation:
         sets: the OOD sets by name.
         training: the training images; None where no detector needs them.
         store: where results and scores are kept; None keeps them in memory.
+        near: the OOD sets that count as near-OOD whatever the catalogue says.
+        named: the detectors that were asked for one by one, and are missed where they cannot be fitted.
         batch_size: images at a time.
         command: the words of the command line, for the records.
         benchmark: the name of the benchmark whose lists these sets are; empty for none.
@@ -92,6 +96,7 @@ class Evaluation:
         training: TrainingImages | None,
         store: Store | None,
         near: frozenset[str],
+        named: Set[str],
         batch_size: int,
         command: tuple[str, ...],
         benchmark: str,
@@ -100,6 +105,7 @@ class Evaluation:
         note: Callable[[Remark], object],
     ) -> None:
         self.subject, self.id, self.sets, self.training, self.near = subject, id, sets, training, near
+        self.named = named
         self.store, self.batch_size, self.command, self.quiet, self.note = store, batch_size, command, quiet, note
         self.benchmark, self.features = benchmark, features
         self.record: NetworkRecord | None = None
@@ -124,6 +130,11 @@ class Evaluation:
         if not todo and self.record is not None:
             return
         if self.store is not None:
+            if any("scores_kept" in about for about in self.store.sets().values()):
+                raise StoreError(
+                    f"Expected a store that holds the scores of all images but {self.store.path} is a small copy: evaluate "
+                    "into the store that it was made from, or into another folder."
+                )
             for images in (self.id, *self.sets.values()):
                 self.store.add_set(images.key, images.record())
         tuned = {run.name for run, assumed, _ in todo if assumed}
@@ -176,14 +187,24 @@ class Evaluation:
         )
 
     def _fit(self, runs: dict[str, DetectorRun]) -> dict[str, DetectorRun]:
-        """Fit the detectors that need it; those that cannot score even so (too few training images) are left out."""
+        """Fit the detectors that need it; those that cannot be, or cannot score even so (too few images), are left out.
+
+        Raises:
+            DetectorError: one that was named cannot be fitted.
+        """
         detectors = [run.detector for run in runs.values() if run.detector.needs_fit]
+        reasons: dict[str, OffaxisError] = {}
         if detectors and self.training is not None:
             batches = self.training.batches(self.subject.normalise, self.batch_size, self.subject.network.num_classes)
-            fit_all(*self._run_on(batches, detectors, "training images"), detectors)
+            reasons = fit_able(*self._run_on(batches, detectors, "training images"), detectors)
         able = {}
         for name, run in runs.items():
+            reason = reasons.get(run.detector.name)
+            if reason is not None and run.detector.name in self.named:
+                raise DetectorError(f"{run.title} cannot be fitted: {reason}") from reason
             try:
+                if reason is not None:
+                    raise NotFittedError(str(reason))
                 run.detector.check_fitted()
                 able[name] = run
             except NotFittedError as error:
@@ -283,9 +304,11 @@ class Evaluation:
         if (run.name, assumed) not in self._tuned:
             ood = self.sets[assumed]
             id_grid, ood_grid = self._grid(run, self.id, self.id.validation), self._grid(run, ood, ood.validation)
-            if self.benchmark:  # as OpenOOD tunes
-                run.detector.tuning_metric = "auroc"
-            self._tuned[run.name, assumed] = run.detector.choose(id_grid, ood_grid, on=assumed)
+            detector = run.detector
+            if self.benchmark:  # as OpenOOD tunes; on a copy, as the detector may be somebody's own
+                detector = copy.copy(detector)
+                detector.tuning_metric = "auroc"
+            self._tuned[run.name, assumed] = detector.choose(id_grid, ood_grid, on=assumed)
         return self._tuned[run.name, assumed]
 
     def _result(self, run: DetectorRun, assumed: str | None, tested: str) -> Result:

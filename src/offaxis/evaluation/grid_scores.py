@@ -11,6 +11,7 @@ from torch import Tensor
 
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.passes import layers_of
+from offaxis.evaluation.own_code import code_digest
 from offaxis.evaluation.results import with_arguments
 from offaxis.evaluation.sets import EvaluationSet
 from offaxis.evaluation.store import Store, narrow
@@ -28,7 +29,7 @@ class DetectorRun:
 
     Attributes:
         detector: fitted or not; the evaluation fits what needs it.
-        setup: a digest of the arguments that it was made with and of what it is fitted on.
+        setup: a digest of the arguments that it was made with, of what it is fitted on and, of one's own, of its code.
         tuned: whether it is evaluated with tuned hyperparameters too, beside the given ones.
         fitted_on: the training images that it is fitted on; empty where it needs none.
         given: its arguments that are not the defaults, which tables show.
@@ -56,7 +57,8 @@ def detector_run(
 ) -> DetectorRun:
     """Describe a detector before it is fitted, its arguments that are not the defaults, and what it will be fitted on."""
     learned = fitted_on if detector.needs_fit else ""
-    setup = digest([detector.name, detector.arguments, learned])
+    code = code_digest(detector)
+    setup = digest([detector.name, detector.arguments, learned, *([code] if code else [])])
     tuned = tune and bool(detector.grid)
     return DetectorRun(detector=detector, setup=setup, tuned=tuned, fitted_on=learned, given=given or {})
 

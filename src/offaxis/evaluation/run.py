@@ -74,7 +74,7 @@ def evaluate(
         ood: the OOD test images: a dict name -> set, or a list of sets, each as ``id`` but without need of labels; names
             of ``POOLS`` too. Images of another size are matched to the ID images.
         detectors: Detector objects, names with or without arguments (``"knn:k=10"``), or ``"native"``, ``"pytorch-ood"``,
-            ``"all"``. Those of the last three that cannot be used here are left out with a note.
+            ``"all"``. Those of the last three that cannot be used here, or fitted, are left out with a note.
         train: the ID training images, with labels, for detectors that must be fitted; as ``id``, or a function that
             returns them, called only if they are needed. Detectors that are fitted already stay as they are without it.
         normalise: mean and standard deviation that the network was trained with; None takes the network's own, those
@@ -90,7 +90,8 @@ def evaluate(
             second head or seed needs no pass through the backbone, unless a detector reads images or layers. None for none.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
         label: what tables call the network; None takes its own label.
-        fitted_on: a description of the training images, by which a store tells results apart; None makes one.
+        fitted_on: a description of the training images, by which a store tells results apart; None makes one: of their number
+            and checksum, or of the number alone for a DataLoader that shuffles or augments them.
         command: the words of the command line that this is part of, for the records.
         quiet: show no progress.
         note: is called with a sentence for each detector that is left out, and for one of your own whose sign seems wrong;
@@ -101,6 +102,7 @@ def evaluate(
 
     Raises:
         ArgumentError: no labels, no normalisation, or no training images for a detector that was named.
+        DetectorError: a detector that was named cannot be fitted on the training images.
         EvaluationError: no detector fits, two sets have one name, or another network of the list or in the store has this
             one's label and seed and was trained alike.
     """
@@ -192,7 +194,9 @@ def _evaluate_one(
     if unknown:
         raise ArgumentError(f"Expected near sets out of {', '.join(ood_sets)} but got {unknown[0]!r}.")
     opened.network.to(resolve_device(device))
-    runs = _choose_detectors(detectors, opened, id_set, training, tune=tune, fitted_on=fitted_on, note=note)
+    runs = _choose_detectors(
+        detectors, opened, id_set, training, tune=tune, fitted_on=fitted_on, stored=store is not None, note=note
+    )
     evaluation = Evaluation(
         opened,
         id_set,
@@ -200,6 +204,7 @@ def _evaluate_one(
         training=training,
         store=store,
         near=frozenset(near),
+        named=_named(detectors),
         batch_size=batch_size,
         command=command,
         benchmark=id.name if isinstance(id, OpenOOD) else "",
@@ -302,6 +307,7 @@ def _choose_detectors(
     *,
     tune: bool,
     fitted_on: str | None,
+    stored: bool,
     note: Note,
 ) -> list[DetectorRun]:
     """Make the detectors that were named, each once, and leave out those that cannot be used."""
@@ -332,7 +338,7 @@ def _choose_detectors(
         if detector.needs_fit and training is None:
             learned = f"before, statistics {checksum(detector, None)[:12]}"
         elif detector.needs_fit and training is not None:
-            learned = fitted_on or training.description(id_set.name)
+            learned = fitted_on or training.description(id_set.name, stored=stored)
         runs.append(detector_run(detector, tune, learned, given_arguments(detector, network.network)))
     return list({run.name: run for run in runs}.values())
 

@@ -128,7 +128,7 @@ def from_openood(
 
 
 def from_loader(loader: Any, name: str, *, validation: int, num_classes: int | None = None) -> EvaluationSet:
-    """Split off the first images of a DataLoader; its batches are used unchanged.
+    """Split off the first images of a DataLoader, of one sorted by class those of a shuffle; its batches are used unchanged.
 
     The loader is iterated once to count and to fingerprint its images, so that a loader whose images or order change is
     recognised.
@@ -154,18 +154,30 @@ def from_loader(loader: Any, name: str, *, validation: int, num_classes: int | N
     if batches.shape is None:
         raise DataError(f"Expected images of {name} but its DataLoader gives none.")
     taken = min(validation, int(LARGEST_SHARE * batches.count))
-    order = torch.arange(batches.count)
+    if _sorted_by_class(batches.labels, batches.count):  # the first images would be those of the first classes
+        order = torch.randperm(batches.count, generator=torch.Generator().manual_seed(0))
+        rule = f"the first {taken} of a shuffle with seed 0 of {batches.count} images"
+    else:
+        order = torch.arange(batches.count)
+        rule = f"the first {taken} of {batches.count} images"
     about = {
         "name": name,
         "images": batches.count,
         "shape": list(batches.shape),
         "fingerprint": batches.fingerprint,
         "validation": taken,
-        "rule": f"the first {taken} of {batches.count} images",
+        "rule": rule,
     }
+    test = order[taken:].sort().values
     return EvaluationSet(
-        name=name, shape=batches.shape, batches=batches, validation=order[:taken], test=order[taken:], about=about
+        name=name, shape=batches.shape, batches=batches, validation=order[:taken], test=test, about=about
     )
+
+
+def _sorted_by_class(labels: Tensor, count: int) -> bool:
+    """Return whether all images have labels, of several classes, and those of each class follow one another."""
+    runs = labels.unique_consecutive()
+    return len(labels) == count and 1 < len(runs) == len(labels.unique()) < count
 
 
 class _Fingerprinted:
@@ -175,16 +187,18 @@ class _Fingerprinted:
         self.batches, self.name = batches, name
         self.shape: tuple[int, int, int] | None = None
         self.count = 0
+        self.labels = torch.empty(0, dtype=torch.long)
         self.fingerprint = ""
 
     def __len__(self) -> int:
         return len(self.batches)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        checksum, count = hashlib.sha256(), 0
+        checksum, count, every = hashlib.sha256(), 0, []
         for images, labels in self.batches:
             checksum.update(images.detach().cpu().float().contiguous().numpy().tobytes())
             count += len(images)
+            every.append(labels.cpu())
             channels, height, width = images.shape[1:]
             self.shape = self.shape or (channels, height, width)
             yield images, labels
@@ -194,6 +208,7 @@ class _Fingerprinted:
                 "not: use shuffle=False and no random transforms."
             )
         self.fingerprint, self.count = checksum.hexdigest(), count
+        self.labels = torch.cat(every) if every else self.labels
 
 
 def open_images(data: Any, name: str, *, like: tuple[int, int, int] | None = None, split: str = "test") -> ImageSet:
@@ -271,8 +286,26 @@ class TrainingImages:
             return as_batches(self.data, None, batch_size, labels=True, num_classes=num_classes)
         return as_batches(self.images, normalise, batch_size, labels=True, num_classes=num_classes)
 
-    def description(self, id_name: str) -> str:
-        """Return what they are, in words that tell other images apart."""
+    def description(self, id_name: str, *, stored: bool = False) -> str:
+        """Return what they are, in words that tell other images apart.
+
+        Args:
+            id_name: what the ID images are called.
+            stored: whether results are kept: then a DataLoader is iterated once to count and to fingerprint its images. One
+                that gives other images each time, shuffled or augmented, is known by their number alone.
+        """
         if self.is_loader:
-            return f"a DataLoader of training images of {id_name}"
+            return f"{self._counted if stored else 'a DataLoader of training images'} of {id_name}"
         return f"{len(self.images)} training images of {self.images.name} ({self.images.fingerprint[:12]})"
+
+    @cached_property
+    def _counted(self) -> str:
+        """The number of images of a DataLoader and, where they are the same each time, their checksum."""
+        batches = _Fingerprinted(as_batches(self.data, None, 1), "the training images")
+        first, again = (next((images for images, _ in batches.batches), torch.empty(0)) for _ in range(2))
+        for _ in batches:
+            pass
+        about = f"{batches.count} training images in a DataLoader"
+        if not torch.equal(first, again):
+            return about
+        return f"{about} ({digest([batches.fingerprint, batches.labels.tolist()])[:12]})"

@@ -251,10 +251,11 @@ def _in_words(name: str, value: Any) -> str:
 
 
 def largest_tests(results: Iterable[Result]) -> list[Result]:
-    """Keep one result for each network, detector and pair of sets: the one with the most test images."""
+    """Keep one result for each network, detector and pair of sets, also of parts of one: that with the most test images."""
     largest: dict[tuple[object, ...], Result] = {}
     for r in results:
-        test = (r.network, r.seed, r.weights, r.id, r.ood, r.assumed, r.detector, r.setup, r.state)
+        ood = r.ood.removesuffix(" (partial)") if r.benchmark else r.ood
+        test = (r.network, r.seed, r.weights, r.id, ood, r.assumed, r.detector, r.setup, r.state)
         if test not in largest or sum(r.images) >= sum(largest[test].images):
             largest[test] = r
     return list(largest.values())
@@ -441,7 +442,7 @@ def compare_pairs(
         seed: of the drawing.
 
     Raises:
-        ArgumentError: two have no seed and set in common.
+        ArgumentError: two have no set in common that they have for every seed in common.
     """
     matrices = [_differences(first, second) for first, second in pairs]
     bounds: list[tuple[float | None, float | None]] = [(None, None)] * len(pairs)
@@ -480,9 +481,7 @@ def _differences(first: Summary, second: Summary) -> NDArray[np.float64]:
     shared = {cell: value - second.cells[cell] for cell, value in first.cells.items() if cell in second.cells}
     places = complete_places(shared, dict.fromkeys(row for _, row in shared))
     if not places.size:
-        raise ArgumentError(
-            f"{first.title} and {second.title} have no seed and set in common, so they cannot be compared."
-        )
+        raise ArgumentError(f"{first.title} and {second.title} have no set in common for all seeds that they share.")
     return np.array(list(shared.values()), np.float64)[places]
 
 

@@ -192,13 +192,27 @@ def _evaluate(
             [ood_images(name, id_test, opened.resize) for name in names],
             run.detectors,
             train=partial(id_images, id_name, "train", options),
-            fitted_on=f"{run.fit_images or 'all'} training images of {id_name}",
+            fitted_on=_training_images(run, str(id_name)),
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
             near=[Path(name).expanduser().resolve().name if name in names else name for name in run.near],
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
             **arguments,
         )
     return results, list(dict.fromkeys(ids))
+
+
+def _training_images(run: EvaluationRun, id_name: str) -> str:
+    """Return what detectors are fitted on, by which a store tells results apart: a set of one's own by its files too."""
+    from offaxis.data.catalogue import CATALOGUE
+    from offaxis.files import digest
+
+    images = f"{run.fit_images or 'all'} training images of {id_name}"
+    if id_name in CATALOGUE:
+        return images
+    path = Path(id_name).expanduser()
+    found = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    states = {str(file.relative_to(path)): [file.stat().st_size, file.stat().st_mtime_ns] for file in found}
+    return f"{images} ({digest(states)[:12]})"
 
 
 # a run that was finished is recognised by its files, without torch, images and networks ------------------------------
@@ -244,8 +258,11 @@ def _remember(
 
 def _memory(run: EvaluationRun, store: "Store", data: Path | None) -> Path | None:
     """Return the file that remembers a run; None for one that depends on more than files and names: Python code."""
+    from importlib.metadata import entry_points
+
     words = (*run.networks, *run.detectors, run.network or "")
-    code = run.network is not None or any(".py" in word or word.split(":")[0] in _LIBRARIES for word in words)
+    elsewhere = {*_LIBRARIES, *(entry.name for entry in entry_points(group="offaxis.detectors"))}
+    code = run.network is not None or any(".py" in word or word.split(":")[0] in elsewhere for word in words)
     whole = bool(run.weights) or all(Path(text).exists() for text in run.networks)
     if code or not whole or (run.benchmark is not None and data is None):
         return None
@@ -269,11 +286,12 @@ def _inputs(run: EvaluationRun, data: Path | None, ids: Sequence[str]) -> dict[s
     from offaxis.evaluation.protocols import sets_for
     from offaxis.files import digest
 
-    paths = [Path(text) for text in (*run.networks, *run.weights) if Path(text).exists()]
+    given = [Path(text).expanduser() for text in (*run.networks, *run.weights)]
+    paths = [path for path in given if path.exists()]
     names = {id_name: sets_for(id_name, run.ood, data)[0] for id_name in ids}
     for name in dict.fromkeys([*ids, *(name for chosen in names.values() for name in chosen)]):
         if name not in CATALOGUE:
-            paths.append(Path(name))
+            paths.append(Path(name).expanduser())
             continue
         for split in CATALOGUE[name].available(data_root(data)):
             found = CATALOGUE[name].find(data_root(data), split)
@@ -281,8 +299,9 @@ def _inputs(run: EvaluationRun, data: Path | None, ids: Sequence[str]) -> dict[s
     files: dict[str, list[int]] = {}
     for path in dict.fromkeys(paths):
         for file in [path] if path.is_file() else path.rglob("*"):
-            state = file.stat()
-            files[str(file)] = [state.st_size, state.st_mtime_ns]
+            with suppress(OSError):  # a link to nowhere
+                state = file.stat()
+                files[str(file)] = [state.st_size, state.st_mtime_ns]
             if len(files) > _MOST_FILES:
                 return None
     if run.benchmark is not None and data is not None:
@@ -318,6 +337,7 @@ def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":
             raise ArgumentError("Expected --partial beside --benchmark alone.")
         return None
     from offaxis.data import openood
+    from offaxis.data.splits import VALIDATION_IMAGES
 
     family, _, name = run.benchmark.partition("-")
     if family != "openood":
@@ -326,6 +346,11 @@ def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":
         raise ArgumentError(
             "Expected no --id and no --images beside --benchmark, which has its own lists; a part of its images is "
             "evaluated with --partial, where that part is all that is there."
+        )
+    if run.near or run.skip_bad or run.protocol != "one-vs-one" or run.validation not in (None, VALIDATION_IMAGES):
+        raise ArgumentError(
+            "Expected no --near, --protocol, --validation and --skip-bad beside --benchmark, whose lists say which sets are "
+            "near, what detectors are tuned on and which images there are: leave them out."
         )
     if data is None:
         raise ArgumentError(f"Expected --data ROOT, the folder with OpenOOD's benchmark_imglist, for {run.benchmark}.")

@@ -205,7 +205,7 @@ def write_openood(store: Store, path: Path) -> tuple[Path, Path]:
     Raises:
         EvaluationError: there is no result of such a benchmark.
     """
-    results = distinguish_networks(result for result in store.results() if result.benchmark)
+    results = largest_tests(distinguish_networks(result for result in store.results() if result.benchmark))
     if not results:
         raise EvaluationError(
             f"Expected results of OpenOOD's benchmarks in {store.path} but there are none: run offaxis evaluate with "

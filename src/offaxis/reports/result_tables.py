@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -162,7 +163,8 @@ def pairs_table(
 ) -> Table:
     """Make the table of differences to a reference, with intervals; with ``every``, of all pairs on one network too.
 
-    The reference is the cosine of the cosine network where none is given.
+    The reference is the cosine of the cosine network where none is given. Pairs without a set that they share for all seeds
+    they share are left out.
     """
     reference = reference or reference_of(list(summaries))
     pairs = [(reference, s) for s in summaries if s is not reference]
@@ -174,7 +176,7 @@ def pairs_table(
             for j, b in ranked
             if i < j and a.network == b.network and reference is not a and reference is not b
         ]
-    found = compare_pairs([(a, b) for a, b in pairs if not a.cells.keys().isdisjoint(b.cells)])
+    found = compare_pairs([(a, b) for a, b in pairs if _are_comparable(a, b)])
     rows = [_pair(c)[0 if every else 1 :] for c in found]
     first = ("first", "second") if every else ("the other",)
     return Table(
@@ -186,6 +188,14 @@ def pairs_table(
         "bold where it leaves out zero. With fewer than about five sets the interval is too narrow.",
         heads=len(first),
     )
+
+
+def _are_comparable(first: Summary, second: Summary) -> bool:
+    """Return whether two detectors share a set that all seeds they share have."""
+    shared = first.cells.keys() & second.cells.keys()
+    seeds = {seed for seed, _ in shared}
+    counts = Counter(row for _, row in shared)
+    return bool(counts) and max(counts.values()) == len(seeds)
 
 
 OPENOOD_METRICS = {

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from offaxis.data import ImageSet, load_images
-from offaxis.errors import DataError, EvaluationError
+from offaxis.errors import ArgumentError, DataError, EvaluationError
 from offaxis.evaluation import Store
 from offaxis.evaluation.store import archive_store
-from offaxis.evaluation.summary import View, summarise
+from offaxis.evaluation.summary import View, compare_pairs, summarise
 from offaxis.reports.page import _dependency, _ranking, histogram, recorded_commands, score_plots, write_page
-from offaxis.reports.report import build_sections, write_tables
+from offaxis.reports.report import build_sections, write_openood, write_tables
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Table, Value, comma_separated, escape, in_percent, latex, markdown, percent
 from offaxis.reports.thumbnails import Thumbnails, extreme_images
@@ -293,3 +293,36 @@ def test_every_field_and_metric_is_a_column_of_the_results(made_up: Store, tmp_p
     assert len(rows) == len(made_up.results())
     assert (rows[0]["architecture"], rows[0]["head"], rows[0]["kind"]) == ("wrn-10-1", "cosine", "single")
     assert float(rows[0]["aupr_out"]) == made_up.results()[0].metrics["aupr_out"]
+
+
+def test_detectors_without_a_set_that_all_seeds_have_are_not_compared(made_up: Store) -> None:
+    split = {0: "letters", 1: "gaussian"}
+    results = [r for r in made_up.results() if r.assumed is None and r.ood == split[r.seed]]
+    [section] = build_sections(results, made_up.networks())
+    assert section.protocols[0].differences is not None
+    assert not section.protocols[0].differences.rows
+    assert markdown(section.protocols[0].differences)
+    summaries = summarise(results, "one-vs-one")
+    with pytest.raises(ArgumentError, match="no set in common for all seeds"):
+        compare_pairs([(summaries[0], summaries[1])])
+
+
+def test_openoods_table_counts_a_set_once_as_its_images_grow(made_up: Store, tmp_path: Path) -> None:
+    bench = "openood-cifar10 (partial)"
+    one = next(r for r in made_up.results() if r.detector == "max-softmax" and r.ood == "letters")
+    one = replace(one, id=bench, benchmark=bench, group="near")
+    steps = {("tin (partial)", 5): 0.1, ("tin (partial)", 10): 0.3, ("tin", 20): 0.6, ("ssb", 20): 0.8}
+    store = Store(tmp_path / "store")
+    store.add(
+        [
+            replace(
+                one, ood=ood, images=(80, images), ood_data=f"{ood}{images}", metrics={**one.metrics, "auroc": auroc}
+            )
+            for (ood, images), auroc in steps.items()
+        ]
+    )
+    files = write_openood(store, tmp_path / "ood.csv")
+    table, leaderboard = (list(csv.DictReader(file.read_text().splitlines())) for file in files)
+    found = {row["dataset"]: float(row["AUROC"]) for row in table}
+    assert found == pytest.approx({"tin": 60.0, "ssb": 80.0, "nearood (partial)": 70.0})
+    assert [row["Near-OOD_AUROC"] for row in leaderboard] == ["70.00"]
