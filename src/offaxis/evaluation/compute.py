@@ -305,7 +305,7 @@ class Evaluation:
             ood = self.sets[assumed]
             id_grid, ood_grid = self._grid(run, self.id, self.id.validation), self._grid(run, ood, ood.validation)
             detector = run.detector
-            if self.benchmark:  # as OpenOOD tunes; on a copy, as the detector may be somebody's own
+            if self.benchmark:  # as OpenOOD tunes; on a copy, as the detector may be the user's
                 detector = copy.copy(detector)
                 detector.tuning_metric = "auroc"
             self._tuned[run.name, assumed] = detector.choose(id_grid, ood_grid, on=assumed)
