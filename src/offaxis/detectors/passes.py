@@ -119,7 +119,7 @@ def fit_all(
     """
     if not any(detector.needs_fit for detector in detectors):
         return
-    reasons = fit_able(network, training_batches(network, images, normalise, batch_size), detectors)
+    reasons = try_fit_all(network, training_batches(network, images, normalise, batch_size), detectors)
     if reasons:
         fitted = [d.name for d in detectors if d.name not in reasons]
         if not fitted and len(reasons) == 1:
@@ -130,7 +130,7 @@ def fit_all(
         )
 
 
-def fit_able(network: Network, batches: Batches, detectors: Sequence[Detector]) -> dict[str, OffaxisError]:
+def try_fit_all(network: Network, batches: Batches, detectors: Sequence[Detector]) -> dict[str, OffaxisError]:
     """Fit every detector that can be, as ``fit_all`` does; return, by name, the reasons why the others cannot."""
     reasons: dict[str, OffaxisError] = {}
 

@@ -17,7 +17,7 @@ from offaxis.data import relation
 from offaxis.data.catalogue import Group
 from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import Detector
-from offaxis.detectors.passes import fit_able
+from offaxis.detectors.passes import try_fit_all
 from offaxis.errors import ArgumentError, DetectorError, EvaluationError, NotFittedError, OffaxisError, StoreError
 from offaxis.evaluation.grid_scores import (
     Array,
@@ -196,7 +196,7 @@ class Evaluation:
         reasons: dict[str, OffaxisError] = {}
         if detectors and self.training is not None:
             batches = self.training.batches(self.subject.normalise, self.batch_size, self.subject.network.num_classes)
-            reasons = fit_able(*self._run_on(batches, detectors, "training images"), detectors)
+            reasons = try_fit_all(*self._run_on(batches, detectors, "training images"), detectors)
         able = {}
         for name, run in runs.items():
             reason = reasons.get(run.detector.name)
