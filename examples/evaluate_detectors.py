@@ -1,4 +1,4 @@
-"""Task 4: compare detectors on a trained network, in memory."""
+"""Task 4: compare detectors on a trained network, in memory: that of Task 2, calibrate_and_keep.py."""
 
 import sys
 

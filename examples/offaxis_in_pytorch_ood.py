@@ -1,4 +1,4 @@
-"""Task 10: a detector of ours where pytorch-ood expects one of its own: its metrics, its benchmarks.
+"""Task 11: a detector of ours where pytorch-ood expects one of its own: its metrics, its benchmarks.
 
 Both count scores the same way: larger = more out-of-distribution.
 """

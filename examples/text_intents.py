@@ -1,4 +1,4 @@
-"""Task 10: something that is no image: which questions is a chat bot not made for?
+"""Task 12: something that is no image: which questions is a chat bot not made for?
 
 The texts are those of chatterbot-corpus: questions by topic, in several languages (pip install chatterbot-corpus pyyaml).
 """

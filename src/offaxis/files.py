@@ -22,7 +22,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
@@ -268,6 +268,15 @@ def lock(file: IO[Any]) -> bool:
     except (ImportError, OSError):
         return True
     return True
+
+
+def unlock(file: IO[Any]) -> None:
+    """Close a file that ``lock`` has locked; its lock ends though forked processes may have inherited the file."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_UN)
+    file.close()
 
 
 def digest(values: Any) -> str:

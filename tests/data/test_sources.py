@@ -136,7 +136,8 @@ def test_grey_images_among_colour_are_repeated() -> None:
 
 
 def test_more_channels_may_come_first() -> None:
-    assert as_image_set(torch.zeros(5, 4, 6, 8, dtype=torch.uint8)).shape == (4, 6, 8)
+    for shape in ((4, 6, 8), (200, 9, 9), (13, 8, 8)):
+        assert as_image_set(torch.zeros(5, *shape, dtype=torch.uint8)).shape == shape
 
 
 def truncated() -> Image.Image:

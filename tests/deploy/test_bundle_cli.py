@@ -19,10 +19,10 @@ import offaxis
 from offaxis import Classifier
 from offaxis.calibration.conformal import allowed, flag_rate
 from offaxis.cli import app
-from offaxis.data import ImageSet, Normalise, load_images
+from offaxis.data import ImageSet, Normalise, TensorSet, load_images
 from offaxis.data.sources import as_batches
 from offaxis.deploy import Preprocessing
-from offaxis.deploy.assemble import make_model
+from offaxis.deploy.assemble import _divide, make_model
 from offaxis.detectors import KNN
 from offaxis.detectors.registry import DETECTORS
 from offaxis.errors import ArgumentError, DataError, OverlapError, TooFewImagesError
@@ -303,3 +303,10 @@ def test_options_that_an_export_would_ignore_are_refused(words: list[str], messa
     done = run(app, ["export", str(tmp_path / "x.oax"), *words])
     assert isinstance(done.exception, ArgumentError)
     assert message in str(done.exception)
+
+
+def test_all_images_calibrate_where_half_of_them_would_be_too_few() -> None:
+    labels = torch.repeat_interleave(torch.arange(6), torch.tensor([7, 7, 5, 5, 7, 7]))
+    images = TensorSet("few", torch.zeros(38, 1, 8, 8, dtype=torch.uint8), labels, tuple("abcdef"))
+    assert [part if part is None else len(part) for part in _divide(images, 0.5, 19)] == [38, None]
+    assert [part and len(part) for part in _divide(images, 0.5, 18)] == [18, 20]

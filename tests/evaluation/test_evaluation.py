@@ -377,8 +377,21 @@ from offaxis.detectors import Detector
 
 SHARE = 1.0
 
+WEIGHTS = [1.0, 1.0]
+
+def times(number):
+    def multiply(values):
+        return [number * value for value in values]
+    return multiply
+
+double = times(2)
+
+class Helper:
+    def halve(self, values):
+        return [value / 2 for value in values]
+
 def largest(logits):
-    return [row.max() for row in logits]
+    return Helper().halve(double([WEIGHTS[0] * row.max() for row in logits]))
 
 class Own(Detector):
     name = "own"
@@ -407,6 +420,9 @@ def own_detector(text: str) -> Detector:
         ("sign = -1", "sign = 1"),
         ("SHARE = 1.0", "SHARE = 0.5"),
         ("row.max()", "row.min()"),
+        ("[1.0, 1.0]", "[3.0, 1.0]"),
+        ("times(2)", "times(3)"),
+        ("value / 2", "value / 3"),
         ("else -x", "else x"),
         ("1, 2", "7"),
     ],

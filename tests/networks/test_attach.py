@@ -1,6 +1,7 @@
 """attach() on networks that anybody might write; tests/test_attach_thirdparty.py has the published ones."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -243,10 +244,34 @@ def test_whatever_changes_the_logits_behind_the_output_layer_is_refused(
         attach(Last(operation), head=head, layer="last")
 
 
-@pytest.mark.parametrize("operation", [lambda x: x, lambda x: x.flatten(1), lambda x: x.view(x.size(0), -1)])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x,
+        lambda x: x.flatten(1),
+        lambda x: x.view(x.size(0), -1),
+        lambda x: x.view(x.shape[0], -1).float(),
+        lambda x: x.reshape(x.size()[0], -1).to(torch.float32).clone(),
+    ],
+)
 def test_the_output_layer_is_the_last_one_whatever_others_are_called(operation: Callable[[Tensor], Tensor]) -> None:
     network = Last(operation).eval()
     assert torch.equal(attach(network, head="keep")(IMAGES), network(IMAGES))
+
+
+class WithAuxiliary(Last):
+    """A network with a second output while it is trained, as GoogLeNet has."""
+
+    def forward(self, x: Tensor) -> Any:
+        out = super().forward(x)
+        return (out, out.relu()) if self.training else out
+
+
+def test_an_auxiliary_output_while_training_does_not_count() -> None:
+    network = WithAuxiliary(lambda x: x).train()
+    kept = attach(network, head="keep")
+    assert network.training
+    assert torch.equal(kept.eval()(IMAGES), network.eval()(IMAGES))
 
 
 @pytest.mark.parametrize("head", ["keep", "cosine"])

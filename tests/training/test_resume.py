@@ -3,8 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from offaxis.errors import (
     RunError,
     TrainingStopped,
 )
-from offaxis.files import lock
+from offaxis.files import lock, unlock, write_text
 from offaxis.training import load_run
 from offaxis.training.leave_out import MarginEntropyLoss
 from offaxis.training.run import RunFolder, open_run
@@ -105,6 +106,32 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     assert len(train(network(), few(), SHORT, out=tmp_path / "run", resume=True, quiet=True).history) == 2
 
 
+def test_of_two_processes_that_begin_at_once_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replaced(file: IO[bytes]) -> bool:
+        write_text(tmp_path / "run" / "run.json", "{}")  # by the other, a moment later
+        return lock(file)
+
+    monkeypatch.setattr("offaxis.training.run.lock", replaced)
+    with pytest.raises(RunError, match="Another process is training in"):
+        train(network(), few(), SHORT, out=tmp_path / "run", quiet=True)
+
+
+def test_a_lock_ends_though_another_process_has_inherited_the_file(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    first = (tmp_path / "run.json").open("rb")
+    assert lock(first)
+    with (
+        subprocess.Popen(["sleep", "60"], pass_fds=[first.fileno()]) as worker,
+        (tmp_path / "run.json").open("rb") as other,
+    ):
+        try:
+            assert not lock(other)
+            unlock(first)
+            assert lock(other)
+        finally:
+            worker.kill()
+
+
 @pytest.mark.filterwarnings("ignore:This CPU has no instructions for bfloat16")
 @pytest.mark.parametrize(
     ("change", "named"),
@@ -188,17 +215,26 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"), [((-1, 8), "do not find the same run"), ((-1, -2), "do not find"), ((-1, -1), "")]
+    ("steps", "begun", "said"),
+    [
+        ((-1, 8), (0, 0), "do not find the same run"),
+        ((-1, -2), (0, 0), "do not find"),
+        ((-1, -1), (0, 1), "The first process could not begin"),
+        ((-1, -1), (0, 0), ""),
+    ],
 )
-def test_processes_that_do_not_share_a_disk_refuse_to_go_on(tmp_path: Path, steps: tuple[int, int], said: str) -> None:
+def test_processes_refuse_together(tmp_path: Path, steps: tuple[int, int], begun: tuple[int, int], said: str) -> None:
     class Two:
         """A fabric of two processes, as far as it is asked."""
 
         world_size, device, is_global_zero = 2, torch.device("cpu"), False
 
+        answers = iter([steps, begun])  # the step that each has found, and whether it failed to begin
+
         def all_gather(self, tensor: Tensor) -> Tensor:
-            assert int(tensor) == steps[0]
-            return torch.tensor(steps)
+            answer = next(self.answers)
+            assert int(tensor) == answer[0]
+            return torch.tensor(answer)
 
         def barrier(self) -> None: ...
 

@@ -86,7 +86,9 @@ def bundle_command(
         ),
     ] = 0.5,
     alpha: Annotated[float, typer.Option(help="The share of new ID images that may be flagged.")] = 0.05,
-    per_class: Annotated[bool, typer.Option(help="Verdicts hold for each predicted class.")] = False,
+    per_class: Annotated[
+        bool, typer.Option(help="Calibrate within each predicted class: at most alpha is flagged in each.")
+    ] = False,
     confidence: Annotated[
         float | None,
         typer.Option(
@@ -101,11 +103,11 @@ def bundle_command(
     ] = False,
     size: Annotated[
         int | None,
-        typer.Option(help="Height and width of images, where neither network nor training images tell.", min=1),
+        typer.Option(help="Height and width of images, for a network by name; a run has its own.", min=1),
     ] = None,
     mean: Annotated[
         str | None,
-        typer.Option(help="Mean of each channel, with commas, where the network does not know it: 0.485,0.456,0.406."),
+        typer.Option(help="Mean of each channel, with commas, in place of the network's own: 0.485,0.456,0.406."),
     ] = None,
     std: Annotated[str | None, typer.Option(help="Standard deviation likewise: 0.229,0.224,0.225.")] = None,
     skip_bad: SkipBad = False,
@@ -122,6 +124,7 @@ def bundle_command(
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
     from offaxis.data.catalogue import cache_folder
     from offaxis.deploy.assemble import make_model
+    from offaxis.deploy.container import check_replaceable
     from offaxis.jobs import open_runs
     from offaxis.progress import counting
 
@@ -129,6 +132,8 @@ def bundle_command(
         if kind not in ("single", "paired"):
             raise ArgumentError(f"Expected --detector-run for a pair but got --as {kind} beside it: name one of them.")
         networks, kind = [*networks, detector_run], "paired"
+    if folder:
+        check_replaceable(out)  # before anything is computed
     notes: list[str] = []
     try:
         with counting(quiet):
@@ -215,6 +220,7 @@ def calibrate_command(
     from offaxis.data.image_set import list_skipped
     from offaxis.deploy.assemble import images_like
     from offaxis.deploy.bundle import load
+    from offaxis.deploy.container import check_replaceable
     from offaxis.deploy.hub import PREFIX
     from offaxis.deploy.preprocessing import VectorInput, read_rows
     from offaxis.progress import counting
@@ -223,6 +229,8 @@ def calibrate_command(
         raise ArgumentError(
             f"Expected --out FILE for the bundle {bundle}, which cannot be changed in place: push_to_hub uploads the new one."
         )
+    if (out or bundle).is_dir():
+        check_replaceable(out or bundle)
     model = load(bundle, network).to(device)
     inputs: Any
     if isinstance(model.preprocessing, VectorInput):

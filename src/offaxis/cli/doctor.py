@@ -95,7 +95,9 @@ def as_text(found: Mapping[str, Any]) -> str:
     lines = [f"offaxis {found['offaxis']}, Python {found['python']}, {found['system']}", "", "Packages"]
     lines.append("  " + ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version))
     if missing:
-        lines.append(f"  MISSING: {', '.join(missing)}. Install offaxis again: pip install --force-reinstall offaxis")
+        lines.append(
+            f"  MISSING: {', '.join(missing)}. Install offaxis again, in its clone: pip install --force-reinstall ."
+        )
     lines += ["", "Extras"]
     for extra, packages in found["extras"].items():
         absent = [name for name, version in packages.items() if version is None]

@@ -42,9 +42,9 @@ def train_command(
     network: Annotated[
         str | None,
         typer.Option(
-            help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH (-half halves the maps at once), resnet18-32, resnet20-cifar, "
-            "efficientnet-lite0 (with ImageNet weights, of the extra photos), timm:NAME, torchvision:NAME, transformers:FOLDER "
-            "or file.py:function.",
+            help="wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH (-half: stride 2 in the first convolution), resnet18-32, "
+            "resnet20-cifar, efficientnet-lite0 (with ImageNet weights, of the extra photos), timm:NAME, torchvision:NAME, "
+            "transformers:FOLDER or file.py:function.",
             show_default="wrn-10-4-half",
             rich_help_panel=NETWORK,
         ),
@@ -190,7 +190,7 @@ def train_command(
     clip: Annotated[
         float | None,
         typer.Option(
-            help="Largest gradient, as a multiple of the typical one.",
+            help="Clip the norm of the gradient at this multiple of its running mean.",
             show_default="the recipe's",
             rich_help_panel=RECIPE,
         ),
@@ -260,6 +260,13 @@ def train_command(
     quiet: Quiet = False,
 ) -> None:
     """Train a network with a cosine head (or another) and write it into a folder."""
+    trained = (
+        source
+        or weights
+        or pretrained
+        or network == "efficientnet-lite0"
+        or (network or "").startswith("transformers:")
+    )
     run = TrainingRun(
         id=id,
         architecture=network or source or "wrn-10-4-half",
@@ -283,7 +290,7 @@ def train_command(
         decay_head=decay_head,
         dropout=dropout,
         leave_out=_fold(leave_out),
-        recipe=recipe or ("frozen" if freeze else "finetune" if source or unfreeze else "laptop"),
+        recipe=recipe or ("frozen" if freeze else "finetune" if unfreeze or trained else "laptop"),
         overrides=RecipeOverrides(
             epochs=epochs,
             batch_size=batch_size,

@@ -131,7 +131,9 @@ def pixel_tensor(pixels: Any, dimensions: int, where: str) -> Tensor:
         tensor = tensor.unsqueeze(-3)
     elif tensor.dim() == dimensions:
         first, last = tensor.shape[-3] in (1, 3), tensor.shape[-1] in (1, 3)
-        if not first and not last and tensor.shape[-1] < tensor.shape[-3]:  # other numbers of channels come first
+        if (
+            not first and not last and tensor.shape[-1] < min(tensor.shape[-3:-1])
+        ):  # other numbers of channels come first
             raise DataError(
                 f"Expected 1 or 3 channels, or others first, but {where} is {_describe(tensor)}: convert images with "
                 'transparency to colour, as image.convert("RGB") does, or put the channels first.'

@@ -110,7 +110,7 @@ def load_own(
         ArgumentError: ``holdout`` is given and there is a folder for test images.
         DataError: the split has no folder and is not held out of anything, or a file is bad.
     """
-    files, divided = _own_files(path, split, decoding.skip_bad, holdout)
+    files, divided = own_files(path, split, decoding.skip_bad, holdout)
     name = Path(os.path.abspath(path)).name  # noqa: PTH100 - that of "." too, and of a link its own
     native = None
     if shape is None:
@@ -129,7 +129,7 @@ def load_own(
     return images
 
 
-def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -> tuple[Files, bool]:
+def own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -> tuple[Files, bool]:
     """Return the files of a split, and whether the split is yet to be held out of them."""
     folder = _opened(path)
     own = _split_folders(folder)
@@ -151,7 +151,7 @@ def _own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) 
 def has_mixed_sizes(path: Path, split: Split, skip_bad: bool = False) -> bool:
     """Tell whether the files of a folder or an archive have different sizes, by their headers."""
     sizes = set()
-    for file in _own_files(path, split, skip_bad, None)[0].paths:
+    for file in own_files(path, split, skip_bad, None)[0].paths:
         try:
             sizes.add(size_of(file))
         except DataError:
@@ -171,7 +171,7 @@ def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | No
     path = own_path(name)
     if str(name) in CATALOGUE or not path.exists():
         return None
-    found = _own_files(path, "train", skip_bad, holdout)[0]
+    found = own_files(path, "train", skip_bad, holdout)[0]
     classes = found.classes
     if not classes:
         folder = _opened(path)

@@ -157,7 +157,8 @@ def _divide(images: ImageSet, share: float, least: int) -> tuple[ImageSet, Image
     if share == 1 or share * len(images) < least or (1 - share) * len(images) < 1:
         return images, None
     try:
-        return hold_out(images, 1 - share)
+        calibrating, rest = hold_out(images, 1 - share)
+        return (images, None) if len(calibrating) < least else (calibrating, rest)
     except DataError:  # a class has a single image
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
         cut = round(share * len(images))

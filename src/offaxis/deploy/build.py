@@ -125,7 +125,8 @@ def build_third_party(
     if options.head == "keep" and library != "transformers" and not (options.weights or options.pretrained):
         raise ArgumentError(
             f"Expected --weights FILE (or --pretrained) beside {library}:{name}, whose output layer is to be kept: without "
-            "them nothing in it is trained."
+            f"them nothing in it is trained. In Python: open_network('{library}:{name}', head='keep', pretrained=True), or "
+            "weights=FILE."
         )
     try:
         if library == "transformers":

@@ -17,6 +17,7 @@ FORMAT = "offaxis-bundle"
 VERSION = 2
 MANIFEST = "bundle.json"
 FILES = ("network.safetensors", "detector.safetensors", "calibration.safetensors", "used.safetensors")
+LEFT_BY_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")
 MAX_MANIFEST = 8 * 2**20
 MAX_BYTES = 16 * 2**30
 _END = struct.Struct("<4s4H2IH")  # the last record of a zip file
@@ -78,7 +79,7 @@ def bundle_checksum(path: Path) -> str:
 
 def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
     """Fill a new folder beside the old one, then put it in its place."""
-    _check_replaceable(path)
+    check_replaceable(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as room:
@@ -101,14 +102,15 @@ def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
         raise StorageError(f"{path} could not be written ({error.strerror or error}).") from error
 
 
-def _check_replaceable(path: Path) -> None:
+def check_replaceable(path: Path) -> None:
     """Refuse to replace, and so to delete, what is no bundle or more than a bundle, such as a clone of a repository."""
     if not path.exists():
         return
     try:
         check_plain(path / MANIFEST, MAX_MANIFEST)
         manifest = json.loads((path / MANIFEST).read_bytes())
-        foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in (MANIFEST, *FILES))
+        own = (MANIFEST, *FILES, *LEFT_BY_SYSTEMS)
+        foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in own)
     except (OSError, ValueError, RecursionError):
         manifest, foreign = None, []
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

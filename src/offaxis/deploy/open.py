@@ -175,7 +175,7 @@ def combine(
             "combined as ensemble (cosines and probabilities are averaged), as paired (the first predicts the class, the "
             "second gives the detection score) or as leave-out; in the shell: --as ensemble."
         )
-    opened = [open_network(member) for member in members]
+    opened = [open_trained(member) for member in members]
     if kind == "single":
         return opened[0] if label is None else replace(opened[0], label=label)
     names = [_name(source, number) for number, source in enumerate(members, 1)]

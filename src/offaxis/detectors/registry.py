@@ -68,9 +68,9 @@ _Class = TypeVar("_Class", bound=type[Detector])
 def register_detector(kind: _Class) -> _Class:
     """Register a detector class of one's own, so that its name can be used wherever a detector is named.
 
-    That is in ``make_detector``, on the command line, in results and in bundles. A package does the same for its users
-    with an entry point of the group ``offaxis.detectors``. Registering a class again, as a notebook does when a cell is
-    run twice, replaces it.
+    That is in ``make_detector``, ``evaluate``, results and bundles of this process; on the command line such a class is
+    named as ``file.py:Class``. A package does the same for its users with an entry point of the group
+    ``offaxis.detectors``. Registering a class again, as a notebook does when a cell is run twice, replaces it.
 
     Args:
         kind: a subclass of Detector with a ``name`` of its own, whose constructor arguments are all listed in

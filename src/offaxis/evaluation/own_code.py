@@ -1,7 +1,6 @@
 """The code of a detector from outside this package, in a digest, by which a store tells its versions apart."""
 
 from collections.abc import Iterator
-from inspect import unwrap
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -21,7 +20,7 @@ def code_digest(detector: Detector) -> str:
     """
     if type(detector).__module__.split(".")[0] in _OURS:
         return ""
-    seen: set[FunctionType] = set()
+    seen: set[FunctionType | type] = set(type(detector).__mro__)
     own = [kind for kind in type(detector).__mro__ if kind.__module__.split(".")[0] not in _OURS]
     return digest([[[name, _words(value, seen)] for name, value in sorted(_members(kind))] for kind in own])
 
@@ -33,7 +32,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _words(value: Any, seen: set[FunctionType]) -> Any:
+def _words(value: Any, seen: set[FunctionType | type]) -> Any:
     """Return a value in words that are the same in every process; of functions, what they do and what they name."""
     if isinstance(value, property):
         return [_words(function, seen) for function in (value.fget, value.fset)]
@@ -45,18 +44,21 @@ def _words(value: Any, seen: set[FunctionType]) -> Any:
         return [[repr(key), _words(part, seen)] for key, part in value.items()]
     if isinstance(value, CodeType):
         return [value.co_code.hex(), list(value.co_names), _words(value.co_consts, seen)]
-    function = unwrap(
-        getattr(value, "__func__", getattr(value, "func", value))
-    )  # of class methods and cached properties
+    if isinstance(value, type):
+        if value in seen:
+            return value.__qualname__
+        seen.add(value)
+        return [[name, _words(part, seen)] for name, part in sorted(_members(value))]
+    function = getattr(value, "__func__", getattr(value, "func", value))  # of class methods and cached properties
     if isinstance(function, FunctionType):
         if function in seen:
             return function.__qualname__
         seen.add(function)
         named = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
         used = [[name, _words(one, seen)] for name, one in sorted(named.items()) if _is_near(one, function)]
-        return [
-            _words(part, seen) for part in (function.__code__, function.__defaults__, function.__kwdefaults__, used)
-        ]
+        held = [cell.cell_contents for cell in function.__closure__ or ()]
+        parts = (function.__code__, function.__defaults__, function.__kwdefaults__, held, used)
+        return [_words(part, seen) for part in parts]
     return repr(value) if isinstance(value, _PLAIN) else type(value).__qualname__
 
 
@@ -67,8 +69,6 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _is_near(value: Any, function: FunctionType) -> bool:
-    """Return whether something that a function names is a constant, or a function of the same module."""
-    if isinstance(value, tuple):
-        return all(isinstance(part, _PLAIN) for part in value)
-    here = isinstance(value, FunctionType) and value.__module__ == function.__module__
-    return here or isinstance(value, _PLAIN)
+    """Return whether something that a function names is a constant, or a function or class of the same module."""
+    here = isinstance(value, (FunctionType, type)) and value.__module__ == function.__module__
+    return here or isinstance(value, (*_PLAIN, tuple, list, dict, set, frozenset))

@@ -15,7 +15,7 @@ from torch import Tensor
 from offaxis.data import PUBLISHED, Normalise, OpenOOD
 from offaxis.data.sources import is_loader
 from offaxis.data.splits import VALIDATION_IMAGES
-from offaxis.deploy.open import EvaluatedNetwork, checksum, open_network
+from offaxis.deploy.open import EvaluatedNetwork, checksum, open_trained
 from offaxis.detectors import Detector, compatible_detectors, make_detectors
 from offaxis.detectors.registry import FAMILIES, given_arguments, parse_detector
 from offaxis.errors import ArgumentError, EvaluationError
@@ -66,8 +66,9 @@ def evaluate(
     Every detector is tested on the same images; tuning sees validation images alone.
 
     Args:
-        network: a Classifier, or whatever else ``open_network`` takes, or a list of such, one after the other; those that
-            share a label must differ by their seed, ``open_network(network, seed=1)``. It is moved to ``device``.
+        network: a Classifier, or whatever else ``open_network`` takes, or a list of such, one after the other; one that is
+            built, such as ``file.py:function`` or any other module, keeps its output layer. Those that share a label must
+            differ by their seed, ``open_network(network, seed=1)``. It is moved to ``device``.
         id: the ID test images, with labels: an ImageSet, a torch or Hugging Face dataset, (images, labels) arrays, a
             name of the catalogue, a folder, or a DataLoader of (normalised images, labels), used unchanged. Or a whole
             benchmark, ``offaxis.data.openood(root, "cifar10")``, which brings its OOD sets, training images and splits.
@@ -110,7 +111,7 @@ def evaluate(
     if not detectors:
         raise ArgumentError("Expected at least one detector, such as 'two-cosines' or 'native', but got none.")
     several = isinstance(network, (list, tuple))
-    networks = _open_several(network, label) if several else [open_network(network, label=label)]
+    networks = _open_several(network, label) if several else [open_trained(network, label=label)]
     if several and train is None and any(isinstance(d, Detector) and d.needs_fit and d.fitted for d in detectors):
         raise ArgumentError(
             "Expected training images: a detector that is fitted already belongs to one of the networks. Pass them as "
@@ -244,7 +245,7 @@ def _open_several(networks: Sequence[Any], label: str | None) -> list[EvaluatedN
     """Open networks that are evaluated side by side; each must have a label and seed of its own."""
     if not networks:
         raise ArgumentError("Expected at least one network but got an empty list.")
-    opened = [open_network(network, label=label) for network in networks]
+    opened = [open_trained(network, label=label) for network in networks]
     for place, one in enumerate(opened):
         for other in opened[:place]:
             same = (one.label, one.seed) == (other.label, other.seed) and one.weights != other.weights

@@ -1,7 +1,7 @@
 """The image sets of an evaluation: their validation and test images, in normalised batches."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -303,9 +303,12 @@ class TrainingImages:
         """The number of images of a DataLoader and, where they are the same each time, their checksum."""
         batches = _Fingerprinted(as_batches(self.data, None, 1), "the training images")
         first, again = (next((images for images, _ in batches.batches), torch.empty(0)) for _ in range(2))
-        for _ in batches:
-            pass
-        about = f"{batches.count} training images in a DataLoader"
+        data = getattr(self.data, "dataset", None)
+        known = isinstance(data, Sized) and not torch.equal(first, again)  # a checksum would be another each time
+        if not known:
+            for _ in batches:
+                pass
+        about = f"{len(data) if isinstance(data, Sized) and known else batches.count} training images in a DataLoader"
         if not torch.equal(first, again):
             return about
         return f"{about} ({digest([batches.fingerprint, batches.labels.tolist()])[:12]})"

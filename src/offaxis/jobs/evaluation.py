@@ -1,5 +1,6 @@
 """An evaluation by name: what it depends on as typed settings, and the function that runs it."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -7,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, OffaxisError
 from offaxis.jobs.training import Note, single
 from offaxis.progress import counting
 
@@ -23,6 +24,8 @@ BENCHMARKS = ("openood-cifar10", "openood-cifar100", "openood-imagenet200", "ope
 """Values of ``--benchmark``."""
 ProtocolName = Literal["one-vs-one", "less-biased", "both"]
 Kind = Literal["single", "ensemble", "paired", "leave-out"]
+Options = tuple[tuple[str, Any], ...]
+"""Arguments of ``load_images`` that can be the key of a cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +158,7 @@ def _evaluate(
         tell_skipped(images)
         return limit_images(images, run.images)
 
+    training_images = cache(_training_images)
     benchmark = _open_benchmark(run, data)
     networks = _open_networks(run)
     results: list[Result] = []
@@ -192,7 +196,7 @@ def _evaluate(
             [ood_images(name, id_test, opened.resize) for name in names],
             run.detectors,
             train=partial(id_images, id_name, "train", options),
-            fitted_on=_training_images(run, str(id_name)),
+            fitted_on=training_images(run.fit_images, str(id_name), options),
             protocols=("one-vs-one", "less-biased") if run.protocol == "both" else (run.protocol,),
             near=[Path(name).expanduser().resolve().name if name in names else name for name in run.near],
             validation=VALIDATION_IMAGES if run.validation is None else run.validation,
@@ -201,17 +205,22 @@ def _evaluate(
     return results, list(dict.fromkeys(ids))
 
 
-def _training_images(run: EvaluationRun, id_name: str) -> str:
+def _training_images(count: int | None, id_name: str, options: Options) -> str:
     """Return what detectors are fitted on, by which a store tells results apart: a set of one's own by its files too."""
     from offaxis.data.catalogue import CATALOGUE
+    from offaxis.data.load import own_files
     from offaxis.files import digest
 
-    images = f"{run.fit_images or 'all'} training images of {id_name}"
-    if id_name in CATALOGUE:
-        return images
+    images = f"{count or 'all'} training images of {id_name}"
     path = Path(id_name).expanduser()
-    found = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    states = {str(file.relative_to(path)): [file.stat().st_size, file.stat().st_mtime_ns] for file in found}
+    if id_name in CATALOGUE or not path.exists():
+        return images
+    try:
+        files = [path] if path.is_file() else own_files(path, "train", True, dict(options).get("holdout"))[0].paths
+    except OffaxisError:  # told where detectors need them
+        return images
+    found = {os.path.relpath(file, path): Path(file).stat() for file in files}
+    states = {name: [state.st_size, state.st_mtime_ns] for name, state in found.items()}
     return f"{images} ({digest(states)[:12]})"
 
 
@@ -357,10 +366,6 @@ def _open_benchmark(run: EvaluationRun, data: Path | None) -> "OpenOOD | None":
     return openood(data, name, partial=run.partial)
 
 
-Options = tuple[tuple[str, Any], ...]
-"""Arguments of ``load_images`` that can be the key of a cache."""
-
-
 def _options(opened: "EvaluatedNetwork", id_name: str) -> Options:
     """Return how the ID images of a network are read: as those that it was trained on were, or at its size."""
     known = opened.data or {}
@@ -371,7 +376,7 @@ def _options(opened: "EvaluatedNetwork", id_name: str) -> Options:
 
 def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
     """Open the networks, each by itself or combined into one."""
-    from offaxis.deploy.open import combine, open_network, open_trained
+    from offaxis.deploy.open import combine, open_trained
 
     if run.weights:
         if len(run.networks) > 1 or run.network is not None:
@@ -383,7 +388,7 @@ def _open_networks(run: EvaluationRun) -> "list[EvaluatedNetwork]":
     else:
         sources = open_runs(run.networks, run.network)
     if run.kind == "single":
-        return [_labelled(open_network(source, label=run.label), run) for source in sources]
+        return [_labelled(open_trained(source, label=run.label), run) for source in sources]
     return [combine(sources, run.kind, run.label)]
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from offaxis.errors import ArgumentError, AttachError
 from offaxis.heads import HeadLike, LinearHead, make_head
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import tracing
+from offaxis.networks.inference import eval_mode, tracing
 
 COMMON_NAMES = ("fc", "classifier", "head", "heads", "output", "out", "logits")
 
@@ -146,8 +146,13 @@ def _by_tracing(model: nn.Module) -> str | None:
     return None
 
 
-HARMLESS = ("identity", "dropout", "flatten", "view", "reshape", "size", "contiguous")
+HARMLESS = (
+    *("identity", "dropout", "flatten", "view", "reshape", "squeeze"),
+    *("contiguous", "clone", "detach", "float", "to", "type"),
+)
 """Operations that leave the numbers of (N, C) and of (N, d) as they are when the network is not trained."""
+SIZES = ("size", "shape", "dim", "ndim")
+"""What is asked of a tensor without its numbers."""
 
 
 def _check_last(model: nn.Module, layer: str) -> None:
@@ -164,6 +169,8 @@ def _check_last(model: nn.Module, layer: str) -> None:
         if node not in needed or after.isdisjoint(node.all_input_nodes):
             continue
         operation = _operation(model, node)
+        if operation in SIZES:
+            continue
         if operation not in HARMLESS:
             remedy = "Remove it from the network: a softmax belongs to the loss, a temperature to the score."
             raise AttachError(
@@ -177,13 +184,15 @@ def _check_last(model: nn.Module, layer: str) -> None:
 def _operation(model: nn.Module, node: torch.fx.Node) -> str:
     """Return the name of a traced operation in lower case, such as ``softmax`` of a module, a function or a method."""
     what = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+    if what is getattr:
+        return str(node.args[1])
     return str(getattr(what, "__name__", what)).lower()
 
 
 def _traced(model: nn.Module) -> torch.fx.Graph | None:
-    """Return the graph of a network; None where it cannot be traced."""
+    """Return the graph of a network in eval mode; None where it cannot be traced."""
     try:
-        with tracing():
+        with tracing(), eval_mode(model):
             return torch.fx.Tracer().trace(model)
     except Exception:  # control flow, untraceable operators: any failure only means that tracing does not tell
         return None

@@ -242,7 +242,7 @@ def stream(network: Network, batches: Batches, layers: Iterable[str] = ()) -> It
 
 
 @contextmanager
-def eval_mode(network: Network) -> Iterator[None]:
+def eval_mode(network: Network | nn.Module) -> Iterator[None]:
     """Set eval mode inside the block; afterwards every module has the mode that it had before."""
     training = [module for module in network.modules() if module.training]
     for module in training:

@@ -1,5 +1,6 @@
 """A training run on disk: run.json (how it was started), log.jsonl, checkpoint.safetensors and model.safetensors."""
 
+import os
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from torch import Tensor
 from offaxis import __version__
 from offaxis.data import Normalise
 from offaxis.errors import OffaxisError, RunError, StorageError
-from offaxis.files import check_plain, json_line, lock, read_json, read_lines, write_json, write_text
+from offaxis.files import check_plain, json_line, lock, read_json, read_lines, unlock, write_json, write_text
 from offaxis.heads import describe_head
 from offaxis.networks import build, description
 from offaxis.networks.classifier import Classifier
@@ -121,7 +122,7 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         if self._held is not None:
-            self._held.close()
+            unlock(self._held)
             self._held = None
 
     def find_checkpoint(self, settings: dict[str, Any], resume: bool) -> Checkpoint | None:
@@ -166,7 +167,8 @@ class RunFolder:
         if not resumed:
             write_json(self.record, record)
         self._held = self.record.open("rb")
-        if not lock(self._held):
+        others = not lock(self._held) or not os.path.samestat(os.fstat(self._held.fileno()), self.record.stat())
+        if others:  # the second: a process that began at the same time has replaced run.json
             raise RunError(
                 f"Another process is training in {self.path}: wait until it has finished, stop it, or name another folder."
             )
@@ -238,8 +240,23 @@ def open_run(fabric: "Fabric", folder: RunFolder | None, record: dict[str, Any],
         raise problem
     fabric.barrier()
     if fabric.is_global_zero:
-        folder.begin(record, checkpoint)
+        try:
+            folder.begin(record, checkpoint)
+        except OffaxisError as error:
+            problem = error
+    _check_begun(fabric, folder, problem)
     return checkpoint
+
+
+def _check_begun(fabric: "Fabric", folder: RunFolder, problem: OffaxisError | None) -> None:
+    """Raise in every process where the first could not begin the run."""
+    if fabric.world_size > 1:
+        failed = fabric.all_gather(torch.tensor(problem is not None, device=fabric.device, dtype=torch.int))
+        assert isinstance(failed, Tensor)
+        if problem is None and failed.any():
+            raise RunError(f"The first process could not begin the run in {folder.path}; its message says why.")
+    if problem is not None:
+        raise problem
 
 
 def _check_processes_agree(fabric: "Fabric", folder: RunFolder, step: int, problem: OffaxisError | None) -> None:
