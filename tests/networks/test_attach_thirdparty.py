@@ -206,3 +206,10 @@ def test_a_layer_is_pooled_alike_where_the_pass_stops_early() -> None:
         assert whole is not None
         for name, expected in whole.items():
             assert torch.equal(features_until(classifier.backbone, images, name), expected)
+
+
+def test_auxiliary_classifiers_of_googlenet_do_not_hide_its_output_layer() -> None:
+    network = make_torchvision("googlenet").train()  # as torchvision makes it
+    kept = attach(network, head="keep").eval()
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(kept(images), network.eval()(images))
