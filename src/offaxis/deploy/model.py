@@ -211,7 +211,9 @@ class Model:
         *,
         confidence: float | None = None,
     ) -> Self:
-        """Return the same model calibrated on other images; nothing is trained. Of its examples those among them are kept.
+        """Return the same model calibrated on other images; nothing is trained.
+
+        Of its examples those among them are kept; none beside a DataLoader, whose images are not compared with files.
 
         Args:
             images: ID images, as in ``calibrated``.
