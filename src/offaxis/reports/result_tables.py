@@ -185,7 +185,7 @@ def pairs_table(
         columns=(*first, "difference", "low", "high", "wins", "pairs", "seeds", "sets"),
         rows=rows,
         note="Differences of the same seed and set, in percentage points, with a 95 % bootstrap interval over seeds and sets; "
-        "bold where it leaves out zero. With fewer than about five sets the interval is too narrow.",
+        "bold where it leaves out zero. With fewer than about five seeds or sets the interval is too narrow.",
         heads=len(first),
     )
 
