@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import progress
 from offaxis.cli import app
-from offaxis.errors import OffaxisError
+from offaxis.errors import OffaxisError, OverlapError
 from offaxis.evaluation.store import Store
 
 run = CliRunner().invoke
@@ -258,6 +258,45 @@ def test_an_image_beside_the_class_folders_is_named(photos: Path) -> None:
     (photos / "day" / "0.png").rename(photos / "loose.png")
     with pytest.raises(OffaxisError, match=r"images beside the folders \(.*loose\.png\)"):
         _train(photos, "--holdout", "0.2")
+
+
+def _divide(photos: Path) -> None:
+    """Move the photographs into train and test."""
+    for number in range(40):
+        kind = ("day", "night")[number % 2]
+        place = photos / ("train" if number < 30 else "test") / kind
+        place.mkdir(parents=True, exist_ok=True)
+        (photos / kind / f"{number}.png").rename(place / f"{number}.png")
+    for kind in ("day", "night"):
+        (photos / kind).rmdir()
+
+
+@pytest.mark.parametrize("options", [(), ("--freeze",)])
+def test_an_image_beside_the_class_folders_of_the_test_images_is_named(photos: Path, options: tuple[str, ...]) -> None:
+    _divide(photos)
+    (photos / "test" / "day" / "30.png").rename(photos / "test" / "loose.png")
+    with pytest.raises(OffaxisError, match=r"classes of the test images.* beside the folders \(.*loose\.png\): sort"):
+        _train(photos, *options)
+    assert not (photos.parent / "run").exists()
+
+
+def test_a_copy_of_a_training_image_is_found_in_either_half_of_the_test_images(photos: Path) -> None:
+    """The one half calibrates, the other one tells how well."""
+    _divide(photos)
+    for seed in range(100, 134):
+        _photo(photos / "test" / ("day", "night")[seed % 2], f"{seed}.png", seed)
+    folder = _train(photos)
+    words = ["bundle", str(folder), "--calibrate", str(photos), "--network", str(photos.parent / "nets.py:sized")]
+    words += ["--quiet", "--out", str(photos.parent / "x.oax")]
+    for name in ("0.png", "101.png", "105.png", "125.png", "139.png", "999.png"):
+        copy = photos / "test" / "night" / f"copy-{name}"
+        copy.write_bytes((photos / "train" / "night" / "1.png").read_bytes())
+        refused = run(app, words).exception
+        copy.unlink()
+        assert isinstance(refused, OverlapError)
+        assert str(refused).endswith(f"To see which: offaxis data inspect {photos}")
+        assert not (photos.parent / "x.oax").exists()
+    assert run(app, words).exit_code == 0
 
 
 @pytest.mark.parametrize("what", ["one class", "two images", "no image", "huge", "empty class", "no files"])

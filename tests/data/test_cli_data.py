@@ -135,8 +135,20 @@ def test_inspect_shows_names_as_they_are(tmp_path: Path, save: Save, monkeypatch
     assert done.exit_code == 0, done.output
     assert "cat[edited].png" in done.output
     assert "x[/y].png" in done.output
-    assert "Contact sheet: my [red] photos.png" in done.output
-    assert Path("my [red] photos.png").exists()
+    assert "Contact sheet: my [red] photos-sheet.png" in done.output
+    assert Path("my [red] photos-sheet.png").exists()
+
+
+def test_inspect_leaves_an_image_called_like_the_folder_alone(
+    tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        save(tmp_path / "own" / f"{number}.png", np.full((3, 8, 8), 60 * number, np.uint8))
+    (tmp_path / "own.png").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    assert "Contact sheet: own-sheet.png" in run("inspect", "own").output
+    assert (tmp_path / "own.png").read_text() == "mine"
+    assert (tmp_path / "own-sheet.png").exists()
 
 
 def test_inspect_finds_the_splits_of_a_folder_at_home(

@@ -4,6 +4,7 @@ import io
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,3 +144,25 @@ def test_names_that_are_not_utf8_are_refused_for_classes_and_escaped_elsewhere(t
     skipped = load_images(tmp_path / "tea", skip_bad=True)
     assert len(skipped) == 1
     assert skipped.skipped[0].path.endswith(r"b\xe4d.png")
+
+
+def test_no_more_of_a_png_file_is_inflated_than_its_pixels_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of zeros inflates to a thousand."""
+    inflated: list[int] = []
+    plain = zlib.decompressobj
+
+    class Counted:
+        def __init__(self) -> None:
+            self.inner = plain()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            found = self.inner.decompress(data, most)
+            inflated.append(len(found))
+            return found
+
+    monkeypatch.setattr("offaxis.data.decode.zlib.decompressobj", Counted)
+    assert decode(_png(1, 1, 0, 0, bytes(2**25))).size == (1, 1)
+    assert 2 <= sum(inflated) <= 2**20

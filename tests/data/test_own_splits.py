@@ -225,3 +225,15 @@ def test_folders_of_splits_may_be_written_large(by_class: Path, tmp_path: Path) 
     assert len(load_images(tmp_path / "set", "train")) == 12
     with pytest.raises(DataError, match="folder test in .*only Train"):
         load_images(tmp_path / "set", "test")
+
+
+def test_a_folder_called_like_a_set_of_the_catalogue_is_not_passed_over_in_silence(
+    tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, image in enumerate(random_images(4, 3, 8, 8)):
+        save(tmp_path / "letters" / "ab"[number % 2] / f"{number}.png", image)
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match=r"set of the catalogue, not for the folder of that name: write \./letters"):
+        assert load_images("letters").classes != ("a", "b")
+    for folder in ("./letters", "letters/", Path("letters")):
+        assert load_images(folder).classes == ("a", "b")

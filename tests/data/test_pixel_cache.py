@@ -126,8 +126,11 @@ def test_the_cache_is_cleaned_from_the_shell(photos: Path, cache: Path) -> None:
     assert "Nothing to remove" in done.output
     _read(photos, cache=True)
     (cache / "cifar10").mkdir()
+    (cache / "onnx").mkdir()
+    (cache / "onnx" / "x.npz").write_bytes(b"a graph")
     done = CliRunner().invoke(app, ["data", "clean"])
     assert done.exit_code == 0
     assert "1 files, 0.0 MB" in done.output.replace("\n", "")
     assert not (cache / "pixels").exists()
+    assert not (cache / "onnx").exists()
     assert (cache / "cifar10").exists()

@@ -28,6 +28,7 @@ from offaxis.detectors.registry import DETECTORS
 from offaxis.errors import ArgumentError, DataError, OverlapError, TooFewImagesError
 from offaxis.heads import make_head
 from offaxis.networks.inference import Network
+from offaxis.training import laptop
 from tests.models import World, write_images
 
 run = CliRunner().invoke
@@ -310,3 +311,22 @@ def test_all_images_calibrate_where_half_of_them_would_be_too_few() -> None:
     images = TensorSet("few", torch.zeros(38, 1, 8, 8, dtype=torch.uint8), labels, tuple("abcdef"))
     assert [part if part is None else len(part) for part in _divide(images, 0.5, 19)] == [38, None]
     assert [part and len(part) for part in _divide(images, 0.5, 18)] == [18, 20]
+
+
+@pytest.mark.filterwarnings("ignore:The network has learned")
+def test_images_that_were_held_out_by_another_seed_are_those_that_calibrate(world: World, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    labels = world.test.labels
+    assert labels is not None
+    for name in ("zero", "one"):
+        chosen = (labels == ("zero", "one").index(name)).nonzero().flatten()
+        write_images(photos / name, world.test.subset(chosen), len(chosen))
+    images = load_images(photos, "train", holdout=0.5, seed=3)
+    size = images.shape[0] * images.shape[1] * images.shape[2]
+    network = nn.Sequential(nn.Flatten(), nn.Linear(size, 8), nn.ReLU(), nn.Linear(8, 2))
+    trained = offaxis.train(
+        offaxis.attach(network), images, laptop().replace(epochs=1, batch_size=4), out=tmp_path / "run", quiet=True
+    )
+    model = make_model([trained], str(photos), alpha=0.2)
+    held_out = load_images(photos, "test", holdout=0.5, seed=3)
+    assert len(model.calibration.scores) + model.provenance["held_out"]["images"] == len(held_out)

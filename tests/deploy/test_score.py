@@ -397,3 +397,9 @@ def test_what_workers_of_ray_do_not_get_is_refused(
     assert isinstance(done.exception, ArgumentError)
     assert "--runner ray" in str(done.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_do_not_go_where_the_page_goes(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"another file than .*out\.html, where the page goes: name it \.csv"):
+        scored(bundle, [str(pictures[0])], tmp_path / "out.html", format="csv")
+    assert not list(tmp_path.glob("out*"))

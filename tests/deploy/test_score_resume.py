@@ -8,9 +8,11 @@ import random
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -18,8 +20,9 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import Model
 from offaxis.cli import app
-from offaxis.deploy.scoring import ScoringOptions, score_images
+from offaxis.deploy.scoring import ScoringOptions, engines, score_images
 from offaxis.deploy.scoring.rows import Journal
+from offaxis.deploy.scoring.sources import ImageSource
 from offaxis.errors import ArgumentError, DataError, StorageError
 from offaxis.files import json_line
 from tests.deploy.scored import rows_of, scored
@@ -30,25 +33,29 @@ from tests.waiting import eventually
 run = CliRunner().invoke
 
 
-def test_a_run_that_stopped_goes_on(
-    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, names = tmp_path / "out.jsonl", [str(path) for path in pictures]
-    whole = scored(bundle, names, tmp_path / "whole.jsonl", batch=4)
-    judged: list[int] = []
-    real = Model.predict_batch
+def stop_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+    """Let scoring stop after some batches, as Ctrl-C does."""
+    real, judged = Model.predict_batch, list[int]()
 
     def predict_batch(self: Model, pixels: torch.Tensor) -> Any:
-        if len(judged) == 2:
+        if len(judged) == batches:
             raise KeyboardInterrupt
         judged.append(len(pixels))
         return real(self, pixels)
 
     monkeypatch.setattr(Model, "predict_batch", predict_batch)
-    with pytest.raises(KeyboardInterrupt):
-        scored(bundle, names, out, batch=4)
+
+
+def test_a_run_that_stopped_goes_on(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, names = tmp_path / "out.jsonl", [str(path) for path in pictures]
+    whole = scored(bundle, names, tmp_path / "whole.jsonl", batch=4)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            scored(bundle, names, out, batch=4)
     assert not out.exists()
-    monkeypatch.setattr(Model, "predict_batch", real)
     with pytest.raises(ArgumentError, match="--resume"):
         scored(bundle, names, out)
     with (tmp_path / "out.jsonl.journal").open("a") as file:
@@ -265,3 +272,50 @@ def test_a_journal_that_another_process_writes_is_refused(
     first.close()
     scored(bundle, [str(pictures[0])], out, overwrite=True)
     assert len(rows_of(out)) == 1
+
+
+def test_rows_of_other_paths_are_not_mixed_in(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, names = tmp_path / "out.jsonl", [str(path) for path in pictures]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            scored(bundle, names[:4], out, batch=1)
+    kept = (tmp_path / "out.jsonl.journal").read_bytes()
+    with pytest.raises(DataError, match="rows of other paths than those that were named: add --overwrite"):
+        scored(bundle, names[4:6], out, resume=True)
+    assert (tmp_path / "out.jsonl.journal").read_bytes() == kept
+    words = ["score", str(bundle), *names[4:6], "--out", str(out), "--quiet", "--resume"]
+    assert isinstance(run(app, words).exception, DataError)
+    assert [row["path"] for row in scored(bundle, names[:4], out, batch=1, resume=True)] == names[:4]
+
+
+@pytest.mark.parametrize("kind", ["zip", "npy"])
+def test_what_has_a_row_is_not_read_again_inside_a_file_of_many(
+    kind: str, bundle: Path, pictures: list[Path], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out = tmp_path / f"many.{kind}", tmp_path / "out.jsonl"
+    if kind == "npy":
+        np.save(file, world.test.batch(torch.arange(6)).permute(0, 2, 3, 1).numpy())
+    else:
+        with zipfile.ZipFile(file, "w") as pack:
+            for path in pictures[:6]:
+                pack.write(path, path.name)
+    whole = scored(bundle, [str(file)], tmp_path / "whole.jsonl", batch=2)
+    assert len(whole) == 6
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            scored(bundle, [str(file)], out, batch=2)
+    decoded: list[str] = []
+    real = engines._decode
+
+    def decode(model: Model, item: ImageSource) -> Any:
+        decoded.append(item.name)
+        return real(model, item)
+
+    monkeypatch.setattr(engines, "_decode", decode)
+    assert scored(bundle, [str(file)], out, batch=2, resume=True) == whole
+    assert 0 < len(decoded) <= 4
+    assert set(decoded) <= {row["path"] for row in whole[2:]}

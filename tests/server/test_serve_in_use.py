@@ -228,6 +228,37 @@ def test_sighup_and_json_log_of_a_real_process(model: Model, world: World, tmp_p
     assert any("the new bundle is served" in line["message"] for line in lines)
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="signals that wait are told by Linux")
+def test_sighup_before_the_service_is_up_does_not_end_it(model: Model, tmp_path: Path) -> None:
+    path, port = tmp_path / "x.oax", free_port()
+    model.save(path)
+    command = [sys.executable, "-m", "offaxis", "serve", str(path), "--engine", "torch", "--port", str(port)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, stdout=log)
+
+    def waits() -> bool:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
+        return bool(int(blocked.split()[1], 16) >> (signal.SIGHUP - 1) & 1)
+
+    try:
+        assert eventually(waits, 200)
+        os.kill(process.pid, signal.SIGHUP)
+        assert eventually(lambda: "is unchanged" in (tmp_path / "log").read_text(), 200)
+        assert httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_names_that_are_not_utf8_in_the_record_are_described(model: Model) -> None:
+    named = replace(model, provenance={**model.provenance, "command": ["bundle", "caf\udce9.oax"]})
+    with running(named) as (address, _):
+        answer = httpx.get(f"{address}/v1/model")
+    assert answer.status_code == 200
+    assert answer.json()["provenance"]["command"] == ["bundle", "caf?.oax"]
+
+
 def test_every_response_has_a_request_id(model: Model) -> None:
     with running(model) as (address, _):
         first, second = (httpx.get(f"{address}/healthz").headers["x-request-id"] for _ in range(2))

@@ -447,3 +447,11 @@ def _sent_until_closed(client: socket.socket, start: bytes) -> int:
     except (ConnectionError, TimeoutError):
         return sent
     return sent
+
+
+@pytest.mark.parametrize("allowed", ["images.example:8443", "[fd00::1]:8443", "[fd00::1]", "fd00::1"])
+def test_a_name_may_be_allowed_with_its_port_or_brackets(model: Model, allowed: str) -> None:
+    host = "images.example" if "example" in allowed else "[fd00::1]"
+    with running(model, allowed_hosts=[allowed]) as (address, _):
+        for header, status in ((host, 200), (f"{host}:8443", 200), ("other.example", 421)):
+            assert httpx.get(f"{address}/v1/model", headers={"Host": header}).status_code == status

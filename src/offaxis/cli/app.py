@@ -10,7 +10,9 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -83,9 +85,10 @@ app = typer.Typer(
 
 
 def command_words(context: typer.Context) -> tuple[str, ...]:
-    """Return the words that a command was called with, ``offaxis`` first."""
-    words: tuple[str, ...] = context.find_root().obj
-    return words
+    """Return the words that a command was called with, ``offaxis`` first; bytes that are not UTF-8 are escaped."""
+    from offaxis.data.decode import printable
+
+    return tuple(printable(word) for word in context.find_root().obj)
 
 
 def _version(requested: bool) -> None:
@@ -138,10 +141,21 @@ def print_note(text: str, style: str | None = None) -> None:
     Console(stderr=True).print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+def _show_warning(
+    others: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *place: Any
+) -> None:
+    """Print a warning of this package as a sentence, and those of ``others`` as ever."""
+    if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parents[1]):
+        print_note(f"Warning: {message}", "yellow")
+    else:
+        others(message, category, filename, *place)
+
+
 def main() -> None:
     """Run the command line; a user's error is one sentence, with exit code 2."""
     for told_elsewhere in ("Image size .* exceeds limit", "Corrupt EXIF data"):  # by Pillow, in lines of its own
         warnings.filterwarnings("ignore", message=told_elsewhere)
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -91,7 +91,7 @@ def inspect_command(
     split: Annotated[str, typer.Option(help="train or test")] = "test",
     size: Annotated[int | None, typer.Option(help="Resize to this height and width.", min=1)] = None,
     skip_bad: SkipBad = False,
-    sheet: Annotated[Path | None, typer.Option(help="Where the contact sheet goes [SET.png].")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Where the contact sheet goes [SET-sheet.png].")] = None,
 ) -> None:
     """Find black frames, sizes, duplicates and near-duplicates in a set, and write a contact sheet of its images.
 
@@ -119,7 +119,7 @@ def inspect_command(
         images = read(name, chosen, like=like, size=size)
         task = bars.add_task(f"reading {images.name}", total=len(images))
         report = inspect(images, others, lambda more: bars.advance(task, more))
-    path = sheet or Path(f"{images.name}.png")
+    path = sheet or Path(f"{images.name}-sheet.png")
     write_contact_sheet(images, path)
     _findings(report, CATALOGUE.get(name), split, id_name)
     console = Console()
@@ -163,7 +163,7 @@ def _where(name: str) -> str:
 
 @app.command("clean", epilog=example("offaxis data clean"))
 def clean_command() -> None:
-    """Remove what can be made again: decoded pixels, features of frozen networks and unpacked archives; sets stay."""
+    """Remove what can be made again: decoded pixels, features, ONNX graphs and unpacked archives; sets stay."""
     from offaxis.data.catalogue import cache_folder
     from offaxis.data.pixel_cache import clean
 

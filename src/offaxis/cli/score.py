@@ -2,8 +2,10 @@
 
 import io
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 from weakref import WeakKeyDictionary
@@ -113,13 +115,15 @@ def score_command(
         raise DataError("Nothing could be scored: every row has its reason, and the first of them stand above.")
 
 
-def _paths(given: list[str]) -> Iterator[str]:
+def _paths(given: list[str]) -> Iterable[str]:
     """Return the paths, with a list from standard input in place of a dash."""
     absent = [path for path in given if path != "-" and not Path(path).exists()]
     if absent:
         raise DataError(
             f"There is no {absent[0]}: name images, folders or archives, or - for a list on standard input."
         )
+    if "-" not in given:
+        return given
     return (name for path in given for name in (_lines() if path == "-" else (path,)))
 
 
@@ -212,27 +216,41 @@ def serve_command(
         checksums[model] = checksum
         return model
 
-    model = load_model()
-    server = make_server(
-        model,
-        host=host,
-        port=port,
-        token=secret,
-        limits=limits,
-        level=level,
-        allowed_hosts=allowed_host or (),
-        reload=load_model,
-    )
-    if secret is None and not is_local(host):
-        text = f"Every client that reaches {host} can use this service: --token-file requires a token."
-        serve_log.warning(text) if log == "json" else print_note(text, "yellow")
-    runs = "PyTorch" if model.engine is None else "onnxruntime"
-    where = f"offaxis serves {bundle} in {runs} at http://{host}"
+    with _waiting_hangup():
+        model = load_model()
+        server = make_server(
+            model,
+            host=host,
+            port=port,
+            token=secret,
+            limits=limits,
+            level=level,
+            allowed_hosts=allowed_host or (),
+            reload=load_model,
+        )
+        if secret is None and not is_local(host):
+            text = f"Every client that reaches {host} can use this service: --token-file requires a token."
+            serve_log.warning(text) if log == "json" else print_note(text, "yellow")
+        runs = "PyTorch" if model.engine is None else "onnxruntime"
+        where = f"offaxis serves {bundle} in {runs} at http://{host}"
 
-    def announce(bound: int) -> None:
-        serve_log.info(f"{where}:{bound}") if log == "json" else print_note(f"{where}:{bound}  (Ctrl-C stops it)")
+        def announce(bound: int) -> None:
+            serve_log.info(f"{where}:{bound}") if log == "json" else print_note(f"{where}:{bound}  (Ctrl-C stops it)")
 
-    serve(server, announce)
+        serve(server, announce)
+
+
+@contextmanager
+def _waiting_hangup() -> Iterator[None]:
+    """Let SIGHUP wait until the server takes it: it would end a process that is still loading its bundle."""
+    if not hasattr(signal, "SIGHUP"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _token(file: Path | None, given: str | None) -> "str | TokenFile | None":

@@ -204,33 +204,33 @@ def _rows_missing(image: Image.Image, data: bytes) -> bool:
     comes last), and in small files, whose rows take longer to look at.
     """
     wanted, small = _png_size(data[16:29]), len(data) <= _SMALL_FILE
-    if small and _inflated_size(memoryview(data)) >= wanted:
+    if small and _holds(memoryview(data), wanted):
         return False
     width, height = image.size
     rows = min(2, height)
     found = image.crop((0, height - rows, width, height)).getbbox(alpha_only=False)
     if found is not None and found[1] == 0 and found[3] == rows:
         return False
-    return small or _inflated_size(memoryview(data)) < wanted
+    return small or not _holds(memoryview(data), wanted)
 
 
 _SMALL_FILE = 4096
 
 
-def _inflated_size(data: memoryview) -> int:
-    """Count the bytes that the IDAT chunks of a PNG file hold, without keeping them."""
+def _holds(data: memoryview, wanted: int) -> bool:
+    """Tell whether the IDAT chunks of a PNG file hold as many bytes; no more are inflated, and none kept."""
     inflate, total, place = zlib.decompressobj(), 0, 8
     try:
-        while place + 8 <= len(data) and not inflate.eof:
+        while place + 8 <= len(data) and not inflate.eof and total < wanted:
             length, kind = int.from_bytes(data[place : place + 4], "big"), bytes(data[place + 4 : place + 8])
             part: bytes | memoryview = data[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
-            while part and not inflate.eof:
+            while part and not inflate.eof and total < wanted:
                 total += len(inflate.decompress(part, 2**20))
                 part = inflate.unconsumed_tail
             place += 12 + length
     except zlib.error:
-        return total
-    return total
+        pass
+    return total >= wanted
 
 
 _ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))

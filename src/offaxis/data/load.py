@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -148,6 +149,11 @@ def own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -
     return find_images(place, skip_bad, classes), divided
 
 
+def _is_own(name: str | Path, path: Path) -> bool:
+    """Tell whether a name is a folder or an archive of the user's: a text that is a name of the catalogue is not."""
+    return path.exists() and (isinstance(name, Path) or name not in CATALOGUE)
+
+
 def has_mixed_sizes(path: Path, split: Split, skip_bad: bool = False) -> bool:
     """Tell whether the files of a folder or an archive have different sizes, by their headers."""
     sizes = set()
@@ -169,20 +175,35 @@ def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | No
         DataError: there are fewer than two.
     """
     path = own_path(name)
-    if str(name) in CATALOGUE or not path.exists():
+    if not _is_own(name, path):
         return None
     found = own_files(path, "train", skip_bad, holdout)[0]
-    classes = found.classes
-    if not classes:
-        folder = _opened(path)
-        place = _split_folders(folder).get("train", folder)
-        loose = next((file for file in found.paths if file.parent == place), None)
-        raise DataError(
-            f"Expected at least two classes to train on, each a folder of images, but {printable(place)} has "
-            f"{'one alone' if loose is None else f'images beside the folders ({printable(loose)})'}: sort the images into a "
-            "folder for each class."
-        )
-    return classes
+    if not found.classes:
+        raise DataError(f"Expected at least two classes to train on, {_unsorted(path, 'train', found)}.")
+    return found.classes
+
+
+def check_classes(name: str | Path, images: ImageSet, *, skip_bad: bool = False, holdout: float | None = None) -> None:
+    """Refuse test images of a folder or an archive that have no classes.
+
+    Raises:
+        DataError: they have none.
+    """
+    path = own_path(name)
+    if images.labels is None and _is_own(name, path):
+        found = own_files(path, "test", skip_bad, holdout)[0]
+        raise DataError(f"Expected the classes of the test images, {_unsorted(path, 'test', found)}.")
+
+
+def _unsorted(path: Path, split: Split, found: Files) -> str:
+    folder = _opened(path)
+    place = _split_folders(folder).get(split, folder)
+    loose = next((file for file in found.paths if file.parent == place), None)
+    return (
+        f"each a folder of images, but {printable(place)} has "
+        f"{'one alone' if loose is None else f'images beside the folders ({printable(loose)})'}: sort the images into a "
+        "folder for each class"
+    )
 
 
 def _split_folders(folder: Path) -> dict[Split, Path]:
@@ -333,10 +354,15 @@ def load_images(
         at_least_one("workers", workers)
     size = None if size is None else _pixels(size)
     decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers, cache=cache)
-    if str(name) not in CATALOGUE and path.exists():
+    if _is_own(name, path):
         shape = _requested_shape(like, size)
         return load_own(path, split, shape, decoding, resize=resize, holdout=holdout, seed=seed)
     entry = known(str(name))
+    if path.is_dir() and path.resolve().parent != data_root(root).resolve() and has_images(path):
+        warnings.warn(
+            f"{name} is taken for the set of the catalogue, not for the folder of that name: write ./{name} for the folder.",
+            stacklevel=2,
+        )
     if holdout is not None:
         raise ArgumentError(
             f"Expected no share to hold out (--holdout, holdout=) beside {entry.name}, whose test images are known: "

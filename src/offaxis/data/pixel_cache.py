@@ -22,7 +22,7 @@ from offaxis.files import UNSEALED, check_seal, digest, sealed
 
 DECODER = 1
 """Counts changes of what ``decode`` and ``fit`` give for a file: older caches are not used then."""
-ROOMS = ("pixels", "features", "unpacked")
+ROOMS = ("pixels", "features", "unpacked", "onnx")
 """Folders of the cache that ``offaxis data clean`` empties; image sets that were downloaded stay."""
 _LENGTH = 8
 

@@ -1,5 +1,6 @@
 """Make a calibrated model of trained networks and ID images, as ``offaxis bundle`` does."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from offaxis.calibration.calibrate import check_overlap
 from offaxis.calibration.conformal import smallest_count
 from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
 from offaxis.data.catalogue import Split
@@ -16,6 +18,7 @@ from offaxis.data.load import own_splits
 from offaxis.data.sources import as_batches
 from offaxis.data.splits import hold_out
 from offaxis.data.transforms import Shape
+from offaxis.deploy.calibrating import unpack_hashes
 from offaxis.deploy.explain import with_examples
 from offaxis.deploy.model import Model
 from offaxis.deploy.open import EvaluatedNetwork, combine, normalised, open_trained
@@ -23,7 +26,7 @@ from offaxis.deploy.prediction import Verdict
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector, default_detector, make_detector
 from offaxis.detectors.registry import find_detector, parse_detector
-from offaxis.errors import ArgumentError, BundleError, DataError
+from offaxis.errors import ArgumentError, BundleError, DataError, OverlapError
 from offaxis.training.features import on_features
 
 FIT_BATCH = 256
@@ -133,21 +136,33 @@ def make_model(
             num_classes=network.network.num_classes,
         )
         chosen.fit(*on_features(network.network, batches, features))
-    model = Model.calibrated(
-        network,
-        calibrating,
-        fit=fitting,
-        used=[] if images is None else [images],
-        detector=chosen,
-        alpha=alpha,
-        per_class=per_class,
-        confidence=confidence,
-        preprocessing=Preprocessing(shape, network.normalise, options.get("resize")),
-        command=command,
-    )
+    try:
+        model = Model.calibrated(
+            network,
+            calibrating,
+            fit=fitting,
+            used=[] if images is None else [images],
+            detector=chosen,
+            alpha=alpha,
+            per_class=per_class,
+            confidence=confidence,
+            preprocessing=Preprocessing(shape, network.normalise, options.get("resize")),
+            command=command,
+        )
+        if rest is not None and len(model.used):
+            check_overlap(rest, [unpack_hashes(model.used)])
+    except OverlapError as error:
+        trained = known or (network.data or {}).get("path") or network.id or fit or calibrate
+        raise OverlapError(f"{error} To see which: {_inspection(calibrate, trained)}") from error
     if keep_examples:
         model = with_examples(model, calibrating, keep_examples)
     return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _report(model, rest)})
+
+
+def _inspection(calibrate: str, trained_on: str) -> str:
+    """Return the command that lists the images which two sets share."""
+    same = Path(calibrate).expanduser().resolve() == Path(trained_on).expanduser().resolve()
+    return shlex.join(["offaxis", "data", "inspect", calibrate, *([] if same else ["--id", trained_on])])
 
 
 def _divide(images: ImageSet, share: float, least: int) -> tuple[ImageSet, ImageSet | None]:
@@ -191,6 +206,7 @@ def images_like(
     *,
     resize: str | None = None,
     holdout: float | None = None,
+    seed: int = 0,
     skip_bad: bool = False,
 ) -> ImageSet:
     """Load the test images of a set, a folder or an archive, matched to the shape that a network takes."""
@@ -199,13 +215,13 @@ def images_like(
     if not Path(name).expanduser().exists():
         raise DataError(f"Expected a name of `offaxis data list`, a folder or an archive but there is no {name}.")
     like = TensorSet("like", torch.zeros(1, *shape, dtype=torch.uint8))
-    return load_images(name, "test", root=data, like=like, resize=resize, holdout=holdout, skip_bad=skip_bad)
+    return load_images(name, "test", root=data, like=like, resize=resize, holdout=holdout, seed=seed, skip_bad=skip_bad)
 
 
 def _rules(options: dict[str, Any], network: EvaluatedNetwork, name: str) -> dict[str, Any]:
     """Return how the images of a name are read: as the training images were, where they lie in the same folder."""
     same = (network.data or {}).get("path") == str(Path(name).expanduser().resolve())
-    kept = ("resize", "holdout", "skip_bad") if same else ("resize",)
+    kept = ("resize", "holdout", "seed", "skip_bad") if same else ("resize",)
     return {key: value for key, value in options.items() if key in kept}
 
 

@@ -432,8 +432,8 @@ def compare_pairs(
     """Compare two detectors at a time on the seeds and sets that they share.
 
     The interval is a percentile bootstrap that resamples sets *and* seeds, so it covers other sets like these and other
-    trainings, as far as a handful of each can. With fewer than about five seeds or sets it is too narrow. The intervals of all pairs
-    are computed together.
+    trainings, as far as a handful of each can. With fewer than about five seeds or sets it is too narrow. The intervals of
+    all pairs are computed together.
 
     Args:
         pairs: the first and the second detector of each, of one call of ``summarise``.

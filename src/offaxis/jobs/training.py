@@ -71,7 +71,7 @@ def train_run(
     from offaxis.data import PUBLISHED, load_images
     from offaxis.data.catalogue import cache_folder
     from offaxis.data.image_set import list_skipped
-    from offaxis.data.load import own_classes
+    from offaxis.data.load import check_classes, own_classes
     from offaxis.networks.inference import check_takes
     from offaxis.training import train, train_frozen
     from offaxis.training.batches import labels_of
@@ -106,6 +106,8 @@ def train_run(
     check_takes(classifier, images.shape)
     with counting(quiet):
         held_out = _held_out(run, partial(read, "test", **rule), data)
+    if held_out is not None:
+        check_classes(run.id, held_out, skip_bad=run.skip_bad, holdout=run.holdout)
     if validate and held_out is None:
         raise ArgumentError(
             f"Expected held-out images for --validate but {run.id} has no test images here: keep some of a folder apart, with "

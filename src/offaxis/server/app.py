@@ -142,7 +142,7 @@ def make_app(
         Guard,
         service=service,
         token=token,
-        hosts=frozenset(name.lower() for name in allowed_hosts) if check_hosts else None,
+        hosts=frozenset(map(host_name, allowed_hosts)) if check_hosts else None,
         closing=closing,
     )
     _add_api(app, service, closing)
@@ -410,8 +410,9 @@ PLAIN_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def host_name(host: str) -> str:
-    """Return the name in a Host header, without its port and without the brackets of an IPv6 address."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    """Return the name in a Host header, without its port and without the brackets of an IPv6 address, which it may lack."""
+    bare = host.count(":") > 1 and not host.startswith("[")
+    name = host if bare else host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.lower().rstrip(".")
 
 

@@ -102,6 +102,10 @@ class ReloadingServer(uvicorn.Server):
             with suppress(ValueError, RuntimeError):  # signals are for the main thread
                 loop.add_signal_handler(signal.SIGHUP, self.begin_reload)
         await super().startup(sockets)
+        if hasattr(signal, "SIGHUP"):
+            signal.pthread_sigmask(
+                signal.SIG_UNBLOCK, {signal.SIGHUP}
+            )  # one that came while the model was loaded comes now
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, answer what was sent to open connections before they could know, close them, and finish the rest.

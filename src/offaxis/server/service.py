@@ -2,9 +2,10 @@
 
 import asyncio
 import importlib
+import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self
@@ -186,7 +187,7 @@ class ServedModel:
                 },
             },
             "examples": 0 if model.examples is None else len(model.examples.pixels),
-            "provenance": model.provenance,
+            "provenance": _as_text(model.provenance),
             "limits": {
                 "body_bytes": self.limits.body_bytes,
                 "images": self.limits.images,
@@ -357,3 +358,8 @@ def _flag_rates(calibration: Calibration) -> dict[str, Any]:
         return {"flag_rate": asdict(calibration.flag_rate()), "class_flag_rates": None}
     rates = [None if rate is None else asdict(rate) for rate in calibration.class_flag_rates()]
     return {"flag_rate": None, "class_flag_rates": rates}
+
+
+def _as_text(record: Mapping[str, Any]) -> Any:
+    """Return a record that can be sent: of names that are not UTF-8 the bytes that are not are question marks."""
+    return json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))

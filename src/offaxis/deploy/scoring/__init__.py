@@ -4,7 +4,7 @@ import hashlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,8 +248,13 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
     if options.out == "-":
         return _to_standard_output(bundle, model, paths, options, kind)
     out = Path(options.out)
-    journal = Journal(out, bundle_checksum(bundle))
+    named_at_once = _digest(paths) if isinstance(paths, Sequence) else ""
+    journal = Journal(out, bundle_checksum(bundle), named_at_once)
     summary_file, page = out.with_suffix(".summary.json"), out.with_suffix(".html")
+    if out == page:
+        raise ArgumentError(
+            f"Expected --out to be another file than {out}, where the page goes: name it .csv or .jsonl."
+        )
     own = {os.path.abspath(file) for file in (out, journal.path, summary_file, page)}  # noqa: PTH100 - as below
     named = hashlib.sha256()
     paths = _hashed(paths, named)
@@ -267,7 +272,7 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
             seen.add(_key(row["path"]))
             yield row
         with CountProgress(options.quiet) as counter:
-            for rows in _rows(bundle, model, _unseen(paths, seen, own), options):
+            for rows in _rows(bundle, model, _unseen(paths, seen, own), options, lambda name: _key(name) in seen):
                 fresh = [row for row in rows if _note(seen, row["path"])]
                 journal.add(fresh)
                 counter.to(len(seen))
@@ -289,6 +294,14 @@ def score_images(bundle: Path, model: Model, paths: Iterable[str], options: Scor
         journal.close()
     journal.path.unlink()
     return {**summary, "page": str(page) if written else None}
+
+
+def _digest(paths: Iterable[str]) -> str:
+    """Return a digest of paths as they were given."""
+    into = hashlib.sha256()
+    for _ in _hashed(paths, into):
+        pass
+    return into.hexdigest()
 
 
 def _hashed(paths: Iterable[str], into: "hashlib._Hash") -> Iterator[str]:
@@ -368,11 +381,18 @@ def _print(writer: RowWriter, rows: Iterable[Row]) -> None:
         raise StorageError(f"Standard output cannot be written ({error.strerror}): free some space.") from error
 
 
-def _rows(bundle: Path, model: Model, unseen: Iterable[str], options: ScoringOptions) -> Iterator[list[Row]]:
+def _rows(
+    bundle: Path,
+    model: Model,
+    unseen: Iterable[str],
+    options: ScoringOptions,
+    known: Callable[[str], bool] | None = None,
+) -> Iterator[list[Row]]:
+    """Yield the rows of files; of those in an archive that are ``known``, none, unless a worker of Ray has read it."""
     work: Iterator[WorkUnit] = units(unseen, options.batch)
     if options.runner == "ray":
         return score_with_ray(bundle, work, options.batch, options.workers, options.engine)
-    return score_units(model, work, options.batch, options.workers)
+    return score_units(model, work, options.batch, options.workers, known)
 
 
 def _unseen(paths: Iterable[str], seen: set[bytes], own: set[str]) -> Iterator[str]:

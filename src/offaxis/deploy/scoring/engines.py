@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -32,11 +32,16 @@ Decoded = NDArray[Any] | str
 
 
 def score_units(
-    model: Model, work: Iterable[WorkUnit], batch: int = 64, workers: int | None = None
+    model: Model,
+    work: Iterable[WorkUnit],
+    batch: int = 64,
+    workers: int | None = None,
+    known: Callable[[str], bool] | None = None,
 ) -> Iterator[list[Row]]:
     """Yield the rows of every file in order, batch by batch; at most ``AHEAD`` batches are decoded in advance.
 
-    The network has a thread of its own, so that it computes while the caller writes rows.
+    Files in archives whose name is ``known`` are not decoded. The network has a thread of its own, so that it computes while
+    the caller writes rows.
     """
     seen = dict.fromkeys(unpack_hashes(model.used), "training")
     seen |= dict.fromkeys(unpack_hashes(model.calibrated_on), "calibration")
@@ -44,7 +49,7 @@ def score_units(
         waiting: deque[Future[list[Row]]] = deque()
         try:
             for unit in work:
-                for items in batches(unit, batch):
+                for items in batches(unit, batch, known):
                     decoding = [pool.submit(_decode_piece, model, piece) for piece in parts(items, PIECE)]
                     waiting.append(network.submit(_scored, model, seen, items, decoding))
                     if len(waiting) > AHEAD:

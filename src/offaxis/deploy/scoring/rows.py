@@ -80,11 +80,13 @@ class Journal:
     Args:
         out: the output; the journal is ``out`` with ``.journal`` appended.
         identity: the bundle's checksum; a journal of another bundle is not resumed.
+        paths: a digest of the paths that were named; a journal of other ones is not resumed. Empty where they are not known
+            beforehand.
     """
 
-    def __init__(self, out: Path, identity: str) -> None:
+    def __init__(self, out: Path, identity: str, paths: str = "") -> None:
         self.path = out.with_name(out.name + ".journal")
-        self.identity = identity
+        self.identity, self.paths = identity, paths
         self._file: IO[str] | None = None
 
     def begin(self, out: Path, resume: bool, overwrite: bool, beside: Sequence[Path] = ()) -> None:
@@ -111,7 +113,7 @@ class Journal:
             if overwrite:
                 self._file.truncate(0)
             if not self._check():
-                self._file.write(self._header())
+                self._file.write(self._header(self.paths))
                 self._file.flush()  # a run that is killed in its first batch can be resumed
         except OffaxisError:
             self.close()
@@ -161,20 +163,22 @@ class Journal:
             with suppress(OSError):  # on a full disk, which add() has reported
                 self._file.close()
 
-    def _header(self) -> str:
-        return json_line({"format": _HEADER, "bundle": self.identity})
+    def _header(self, paths: str) -> str:
+        return json_line({"format": _HEADER, "bundle": self.identity, **({"paths": paths} if paths else {})})
 
     def _check(self) -> bool:
-        """Return whether there is a journal to resume; remove an incomplete last line, refuse another bundle's."""
+        """Return whether there is a journal to resume; remove an incomplete last line, refuse that of another run."""
+        anew = "add --overwrite, or name another --out"
         with self.path.open("rb+") as file:
             first = file.readline()
-            if not first.endswith(b"\n") and self._header().encode().startswith(first):
+            if not first.endswith(b"\n") and self._header(self.paths).encode().startswith(first):
                 file.truncate(0)  # it stopped before its first line was complete
                 return False
-            if first != self._header().encode():
+            if first not in {self._header(paths).encode() for paths in (self.paths, "")}:
+                if first.startswith(self._header("-").partition('"-"')[0].encode()):
+                    raise DataError(f"{self.path} holds the rows of other paths than those that were named: {anew}.")
                 raise DataError(
-                    f"{self.path} is damaged at its start, or belongs to another bundle or version: add --overwrite, or "
-                    "name another --out."
+                    f"{self.path} is damaged at its start, or belongs to another bundle or version: {anew}."
                 )
             data_end = len(first)
             while line := file.readline():

@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -95,12 +95,15 @@ def place_of(name: str) -> tuple[str, bool]:
     return _on_disk(name), False
 
 
-def batches(unit: WorkUnit, batch: int) -> Iterator[tuple[ImageSource, ...]]:
-    """Yield the images of a unit, ``batch`` at a time."""
+def batches(
+    unit: WorkUnit, batch: int, known: Callable[[str], bool] | None = None
+) -> Iterator[tuple[ImageSource, ...]]:
+    """Yield the images of a unit, ``batch`` at a time; of an archive without those whose name is ``known``."""
     if not unit.archive:
         return parts((ImageSource(path, path) for path in unit.paths), batch)
     path = unit.paths[0]
-    return parts(_rows_of(path) if is_array(path) else _inside(path), batch)
+    inside = _rows_of(path) if is_array(path) else _inside(path)
+    return parts((item for item in inside if known is None or not known(item.name)), batch)
 
 
 def is_array(path: str) -> bool:
