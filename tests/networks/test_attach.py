@@ -279,3 +279,58 @@ def test_a_classifier_has_a_head_already(head: str) -> None:
     classifier = attach(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)))
     with pytest.raises(AttachError, match=r"has a head already \(CosineHead\): use it as it is"):
         attach(classifier, head=head)
+
+
+def compiled(module: nn.Module) -> Any:
+    return torch.compile(module, backend="eager")
+
+
+WRAPPED: list[Callable[[nn.Module], nn.Module]] = [
+    compiled,
+    nn.DataParallel,
+    lambda module: compiled(nn.DataParallel(module)),
+    lambda module: nn.DataParallel(compiled(module)),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPPED)
+def test_the_network_inside_a_wrapper_is_kept_and_stays_as_it_was(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model = Plain().eval()
+    children, expected = dict(model.named_children()), model(IMAGES)
+    kept = attach(wrap(model), head="keep")
+    assert torch.equal(kept(IMAGES), expected)
+    assert dict(model.named_children()) == children
+    assert torch.equal(model(IMAGES), expected)
+    assert not any("_orig_mod" in name or "module" in name for name in kept.state_dict())
+
+
+@pytest.mark.parametrize("layer", ["b", "_orig_mod.b", "module._orig_mod.b"])
+def test_a_layer_may_be_named_with_its_wrappers_or_without(layer: str) -> None:
+    model = Plain().eval()
+    old, expected = model.b, model(IMAGES)
+    classifier = attach(nn.DataParallel(compiled(model)), "linear", layer=layer)
+    assert classifier.backbone is model
+    classifier.head.load_state_dict(old.state_dict())
+    assert torch.equal(classifier(IMAGES), expected)
+
+
+@pytest.mark.parametrize("layer", ["1.b", "1._orig_mod.b"])
+def test_a_compiled_part_stays_as_it_was(layer: str) -> None:
+    part = Plain().eval()
+    children, model = dict(part.named_children()), nn.Sequential(nn.Identity(), compiled(part))
+    kept = attach(model, head="keep", layer=layer)
+    assert torch.equal(kept(IMAGES), part(IMAGES))
+    assert dict(part.named_children()) == children
+
+
+@pytest.mark.parametrize("head", ["keep", "linear"])
+def test_an_output_layer_may_be_compiled_by_itself(head: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), compiled(nn.Linear(5, 5))).eval()
+    features = model[1](IMAGES.flatten(1))
+    assert torch.equal(attach(model, head, layer="2._orig_mod").features(IMAGES), features)
+
+
+def test_a_classifier_inside_a_wrapper_has_a_head_already() -> None:
+    with pytest.raises(AttachError, match=r"has a head already \(CosineHead\)"):
+        attach(compiled(attach(Plain())))

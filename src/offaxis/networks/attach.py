@@ -32,7 +32,8 @@ def attach(
     shared with the Classifier.
 
     Args:
-        model: a timm, torchvision or transformers image classifier, or any module whose output is a linear layer's.
+        model: a timm, torchvision or transformers image classifier, or any module whose output is a linear layer's. Of one
+            that torch.compile, DataParallel or DistributedDataParallel has wrapped, the network inside is taken.
         head: ``"cosine"``, ``"linear"``, ``"keep"``, or a callable (in_features, num_classes) -> Head.
         num_classes: the number of classes of the new head; None keeps the old layer's.
         layer: dotted name of the output layer, where it cannot be found automatically.
@@ -55,6 +56,9 @@ def attach(
             f"Expected a network, a torch.nn.Module, but got a {type(model).__name__}: timm.create_model(name), or "
             'offaxis.open_network("timm:resnet18", pretrained=True), which opens networks by their names.'
         )
+    while (inside := _wrapped(model)) is not None:
+        model = model.get_submodule(inside)
+        layer = None if layer is None else layer.removeprefix(f"{inside}.")
     if isinstance(model, Classifier):
         raise AttachError(
             f"Expected a network of your own but got a Classifier, which has a head already ({type(model.head).__name__}): use "
@@ -84,17 +88,36 @@ def attach(
     new = make_head(head, old.in_features, num_classes if num_classes is not None else old.out_features)
     new.to(old.weight.device, old.weight.dtype)
     parent, _, child = name.rpartition(".")
+    while child == _wrapped(model.get_submodule(parent)):  # a compiled layer would still run
+        parent, _, child = parent.rpartition(".")
     setattr(model.get_submodule(parent), child, nn.Identity())
     return Classifier(model, new, freeze=freeze).train(model.training)
 
 
+def _wrapped(model: nn.Module) -> str | None:
+    """Return the name of the network inside a wrapper that compiles or distributes it; None where it is no wrapper."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return "module"
+    # that of torch.compile, whose class is slow to import
+    return "_orig_mod" if isinstance(getattr(model, "_orig_mod", None), nn.Module) else None
+
+
 def _copy_until(model: nn.Module, name: str) -> nn.Module:
-    """Return the network with an identity in place of a layer; all but the modules around that layer are shared."""
+    """Return the network with an identity in place of a layer; all but the modules around that layer are shared.
+
+    Wrappers around the layer are left out: torch.compile's passes on to the network itself what is written to its copy.
+    """
+    inside = _wrapped(model)
+    if inside is not None and name != inside:
+        return _copy_until(model.get_submodule(inside), name.removeprefix(f"{inside}."))
     first, _, rest = name.partition(".")
+    inner = model.get_submodule(first)
+    new = _copy_until(inner, rest) if rest else nn.Identity().train(inner.training)
+    if inside is not None:
+        return new
     own = copy.copy(model)
     own._modules = dict(model._modules)
-    inner = model.get_submodule(first)
-    own._modules[first] = _copy_until(inner, rest) if rest else nn.Identity().train(inner.training)
+    own._modules[first] = new
     return own
 
 
