@@ -130,6 +130,7 @@ def test_auroc_by_epoch_and_a_calibrated_model(module: nn.Module, tmp_path: Path
     assert values == ready.history[0]
     assert 0 <= values["ood_auroc/far"] <= 1
     model = ready.calibrate(module, loader(96))
+    assert all(part.training for part in module.modules())
     assert ready.model is model
     assert model.detector.name == "knn"
     assert offaxis.load(tmp_path / "x.oax", network=find_network(module)).calibration.alpha == 0.05

@@ -84,7 +84,11 @@ def attach(
                 "leave it out, or train another head, attach(model, head='cosine', num_classes=...)."
             )
         backbone = _copy_until(model, name)
-        return Classifier(backbone, LinearHead.from_layer(old), freeze=freeze).train(model.training)
+        kept = Classifier(backbone, LinearHead.from_layer(old).train(old.training), freeze=freeze)
+        if freeze:
+            return kept.train(model.training)
+        kept.training = model.training  # of it alone: the modules that are shared stay in their modes
+        return kept
     new = make_head(head, old.in_features, num_classes if num_classes is not None else old.out_features)
     new.to(old.weight.device, old.weight.dtype)
     parent, _, child = name.rpartition(".")
