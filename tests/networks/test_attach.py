@@ -191,6 +191,30 @@ def test_two_output_layers_of_a_distilled_network_are_refused_by_name() -> None:
         attach(model)
 
 
+class Averaged(Untraceable):
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+        for name in names:
+            self.add_module(name, nn.Linear(8, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1))
+        out = torch.stack([self.get_submodule(name)(h) for name in self.names]).mean(0)
+        return -out if float(out.sum()) > 1e9 else out
+
+
+def test_output_layers_that_are_averaged_are_refused_by_name() -> None:
+    with pytest.raises(AttachError, match=r"2 output layers \(head, head_dist\).*layer='head'"):
+        attach(Averaged("head", "head_dist"))
+    assert attach(Averaged("head", "head_dist"), layer="head").num_classes == 5  # on the user's word
+    assert attach(Averaged("head")).num_classes == 5  # `second` is none by its name
+    chained = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 5))
+    model = Averaged("head")
+    model.head = chained
+    assert attach(model).head.in_features == 5
+
+
 class Squashed(nn.Module):
     def __init__(self) -> None:
         super().__init__()

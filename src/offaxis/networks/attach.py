@@ -134,8 +134,33 @@ def find_output_layer(model: nn.Module) -> str:
     for find in (_by_own_interface, _by_tracing, _by_common_name, _by_being_alone):
         name = find(model)
         if name is not None:
+            _check_alone(model, name)
             return name
     raise AttachError(f"Cannot tell which layer of {type(model).__name__} is its output layer. {_candidates(model)}")
+
+
+def _check_alone(model: nn.Module, layer: str) -> None:
+    """Raise AttachError where a network that cannot be traced has other output layers beside one, by their names and sizes.
+
+    Their outputs may be averaged, as those of CrossViT and of distilled networks are.
+    """
+    parent = model.get_submodule(layer.rpartition(".")[0])
+    chained = {id(child) for child in parent.children()} if isinstance(parent, nn.Sequential) else set()
+    outputs = getattr(model.get_submodule(layer), "out_features", None)
+    others = [
+        name
+        for name in _linear_layers(model)
+        if name != layer
+        and name.count(".") == layer.count(".")
+        and ("head" in name or "classif" in name)
+        and (other := model.get_submodule(name)).out_features == outputs
+        and id(other) not in chained
+    ]
+    if others and _traced(model) is None:
+        raise AttachError(
+            f"{type(model).__name__} has {len(others) + 1} output layers ({', '.join([layer, *others])}), as their names say: "
+            f"make it with a single one. Where its output is that of one alone, name it, attach(..., layer={layer!r})."
+        )
 
 
 def _by_own_interface(model: nn.Module) -> str | None:
