@@ -239,6 +239,37 @@ def test_a_softmax_behind_the_output_layer_is_refused(layer: str | None) -> None
     assert attach(features).head.in_features == 8
 
 
+class NormFace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fc = nn.Linear(12, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1))
+        normalize = nn.functional.normalize
+        return nn.functional.linear(normalize(h), normalize(self.fc.weight))
+
+
+@pytest.mark.parametrize("head", ["keep", "cosine"])
+def test_a_layer_whose_weight_alone_is_read_is_refused(head: str) -> None:
+    network = NormFace().eval()
+    children, expected = dict(network.named_children()), network(IMAGES)
+    with pytest.raises(AttachError, match=r"to call its output layer 'fc' .* self\.fc\(x\)"):
+        attach(network, head)
+    assert dict(network.named_children()) == children
+    assert torch.equal(network(IMAGES), expected)
+
+
+def test_a_layer_of_two_names_and_one_inside_a_wrapper_are_called() -> None:
+    network = Plain().eval()
+    network.other = network.b
+    expected = network(IMAGES)
+    assert torch.equal(attach(network, "keep", layer="b")(IMAGES), expected)
+    inside = nn.Sequential(nn.Flatten(), nn.DataParallel(nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 5)))).eval()
+    kept = attach(inside, "keep", layer="1.module.1")
+    assert torch.equal(kept(IMAGES), inside(IMAGES))
+
+
 class Last(nn.Module):
     """A network with a layer called ``head`` that is not its output layer, and an operation behind the one that is."""
 

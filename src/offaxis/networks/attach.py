@@ -41,8 +41,8 @@ def attach(
 
     Raises:
         AttachError: there is no linear output layer, or more than one candidate; the message lists them. Or a softmax, a
-            division by a temperature or the like follows it, as far as the network can be traced. Or the layer to keep is not
-            plainly linear.
+            division by a temperature or the like follows it, or the network does not call it, as far as the network can be
+            traced. Or the layer to keep is not plainly linear.
         ArgumentError: ``num_classes`` differs from that of the layer that is kept.
 
     Examples:
@@ -208,7 +208,10 @@ SIZES = ("size", "shape", "dim", "ndim")
 
 
 def _check_last(model: nn.Module, layer: str) -> None:
-    """Raise AttachError where an operation follows the output layer: it would change the head's features instead."""
+    """Raise AttachError where an operation follows the output layer: it would change the head's features instead.
+
+    Likewise where the layer is not called on the way to the output, as by a network that reads its weight alone.
+    """
     graph = _traced(model)
     if graph is None:
         return
@@ -216,7 +219,15 @@ def _check_last(model: nn.Module, layer: str) -> None:
     for node in reversed(graph.nodes):
         if node.op == "output" or node in needed:
             needed.update(node.all_input_nodes)
-    after = {node for node in needed if node.op == "call_module" and node.target == layer}
+    old = model.get_submodule(layer)
+    called = {node: model.get_submodule(str(node.target)) for node in needed if node.op == "call_module"}
+    if not any(part is old for module in called.values() for part in module.modules()):
+        raise AttachError(
+            f"Expected the network to call its output layer {layer!r} on the way to its output but it does not: it may read "
+            "the layer's weight alone, which an identity in its place does not have. Call the layer in `forward`, as in "
+            f"x = self.{layer}(x); the head 'cosine' normalises features and weight by itself."
+        )
+    after = {node for node, module in called.items() if module is old}
     for node in graph.nodes:  # each after its inputs
         if node not in needed or after.isdisjoint(node.all_input_nodes):
             continue
@@ -245,9 +256,16 @@ def _traced(model: nn.Module) -> torch.fx.Graph | None:
     """Return the graph of a network in eval mode; None where it cannot be traced."""
     try:
         with tracing(), eval_mode(model):
-            return torch.fx.Tracer().trace(model)
+            return _Tracer().trace(model)
     except Exception:  # control flow, untraceable operators: any failure only means that tracing does not tell
         return None
+
+
+class _Tracer(torch.fx.Tracer):
+    """Shows linear layers as they are called, those of others' classes too."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _by_being_alone(model: nn.Module) -> str | None:
