@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.errors import NotFiniteError, ScaleCollapseError
+from offaxis.errors import ArgumentError, NotFiniteError, ScaleCollapseError
 from offaxis.heads import Outputs
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.learned import LEAST_SCALE, learned_nothing
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 Loss = Callable[[Outputs, Tensor], Tensor]
-"""(Outputs of a batch, labels (N,)) -> the batch's mean loss, a scalar."""
+"""(Outputs of a batch, labels (N,)) -> the batch's mean loss, a scalar; PyTorch's own are given the logits instead."""
 
 
 def cross_entropy(out: Outputs, labels: Tensor) -> Tensor:
@@ -38,13 +39,40 @@ def cross_entropy(out: Outputs, labels: Tensor) -> Tensor:
 def describe_loss(loss: Loss) -> dict[str, Any]:
     """Describe a loss for run.json: its name and its ``arguments``, a dictionary that JSON can hold, where it has them.
 
-    A module without ``arguments`` is described by its text as well, so that one with other settings is another loss.
+    A module without ``arguments`` is described by its text as well, one of PyTorch, whose text says little, by its settings,
+    and a partial function by what it was given, so that one with other settings is another loss.
     """
+    if isinstance(loss, partial):
+        given = {str(place): value for place, value in enumerate(loss.args)} | loss.keywords
+        return {**describe_loss(loss.func), "given": {name: _plain(value) for name, value in given.items()}}
     name = getattr(loss, "__name__", type(loss).__name__)
+    if isinstance(loss, nn.Module) and takes_logits(loss):
+        settings = {key: value for key, value in vars(loss).items() if not key.startswith("_") and key != "training"}
+        return {"name": name, **{key: _plain(value) for key, value in (settings | loss.state_dict()).items()}}
     arguments: dict[str, Any] | None = getattr(loss, "arguments", None)
     if arguments is None:
         arguments = {"text": repr(loss)} if isinstance(loss, nn.Module) else {}
     return {"name": name, **arguments}
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as JSON can hold it: numbers and texts as they are, tensors by their checksum, others by their type."""
+    if isinstance(value, Tensor):
+        holder = nn.Module()
+        holder.register_buffer("value", value)
+        return checkpoints.checksum(holder, None)[:16]
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
+
+
+def takes_logits(loss: Any) -> bool:
+    """Return whether a loss is PyTorch's, a module or a function: these take logits (N, C), others take Outputs."""
+    while isinstance(loss, partial):
+        loss = loss.func
+    if isinstance(loss, nn.Module):
+        return type(loss).forward.__module__ == "torch.nn.modules.loss"
+    return getattr(F, getattr(loss, "__name__", ""), None) is loss
 
 
 class _LossModule(nn.Module):
@@ -53,11 +81,17 @@ class _LossModule(nn.Module):
     def __init__(self, classifier: Classifier, loss: Loss) -> None:
         super().__init__()
         self.classifier = classifier
-        self.loss = loss
+        self.loss: Any = loss
+        self.of_logits = takes_logits(loss)
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         out = self.classifier.outputs(images)
-        loss = self.loss(out, labels)
+        loss: Tensor = self.loss(out.logits if self.of_logits else out, labels)
+        if loss.dim():
+            raise ArgumentError(
+                f"Expected a loss that is one number, the mean over a batch, but got one of shape {tuple(loss.shape)}: "
+                "reduction='mean', or take the mean of it."
+            )
         return loss, batch_sums(out, labels, loss)
 
 
