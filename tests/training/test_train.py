@@ -104,6 +104,18 @@ def test_a_loss_that_is_no_number_stops_training_within_an_epoch() -> None:
         train(network(), few(), SHORT, loss=loss, quiet=True)
 
 
+def test_a_large_loss_of_ones_own_says_nothing_about_guessing() -> None:
+    def summed(out: Outputs, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(out.logits, labels, reduction="sum")
+
+    recipe = SHORT.replace(epochs=4, learning_rate=0.1 / SHORT.batch_size)
+    trained = train(network(), few(), recipe, loss=summed, quiet=True)
+    assert trained.history[-1]["accuracy"] > 0.3
+    assert trained.history[-1]["loss"] > math.log(10)
+    with pytest.warns(UserWarning, match="learned next to nothing"):
+        train(network(), few(), recipe.replace(epochs=1, learning_rate=1e-9), loss=summed, quiet=True)
+
+
 @pytest.mark.parametrize(
     "loss",
     [

@@ -210,8 +210,8 @@ class _Training:
             self.folder.finish(self.classifier)
         if self.history and self.fabric.is_global_zero:
             last = self.history[-1]
-            normalised = getattr(self.classifier.head, "normalises_logits", False)
-            self.guard.check_end(last["loss"], last["accuracy"], normalised=normalised)
+            plain = self.stepper.plain_loss and not getattr(self.classifier.head, "normalises_logits", False)
+            self.guard.check_end(last["loss"], last["accuracy"], by_accuracy=not plain)
         return self.history
 
     def _steps(self, first: int, progress: Progress, request: StopRequest) -> None:

@@ -96,10 +96,15 @@ class _LossModule(nn.Module):
 
 
 class Stepper:
-    """Takes the steps of a training: a classifier with its optimiser, on its device."""
+    """Takes the steps of a training: a classifier with its optimiser, on its device.
+
+    Attributes:
+        plain_loss: whether the loss is the cross-entropy of the logits.
+    """
 
     def __init__(self, classifier: Classifier, batches: TrainingBatches, loss: Loss, fabric: "Fabric") -> None:
         self.classifier, self.batches, self.plan, self.fabric = classifier, batches, batches.plan, fabric
+        self.plain_loss = loss is cross_entropy
         recipe = self.plan.recipe
         # Small convolutional networks train faster with channels last, on the CPU too (benchmarks/memory_format.py).
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -286,21 +291,21 @@ class CollapseGuard:
                 f"scale, so training would stay there. {cure}. docs/scale-collapse.md explains how it comes about."
             )
 
-    def check_end(self, loss: float, accuracy: float, *, normalised: bool = False) -> None:
+    def check_end(self, loss: float, accuracy: float, *, by_accuracy: bool = False) -> None:
         """Warn where loss or accuracy of the last epoch are next to no better than guessing.
 
         Args:
             loss: the mean over the epoch.
             accuracy: likewise.
-            normalised: the loss is one of logits of a fixed size (LogitNorm), which cannot be as small as that of guessing
-                before the classes are learned: accuracy alone decides.
+            by_accuracy: accuracy alone decides, as the loss cannot be compared with ln C: it is not the plain cross-entropy,
+                or that of logits of a fixed size (LogitNorm), which is large before the classes are learned.
         """
         guessing = math.exp(-self.chance)
-        compared = 0.0 if normalised else loss
+        compared, chance = (0.0, "") if by_accuracy else (loss, f"ln C = {self.chance:.3f} and ")
         if learned_nothing(accuracy=accuracy, loss=compared, guessing=guessing, guessing_loss=self.chance):
             warnings.warn(
                 f"The network has learned next to nothing: its training ended with the loss {loss:.3f} and the accuracy "
-                f"{accuracy:.1%}, and guessing gives ln C = {self.chance:.3f} and {guessing:.1%}. More epochs, another "
+                f"{accuracy:.1%}, and guessing gives {chance}{guessing:.1%}. More epochs, another "
                 "learning rate, or a look at the labels may help.",
                 UserWarning,
                 stacklevel=3,
