@@ -1,5 +1,6 @@
 """Models from any network and any data, on any device; records of how they were made."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from offaxis import Model, Verdict
 from offaxis.data import Normalise, TensorSet
 from offaxis.deploy import Preprocessing
 from offaxis.deploy.assemble import make_model
+from offaxis.deploy.onnx import export_onnx
 from offaxis.detectors import KNN, Energy
 from offaxis.errors import ArgumentError, DataError, NotFittedError, OverlapError
 from offaxis.training import Trained
@@ -73,6 +75,23 @@ def test_a_model_is_calibrated_on_any_data(world: World, model: Model) -> None:
         assert np.array_equal(made.calibration.scores, model.calibration.scores)
         assert made.provenance["calibration_set"]["images"] == len(pixels)
         assert torch.equal(made.used, model.used)
+
+
+def test_a_network_in_training_stays_in_train_mode(world: World, model: Model, tmp_path: Path) -> None:
+    network = copy.deepcopy(world.trained.classifier).train()
+    preprocessing = model.preprocessing
+    assert isinstance(preprocessing, Preprocessing)
+    network.backbone.eval()
+    before = [module.training for module in network.modules()]
+    made = Model.calibrated(network, world.calibration, preprocessing=preprocessing)
+    export_onnx(made, tmp_path / "x.onnx")
+    made.save(tmp_path / "x.oax")
+    expected = [each.score for each in model.predict(world.test)]
+    assert [each.score for each in made.predict(world.test)] == expected
+    assert [module.training for module in network.modules()] == before
+    loaded = offaxis.load(tmp_path / "x.oax")
+    assert [each.score for each in loaded.predict(world.test)] == expected
+    assert not any(module.training for module in loaded.network.modules())
 
 
 def test_a_loader_calibrates_unchanged(world: World, model: Model, tmp_path: Path) -> None:

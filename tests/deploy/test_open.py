@@ -192,7 +192,12 @@ def test_weights_of_every_kind_of_file_are_read(world: World, tmp_path: Path) ->
     assert world.trained.folder is not None
     torch.save(expected, tmp_path / "plain.pt")
     torch.save({"state_dict": {f"module.{n}": t for n, t in expected.items()}, "epoch": 3}, tmp_path / "wrapped.th")
-    for path in (world.trained.folder / "model.safetensors", tmp_path / "plain.pt", tmp_path / "wrapped.th"):
+    for prefix in ("_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
+        torch.save({f"{prefix}{n}": t for n, t in expected.items()}, tmp_path / f"{prefix}pt")
+    save_file({f"_orig_mod.{n}": t.contiguous() for n, t in expected.items()}, tmp_path / "compiled.safetensors")
+    compiled = (*tmp_path.glob("*_orig_mod*"), tmp_path / "compiled.safetensors")
+    assert len(compiled) == 4
+    for path in (world.trained.folder / "model.safetensors", tmp_path / "plain.pt", tmp_path / "wrapped.th", *compiled):
         opened = open_network("wrn-10-1-half", num_classes=10, in_channels=1, weights=path)
         assert all(torch.equal(t, expected[n]) for n, t in opened.network.state_dict().items())
     with pytest.raises(CheckpointError, match="do not fit this network"):

@@ -1,6 +1,7 @@
 """``offaxis.evaluate`` in memory: data and detectors of every kind, and what ``Results`` gives."""
 
 import builtins
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,20 @@ def test_sets_of_images(network: Classifier, world: World, expected: Expected, t
     [record] = results.networks
     assert record.accuracy > 0.8
     assert (record.kind, record.head["name"], record.architecture, record.commands) == ("single", "cosine", "", ())
+
+
+def test_a_network_in_training_stays_in_train_mode(network: Classifier, world: World, expected: Expected) -> None:
+    network = copy.deepcopy(network).train()
+    network.backbone.eval()
+    before = [module.training for module in network.modules()]
+    for given in (network, combine([network, network])):
+        results = offaxis.evaluate(given, world["id"], world["ood"], ["cosine", "max-softmax"], normalise=NORMALISE)
+        assert [module.training for module in network.modules()] == before
+        assert close(results, expected)
+    values = world["id"].images[0].numel()
+    bare = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(values).eval(), nn.Linear(values, network.num_classes))
+    offaxis.evaluate(bare, world["id"], world["ood"], "energy", normalise=NORMALISE)
+    assert [module.training for module in bare.modules()] == [True, True, False, True]
 
 
 def test_arrays_and_tensors(network: Classifier, world: World, expected: Expected) -> None:

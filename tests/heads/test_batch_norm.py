@@ -9,7 +9,7 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from offaxis.errors import HeadError
-from offaxis.heads import batch_norm
+from offaxis.heads import HEADS, batch_norm, make_head
 from offaxis.heads.batch_norm import SyncedBatchNorm, synchronise
 
 
@@ -61,6 +61,31 @@ def test_statistics_over_processes_fit_into_their_type(monkeypatch: pytest.Monke
     assert out.dtype == dtype
     torch.testing.assert_close(out.float(), theirs(images.to(dtype).float()), rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(ours.running_var, theirs.running_var)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_one_in_half_precision_normalises_a_float32_input(dtype: torch.dtype) -> None:
+    images = torch.randn(32, 2, generator=torch.Generator().manual_seed(0)) * 3 + 1
+    ours, theirs = SyncedBatchNorm(2).to(dtype), nn.BatchNorm1d(2)
+    out = ours(images)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out, theirs(images))
+    torch.testing.assert_close(ours.running_var.float(), theirs.running_var, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", HEADS)
+def test_every_head_in_half_precision_takes_a_step(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    head = make_head(name, 6, 3).to(dtype).train()
+    features = torch.rand(8, 6, dtype=dtype, requires_grad=True)
+    nn.functional.cross_entropy(head(features), torch.arange(8) % 3).backward()
+    assert features.grad is not None
+    assert features.grad.isfinite().all()
+    before = {n: p.detach().clone() for n, p in head.named_parameters()}
+    torch.optim.SGD(head.parameters(), lr=1.0).step()
+    assert all(p.isfinite().all() and p.dtype == dtype for p in head.parameters())
+    assert any(not torch.equal(p, before[n]) for n, p in head.named_parameters())
 
 
 def _one_of_two(rank: int, folder: str, images: torch.Tensor, weights: torch.Tensor) -> None:

@@ -5,17 +5,25 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import offaxis
 from offaxis.data import Normalise
 from offaxis.deploy import Preprocessing
-from offaxis.errors import ArgumentError, DataError, OverlapError
+from offaxis.errors import (
+    ArgumentError,
+    DataError,
+    DetectorError,
+    OverlapError,
+    StorageError,
+    TooFewImagesError,
+)
 from offaxis.integrations import LoopCalibration
 from offaxis.networks.ensemble import find_network
 from tests.models import write_images
@@ -130,6 +138,7 @@ def test_auroc_by_epoch_and_a_calibrated_model(module: nn.Module, tmp_path: Path
     assert values == ready.history[0]
     assert 0 <= values["ood_auroc/far"] <= 1
     model = ready.calibrate(module, loader(96))
+    assert all(part.training for part in module.modules())
     assert ready.model is model
     assert model.detector.name == "knn"
     assert offaxis.load(tmp_path / "x.oax", network=find_network(module)).calibration.alpha == 0.05
@@ -146,6 +155,53 @@ def test_calibrating_on_training_images_is_refused(module: nn.Module) -> None:
     copied = LoopCalibration(loader(96), preprocessing=PREPROCESSING, detector="mahalanobis++")
     with pytest.raises(OverlapError, match="96 of the 96 calibration images were used before"):
         copied.calibrate(module, training)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        ({"alpha": 1.5}, ArgumentError, "between 0 and 1"),
+        ({"path": "taken/x.oax"}, StorageError, r"taken is none: choose another"),
+        ({"path": "taken/deep/x.oax"}, StorageError, r"taken is none: choose another"),
+        ({"path": "folder"}, StorageError, "no plain file"),
+    ],
+)
+def test_arguments_are_checked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken").write_text("a file")
+    Path("folder").mkdir()
+    with pytest.raises(error, match=told):
+        LoopCalibration(loader(), preprocessing=PREPROCESSING, **arguments)
+    LoopCalibration(loader(), preprocessing=PREPROCESSING, path="new/x.oax")
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        ({"detector": "nearest"}, ArgumentError, "nearest"),
+        ({"detector": "leave-out"}, DetectorError, "leave-out"),
+        ({"classes": ("a", "b")}, ArgumentError, "each of the network's 3 classes but got 2: a, b"),
+        ({"alpha": 0.01}, TooFewImagesError, "at least 99 calibration images.*got 64"),
+    ],
+)
+def test_what_would_stop_the_calibration_is_told_after_the_first_epoch(
+    module: nn.Module, arguments: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    ready = LoopCalibration(loader(), preprocessing=PREPROCESSING, **arguments)
+    with pytest.raises(error, match=told):
+        ready.evaluate(module, loader(96))
+
+
+def test_images_of_a_sampler_or_of_batches_of_its_own_are_counted_as_they_are_drawn(module: nn.Module) -> None:
+    images = loader().dataset
+    few = DataLoader(images, batch_size=8, sampler=SubsetRandomSampler(range(10)))
+    with pytest.raises(TooFewImagesError, match="got 10"):
+        LoopCalibration(few, preprocessing=PREPROCESSING).evaluate(module, loader(96))
+    many = DataLoader(images, batch_sampler=[[0, 1, 2]] * 40)
+    assert LoopCalibration(many, preprocessing=PREPROCESSING, alpha=0.01).evaluate(module, loader(96)) == {}
 
 
 def test_wrong_use_names_the_remedy(module: nn.Module) -> None:

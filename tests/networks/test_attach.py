@@ -191,6 +191,30 @@ def test_two_output_layers_of_a_distilled_network_are_refused_by_name() -> None:
         attach(model)
 
 
+class Averaged(Untraceable):
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+        for name in names:
+            self.add_module(name, nn.Linear(8, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1))
+        out = torch.stack([self.get_submodule(name)(h) for name in self.names]).mean(0)
+        return -out if float(out.sum()) > 1e9 else out
+
+
+def test_output_layers_that_are_averaged_are_refused_by_name() -> None:
+    with pytest.raises(AttachError, match=r"2 output layers \(head, head_dist\).*layer='head'"):
+        attach(Averaged("head", "head_dist"))
+    assert attach(Averaged("head", "head_dist"), layer="head").num_classes == 5  # on the user's word
+    assert attach(Averaged("head")).num_classes == 5  # `second` is none by its name
+    chained = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 5))
+    model = Averaged("head")
+    model.head = chained
+    assert attach(model).head.in_features == 5
+
+
 class Squashed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -213,6 +237,37 @@ def test_a_softmax_behind_the_output_layer_is_refused(layer: str | None) -> None
         attach(inside, layer="2.0")
     features = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Softmax(1), nn.Linear(8, 5))
     assert attach(features).head.in_features == 8
+
+
+class NormFace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fc = nn.Linear(12, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1))
+        normalize = nn.functional.normalize
+        return nn.functional.linear(normalize(h), normalize(self.fc.weight))
+
+
+@pytest.mark.parametrize("head", ["keep", "cosine"])
+def test_a_layer_whose_weight_alone_is_read_is_refused(head: str) -> None:
+    network = NormFace().eval()
+    children, expected = dict(network.named_children()), network(IMAGES)
+    with pytest.raises(AttachError, match=r"to call its output layer 'fc' .* self\.fc\(x\)"):
+        attach(network, head)
+    assert dict(network.named_children()) == children
+    assert torch.equal(network(IMAGES), expected)
+
+
+def test_a_layer_of_two_names_and_one_inside_a_wrapper_are_called() -> None:
+    network = Plain().eval()
+    network.other = network.b
+    expected = network(IMAGES)
+    assert torch.equal(attach(network, "keep", layer="b")(IMAGES), expected)
+    inside = nn.Sequential(nn.Flatten(), nn.DataParallel(nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 5)))).eval()
+    kept = attach(inside, "keep", layer="1.module.1")
+    assert torch.equal(kept(IMAGES), inside(IMAGES))
 
 
 class Last(nn.Module):
@@ -279,3 +334,58 @@ def test_a_classifier_has_a_head_already(head: str) -> None:
     classifier = attach(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)))
     with pytest.raises(AttachError, match=r"has a head already \(CosineHead\): use it as it is"):
         attach(classifier, head=head)
+
+
+def compiled(module: nn.Module) -> Any:
+    return torch.compile(module, backend="eager")
+
+
+WRAPPED: list[Callable[[nn.Module], nn.Module]] = [
+    compiled,
+    nn.DataParallel,
+    lambda module: compiled(nn.DataParallel(module)),
+    lambda module: nn.DataParallel(compiled(module)),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPPED)
+def test_the_network_inside_a_wrapper_is_kept_and_stays_as_it_was(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model = Plain().eval()
+    children, expected = dict(model.named_children()), model(IMAGES)
+    kept = attach(wrap(model), head="keep")
+    assert torch.equal(kept(IMAGES), expected)
+    assert dict(model.named_children()) == children
+    assert torch.equal(model(IMAGES), expected)
+    assert not any("_orig_mod" in name or "module" in name for name in kept.state_dict())
+
+
+@pytest.mark.parametrize("layer", ["b", "_orig_mod.b", "module._orig_mod.b"])
+def test_a_layer_may_be_named_with_its_wrappers_or_without(layer: str) -> None:
+    model = Plain().eval()
+    old, expected = model.b, model(IMAGES)
+    classifier = attach(nn.DataParallel(compiled(model)), "linear", layer=layer)
+    assert classifier.backbone is model
+    classifier.head.load_state_dict(old.state_dict())
+    assert torch.equal(classifier(IMAGES), expected)
+
+
+@pytest.mark.parametrize("layer", ["1.b", "1._orig_mod.b"])
+def test_a_compiled_part_stays_as_it_was(layer: str) -> None:
+    part = Plain().eval()
+    children, model = dict(part.named_children()), nn.Sequential(nn.Identity(), compiled(part))
+    kept = attach(model, head="keep", layer=layer)
+    assert torch.equal(kept(IMAGES), part(IMAGES))
+    assert dict(part.named_children()) == children
+
+
+@pytest.mark.parametrize("head", ["keep", "linear"])
+def test_an_output_layer_may_be_compiled_by_itself(head: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), compiled(nn.Linear(5, 5))).eval()
+    features = model[1](IMAGES.flatten(1))
+    assert torch.equal(attach(model, head, layer="2._orig_mod").features(IMAGES), features)
+
+
+def test_a_classifier_inside_a_wrapper_has_a_head_already() -> None:
+    with pytest.raises(AttachError, match=r"has a head already \(CosineHead\)"):
+        attach(compiled(attach(Plain())))

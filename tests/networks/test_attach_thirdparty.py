@@ -187,6 +187,28 @@ def test_distilled_networks_with_two_output_layers_say_so() -> None:
         attach(make_timm("deit_tiny_distilled_patch16_224"))
 
 
+@pytest.mark.parametrize(
+    ("library", "name", "layers"),
+    [
+        ("timm", "crossvit_tiny_240", r"head\.1, head\.0"),
+        ("transformers", "Levit", r"classifier\.linear, classifier_distill\.linear"),
+        ("transformers", "SwiftFormer", "head, dist_head"),
+    ],
+)
+def test_networks_that_average_output_layers_say_so(library: str, name: str, layers: str) -> None:
+    with torch.device("meta"):
+        if library == "timm":
+            model = make_timm(name)
+        else:
+            import transformers as t
+
+            ending = "WithTeacher" if name == "Levit" else ""
+            config = getattr(t, f"{name}Config")(num_labels=13)
+            model = getattr(t, f"{name}ForImageClassification{ending}")(config)
+    with pytest.raises(AttachError, match=rf"2 output layers \({layers}\)"):
+        attach(model, head="keep")
+
+
 def test_freeze_keeps_a_pretrained_backbone_as_it_is() -> None:
     classifier = attach(make_torchvision("resnet18"), num_classes=3, freeze=True).train()
     before = {k: v.clone() for k, v in classifier.backbone.state_dict().items()}

@@ -40,6 +40,16 @@ def test_decay_head_decays_everything() -> None:
     assert len(only["params"]) == len(list(network.parameters()))
 
 
+def test_any_optimiser_gives_the_backbone_its_own_rate() -> None:
+    network = small()
+    groups = network.parameter_groups(5e-4, backbone_rate=0.1, learning_rate=2e-3)
+    slow, *others = torch.optim.AdamW(groups, lr=1.0).param_groups
+    assert slow["lr"] == pytest.approx(2e-4)
+    assert names_in_group(network, slow) == {name for name, _ in network.named_parameters() if name[:9] == "backbone."}
+    assert [group["lr"] for group in others] == [2e-3, 2e-3]
+    assert [group["lr"] for group in network.parameter_groups(5e-4, learning_rate=2e-3)] == [2e-3, 2e-3]
+
+
 def test_with_an_extra_layer_both_layers_of_the_head_are_spared() -> None:
     network = small(head=partial(CosineHead, hidden=8))
     _, undecayed = network.parameter_groups(5e-4)

@@ -1,5 +1,6 @@
 """The one inference loop: modes, device, types, layers, labels, progress and finite numbers."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from offaxis.networks import inference, wide_resnet
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.inference import (
     check_takes,
+    eval_mode,
     memory_parts,
     prepared_batches,
     resolve_device,
@@ -62,6 +64,27 @@ def test_the_modes_are_back_whenever_a_batch_is_handed_out(network: Classifier) 
         assert torch.is_grad_enabled()
     assert seen
     assert not any(seen)
+
+
+def test_a_network_that_another_thread_runs_stays_in_eval_mode(network: Classifier) -> None:
+    network.train()
+    network.backbone.eval()
+    before = [module.training for module in network.modules()]
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with eval_mode(network):
+            entered.set()
+            assert leave.wait(60)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert entered.wait(60)
+    with eval_mode(network):
+        leave.set()
+        other.join()
+        assert not any(module.training for module in network.modules())
+    assert [module.training for module in network.modules()] == before
 
 
 def test_the_loop_can_be_left_early(network: Classifier) -> None:

@@ -57,4 +57,6 @@ def test_a_training_that_taught_nothing_is_warned_about() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         guard.check_end(0.5 * CHANCE, 0.5)
-        guard.check_end(1.5 * CHANCE, 0.5, normalised=True)
+        guard.check_end(1.5 * CHANCE, 0.5, by_accuracy=True)
+    with pytest.warns(UserWarning, match="accuracy 15.0%, and guessing gives 10.0%"):
+        guard.check_end(50.0, 0.15, by_accuracy=True)

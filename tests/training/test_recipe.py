@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from offaxis.errors import ArgumentError
+from offaxis.jobs.training_settings import RecipeOverrides, TrainingRun
 from offaxis.training import RECIPES, Recipe, laptop, paper_densenet, paper_wide_resnet
 
 
@@ -91,3 +92,15 @@ def test_openoods_recipe_falls_along_half_a_cosine() -> None:
     assert rates == pytest.approx(expected, rel=1e-12)
     assert recipe.to_json()["cosine"] is True
     assert "cosine" not in RECIPES["laptop"]().to_json()  # so that earlier runs can be resumed
+
+
+@pytest.mark.parametrize("shape", [None, (3, 32, 32), (3, 224, 224)])
+def test_two_kinds_of_random_crops_are_refused(shape: tuple[int, int, int] | None) -> None:
+    def run(crop: int, min_area: float) -> TrainingRun:
+        given = RecipeOverrides(crop=crop, min_area=min_area)
+        return TrainingRun(id="cifar10", architecture="wrn-10-1", overrides=given)
+
+    with pytest.raises(ArgumentError, match=r"got crop 8, .* and min_area 0\.5, .*leave out --crop or --min-area"):
+        run(8, 0.5).numbers(shape)
+    assert run(8, 1.0).numbers(shape).crop == 8
+    assert run(0, 0.5).numbers(shape).min_area == 0.5

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from offaxis import Classifier, attach, train
 from offaxis.data import Normalise
@@ -156,6 +156,16 @@ def test_going_on_with_other_settings_is_refused_by_name(tmp_path: Path, change:
     settings = {"classifier": network(), "data": few(), "recipe": SHORT, **change}
     with pytest.raises(CheckpointError, match=named):
         train(**settings, out=tmp_path / "run", resume=True, quiet=True)
+
+
+def test_going_on_with_another_smoothing_is_refused(tmp_path: Path) -> None:
+    def loss(smoothing: float) -> nn.Module:
+        return nn.CrossEntropyLoss(label_smoothing=smoothing)
+
+    train(network(), few(), SHORT, out=tmp_path / "run", loss=loss(0.1), quiet=True)
+    train(network(), few(), SHORT, out=tmp_path / "run", loss=loss(0.1), resume=True, quiet=True)
+    with pytest.raises(CheckpointError, match=r"loss\.label_smoothing was 0\.1 and is now 0\.2"):
+        train(network(), few(), SHORT, out=tmp_path / "run", loss=loss(0.2), resume=True, quiet=True)
 
 
 @pytest.mark.parametrize("damage", ["cut", "noise", "empty", "foreign", "header"])

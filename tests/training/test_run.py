@@ -90,6 +90,16 @@ def test_a_loss_is_described_by_fields() -> None:
 
     assert describe_loss(cross_entropy) == {"name": "cross_entropy"}
     assert describe_loss(Smoothed(0.1)) == {"name": "Smoothed", "text": "Smoothed(smoothing=0.1)"}
+    entropy = nn.CrossEntropyLoss(label_smoothing=0.1)
+    settings = {"ignore_index": -100, "label_smoothing": 0.1, "reduction": "mean"}
+    assert describe_loss(entropy) == {"name": "CrossEntropyLoss", **settings}
+    weighted = [describe_loss(nn.CrossEntropyLoss(weight=torch.tensor([1.0, each]))) for each in (2.0, 2.0, 3.0)]
+    assert weighted[0] == weighted[1] != weighted[2]
+    assert json.loads(json.dumps(weighted)) == weighted
+    smooth = partial(nn.functional.cross_entropy, label_smoothing=0.1, weight=torch.ones(2))
+    assert describe_loss(smooth)["name"] == "cross_entropy"
+    assert describe_loss(smooth)["given"]["label_smoothing"] == 0.1
+    assert describe_loss(smooth) != describe_loss(partial(smooth, weight=torch.zeros(2)))
     described = describe_loss(MarginEntropyLoss.for_fold(1, 3, 10))
     assert described["name"] == "MarginEntropyLoss"
     assert described["fold"] == "1/3"

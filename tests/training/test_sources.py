@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
 from offaxis import Classifier, train
 from offaxis.data import Normalise
@@ -129,6 +129,16 @@ def test_what_a_loader_cannot_have_is_refused() -> None:
         train(network(), loader(), SHORT, validation=few(50), quiet=True)
     with pytest.raises(DataError, match="at least one batch"):
         train(network(), DataLoader(normalised(20), batch_size=50, drop_last=True), SHORT, quiet=True)
+
+
+def test_the_last_batch_is_that_of_the_images_that_a_sampler_draws() -> None:
+    def drawing(drawn: int, of: int) -> "DataLoader[tuple[Tensor, ...]]":
+        return DataLoader(normalised(of), batch_size=32, sampler=SubsetRandomSampler(range(drawn)))
+
+    recipe = SHORT.replace(epochs=1)
+    assert len(train(network(), drawing(64, of=65), recipe, quiet=True).history) == 1
+    with pytest.raises(DataError, match=r"the last of 33 images in batches of 32 has 1"):
+        train(network(), drawing(33, of=64), recipe, quiet=True)
 
 
 def test_a_dataset_of_pictures_trains_like_the_same_pixels_in_memory() -> None:

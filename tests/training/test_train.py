@@ -19,6 +19,7 @@ from offaxis.data import Normalise, TensorSet
 from offaxis.data.embedded import small_digits
 from offaxis.detectors import Cosine
 from offaxis.errors import (
+    ArgumentError,
     DataError,
     NotFiniteError,
     ScaleCollapseError,
@@ -101,6 +102,39 @@ def test_a_loss_that_is_no_number_stops_training_within_an_epoch() -> None:
 
     with pytest.raises(NotFiniteError, match="The loss became nan"):
         train(network(), few(), SHORT, loss=loss, quiet=True)
+
+
+def test_a_large_loss_of_ones_own_says_nothing_about_guessing() -> None:
+    def summed(out: Outputs, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(out.logits, labels, reduction="sum")
+
+    recipe = SHORT.replace(epochs=4, learning_rate=0.1 / SHORT.batch_size)
+    trained = train(network(), few(), recipe, loss=summed, quiet=True)
+    assert trained.history[-1]["accuracy"] > 0.3
+    assert trained.history[-1]["loss"] > math.log(10)
+    with pytest.warns(UserWarning, match="learned next to nothing"):
+        train(network(), few(), recipe.replace(epochs=1, learning_rate=1e-9), loss=summed, quiet=True)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        partial(nn.functional.cross_entropy, label_smoothing=0.1),
+        partial(nn.CrossEntropyLoss(label_smoothing=0.1)),
+    ],
+)
+def test_a_loss_of_pytorch_takes_the_logits(loss: Any) -> None:
+    def expected(out: Outputs, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(out.logits, labels, label_smoothing=0.1)
+
+    one, other = (train(network(), few(), SHORT, loss=each, quiet=True) for each in (loss, expected))
+    assert same(weights(one.classifier), weights(other.classifier))
+
+
+def test_a_loss_that_is_not_one_number_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"one number.*shape \(64,\): reduction='mean'"):
+        train(network(), few(), SHORT, loss=nn.CrossEntropyLoss(reduction="none"), quiet=True)
 
 
 def test_a_collapsed_scale_stops_training_within_an_epoch() -> None:

@@ -204,7 +204,9 @@ def train_command(
     crop: Annotated[
         int | None,
         typer.Option(
-            help="Padding of random crops.", show_default="4, less for images below 32 pixels", rich_help_panel=RECIPE
+            help="Padding of random crops; not beside --min-area.",
+            show_default="4, less for images below 32 pixels",
+            rich_help_panel=RECIPE,
         ),
     ] = None,
     min_area: Annotated[

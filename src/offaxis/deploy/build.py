@@ -221,8 +221,8 @@ def load_weights(classifier: Classifier, path: str | Path) -> None:
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Read a file of weights: safetensors, or a state dictionary of PyTorch, read without running code.
 
-    A dictionary that holds the weights under ``state_dict`` or ``model``, and names that begin with ``module.``, are
-    understood.
+    A dictionary that holds the weights under ``state_dict`` or ``model`` is understood, and so are names that begin with
+    ``module.`` or ``_orig_mod.``, as those of distributed and of compiled networks do.
 
     Raises:
         ArgumentError: there is no such file; nothing is downloaded.
@@ -235,7 +235,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             "it (safetensors, or a state dictionary of PyTorch)."
         )
     if file.suffix == ".safetensors":
-        return read_tensors(file)[0]
+        return _without_prefix(read_tensors(file)[0], "_orig_mod.")
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # PyTorch raises many kinds of errors for a damaged file
@@ -251,8 +251,17 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"Expected a state dictionary in {path} but it holds something else: save torch.save(network.state_dict(), file)."
         )
-    prefix = "module." if all(str(name).startswith("module.") for name in loaded) else ""
-    return {str(name).removeprefix(prefix): tensor for name, tensor in loaded.items()}
+    return _without_prefix({str(name): tensor for name, tensor in loaded.items()}, "module.", "_orig_mod.")
+
+
+def _without_prefix(weights: dict[str, Tensor], *prefixes: str) -> dict[str, Tensor]:
+    """Take from the names whatever of the prefixes they all begin with, one inside the other."""
+    while weights:
+        shared = next((p for p in prefixes if all(name.startswith(p) for name in weights)), None)
+        if shared is None:
+            break
+        weights = {name.removeprefix(shared): tensor for name, tensor in weights.items()}
+    return weights
 
 
 def call_function(file: Path, name: str, options: BuildOptions) -> tuple[Any, dict[str, Any]]:

@@ -131,7 +131,7 @@ def _open(model: Model, threads: int) -> OnnxEngine:
 def _checked(model: Model, content: bytes, threads: int, runtime: Any) -> OnnxEngine:
     engine = OnnxEngine(make_session(content, threads, runtime), tuple(output_names(model, p_values=False)))
     with export_errors("onnxruntime cannot run the graph"):
-        difference = largest_difference(model, Graph(model, p_values=False).eval(), engine.session, engine.names)
+        difference = largest_difference(model, Graph(model, p_values=False), engine.session, engine.names)
     if not difference <= TOLERANCE:
         raise ExportError(f"onnxruntime differs from PyTorch by {difference:.2g}, more than {TOLERANCE:g}.")
     return engine

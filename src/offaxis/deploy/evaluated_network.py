@@ -24,7 +24,7 @@ class EvaluatedNetwork:
     """A network with the facts that evaluation, calibration and bundles need.
 
     Attributes:
-        network: a Classifier, a Paired or an Ensemble, in eval mode.
+        network: a Classifier, a Paired or an Ensemble; in eval mode, unless it was given in train mode.
         normalise: the normalisation of its images; None where it is not known.
         size: (height, width) of the images that it takes; None where it is not known, or takes any.
         resize: how images come to that size, ``"crop"`` or ``"stretch"``; None where it is not known.

@@ -118,7 +118,7 @@ def export_onnx(model: Model, path: str | Path, *, with_resize: bool = False) ->
         content = graph_bytes(model, with_resize=with_resize)
         with export_errors("onnxruntime cannot run the graph"):
             session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-            difference = largest_difference(model, Graph(model).eval(), session, output_names(model))
+            difference = largest_difference(model, Graph(model), session, output_names(model))
     finally:
         model.to(device)
     if not difference <= TOLERANCE:
@@ -145,7 +145,7 @@ def graph_bytes(model: Model, p_values: bool = True, *, with_resize: bool = Fals
     """
     onnx, runtime = package("onnx"), package("onnxruntime")
     package("onnxscript")
-    proto = _traced(model, Graph(model, p_values).eval(), output_names(model, p_values)).model_proto
+    proto = _traced(model, Graph(model, p_values), output_names(model, p_values)).model_proto
     if with_resize:
         rule = model.preprocessing
         if not isinstance(rule, Preprocessing):
@@ -295,7 +295,7 @@ def _traced(model: Model, graph: Graph, names: list[str]) -> Any:
             export_errors(problem),
             tracing(),
             warnings.catch_warnings(),
-            eval_mode(model.network),
+            eval_mode(graph),
             torch.no_grad(),
         ):
             warnings.simplefilter("ignore")  # about operators of torchvision and the like, which no user can act on
@@ -357,7 +357,7 @@ def largest_difference(model: Model, graph: Graph, session: Any, names: Sequence
     largest = 0.0
     for count in (1, 5):
         pixels = _example(model, count)
-        with eval_mode(model.network), torch.no_grad():
+        with eval_mode(graph), torch.no_grad():
             values = graph(pixels)
         if len(values) != len(names):
             raise ExportError("The network gives cosines but its calibration has none: calibrate the bundle again.")

@@ -101,6 +101,9 @@ def open_network(
         in_channels: 3 for colour, 1 for grey; None is 3.
         device: where to put the network: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``. None leaves it where it is.
 
+    Returns:
+        The network, in eval mode where it was opened or built; an object keeps its train or eval mode.
+
     Raises:
         ArgumentError: the source is none of these, or an option does not apply to it.
         AttachError: the output layer of a third-party network cannot be replaced.
@@ -115,7 +118,8 @@ def open_network(
         opened = replace(opened, label=label or opened.label, seed=opened.seed if seed is None else seed)
     if device is not None:
         opened.network.to(resolve_device(device))
-    opened.network.eval()
+    if isinstance(source, (str, Path)):
+        opened.network.eval()  # one that is given may be in training still: whoever runs it sets its mode and puts it back
     return opened
 
 
@@ -181,9 +185,12 @@ def combine(
     names = [_name(source, number) for number, source in enumerate(members, 1)]
     check_agreement(opened, names, kind)
     main = opened[1] if kind == "paired" else opened[0]
+    combined = make(opened, names)
+    if not any(module.training for member in opened for module in member.network.modules()):
+        combined.eval()  # members that are trained still keep their modes
     return replace(
         main,
-        network=make(opened, names).eval(),
+        network=combined,
         normalise=next((m.normalise for m in opened if m.normalise is not None), None),
         classes=next((m.classes for m in opened if m.classes), ()),
         label=label or combined_label(opened, kind),

@@ -39,6 +39,8 @@ class _SumOverProcesses(torch.autograd.Function):
 
 
 def _sum_over_processes(tensor: Tensor) -> Tensor:
+    if _processes() == 1:
+        return tensor
     total: Tensor = _SumOverProcesses.apply(tensor)  # type: ignore[no-untyped-call]
     return total
 
@@ -46,9 +48,10 @@ def _sum_over_processes(tensor: Tensor) -> Tensor:
 class SyncedBatchNorm(_BatchNorm):
     """Batch normalisation over the batches of all processes together.
 
-    In one process it is PyTorch's own, bit for bit. In several, the mean and the variance are taken over the global
-    batch by two differentiable all-reduces (PyTorch's ``SyncBatchNorm`` runs on GPUs only). Takes (N, C) or
-    (N, C, ...). Parameters, buffers and their names are those of ``nn.BatchNorm1d`` and ``nn.BatchNorm2d``.
+    In one process it is PyTorch's own, bit for bit, and takes inputs of another type than its own as well. In several, the
+    mean and the variance are taken over the global batch by two differentiable all-reduces (PyTorch's ``SyncBatchNorm`` runs
+    on GPUs only). Takes (N, C) or (N, C, ...). Parameters, buffers and their names are those of ``nn.BatchNorm1d`` and
+    ``nn.BatchNorm2d``.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -63,7 +66,12 @@ class SyncedBatchNorm(_BatchNorm):
             return self._by_global_batch(input)
         if input.numel() == input.shape[1]:
             raise HeadError(ONE_IMAGE)
-        return super().forward(input)
+        # PyTorch's own refuses a float32 input where the network, and this with it, was turned to half precision.
+        return super().forward(input) if self._takes(input.dtype) else self._by_global_batch(input)
+
+    def _takes(self, dtype: torch.dtype) -> bool:
+        own = {t.dtype for t in (self.weight, self.running_mean) if t is not None}
+        return own <= {dtype} or (own == {torch.float32} and dtype in (torch.float16, torch.bfloat16))
 
     def _by_running_statistics(self, input: Tensor) -> Tensor:
         # Statistics are cast to the input's type: a network turned to half precision keeps a float32 head input.

@@ -1,18 +1,21 @@
 """Calibration inside the training loops of others: what the callbacks for Lightning and for Hugging Face's Trainer share."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from offaxis.calibration.calibrate import score_batches
+from offaxis.calibration.conformal import check_alpha, check_count
 from offaxis.data.sources import as_batches, is_loader
 from offaxis.deploy.model import Model
 from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import default_detector, make_detector
-from offaxis.errors import ArgumentError, DataError, OverlapError
+from offaxis.errors import ArgumentError, DataError, OverlapError, StorageError
+from offaxis.files import is_regular
 from offaxis.metrics import auroc
 from offaxis.networks.ensemble import AnyNetwork, find_network
 
@@ -35,6 +38,11 @@ class LoopCalibration:
     Attributes:
         model: the calibrated Model, once training has ended.
         history: for each epoch, the AUROCs by ``ood_auroc/NAME``, in [0, 1].
+
+    Raises:
+        ArgumentError: ``preprocessing`` is none, or alpha is not between 0 and 1.
+        DataError: images are not given as a DataLoader.
+        StorageError: nothing can be written to ``path``.
     """
 
     def __init__(
@@ -63,6 +71,9 @@ class LoopCalibration:
                     f"Expected a DataLoader of normalised images for {name} but got a {type(loader).__name__}: "
                     "torch.utils.data.DataLoader(dataset, batch_size=64)."
                 )
+        check_alpha(alpha)
+        if path is not None:
+            _check_writable(Path(path))
         self.calibration, self.preprocessing, self.ood, self.fit_on = calibration, preprocessing, dict(ood or {}), fit
         self.detector = detector
         self.alpha, self.per_class, self.classes, self.path = alpha, per_class, tuple(classes), path
@@ -71,6 +82,9 @@ class LoopCalibration:
 
     def evaluate(self, module: nn.Module, training: Any = None) -> dict[str, float]:
         """Compute the AUROC on each OOD loader against the calibration images, and add them to ``history``.
+
+        What would stop ``calibrate`` is found here already, with OOD loaders or without: after the first epoch, not after the
+        last.
 
         Args:
             module: the module that is trained, with a Classifier of ``offaxis.attach`` in it.
@@ -81,12 +95,15 @@ class LoopCalibration:
 
         Raises:
             OverlapError: the calibration loader reads the training images.
+            ArgumentError: there are other classes than names of them, no such detector, or nothing to fit it on.
+            DetectorError: the detector cannot score such a network.
+            TooFewImagesError: fewer than ceil(1 / alpha) - 1 calibration images, as far as their number is known.
         """
-        self._refuse_training_images(training)  # after the first epoch, not after the last
+        network = find_network(module)
+        detector = self._checked(network, training)
         if not self.ood:
             return {}
-        network = find_network(module)
-        detector = self._fitted(network, training)
+        self._fit(detector, network, training)
         id_scores = score_batches(network, as_batches(self.calibration, None, 0), detector).scores
         values = {
             f"ood_auroc/{name}": auroc(id_scores, score_batches(network, as_batches(loader, None, 0), detector).scores)
@@ -106,9 +123,9 @@ class LoopCalibration:
             TooFewImagesError: fewer than ceil(1 / alpha) - 1 calibration images.
             OverlapError: calibration images are among those that the detector was fitted on, or were trained on.
         """
-        self._refuse_training_images(training)
         network = find_network(module)
-        detector = self._fitted(network, training)
+        detector = self._checked(network, training)
+        self._fit(detector, network, training)
         self.model = Model.calibrated(
             network,
             self.calibration,
@@ -131,19 +148,44 @@ class LoopCalibration:
                 "torch.utils.data.random_split(dataset, [0.9, 0.1]), and calibrate on the smaller part."
             )
 
-    def _fitted(self, network: AnyNetwork, training: Any) -> Detector:
+    def _checked(self, network: AnyNetwork, training: Any) -> Detector:
+        """Return the detector, not yet fitted, once nothing that can be told beforehand is in the way of calibrating."""
+        self._refuse_training_images(training)
+        if self.classes and len(self.classes) != network.num_classes:
+            raise ArgumentError(
+                f"Expected a name for each of the network's {network.num_classes} classes but got {len(self.classes)}: "
+                f"{', '.join(map(str, self.classes[:10]))}."
+            )
+        drawn = getattr(self.calibration, "sampler", None)
+        if getattr(self.calibration, "batch_size", None) is not None and isinstance(drawn, Sized):
+            check_count(len(drawn), self.alpha)
         std = self.preprocessing.normalise.std
         detector = self.detector
-        loader = training if self.fit_on is None else self.fit_on
         if detector is None:
             detector = default_detector(network, std)
         elif not isinstance(detector, Detector):
             detector = make_detector(detector, network, std)
-        if detector.needs_fit:
-            if loader is None:
-                raise ArgumentError(
-                    f"Expected the loader that {detector.name} is fitted on, for there is no training loader here: give "
-                    "fit=DataLoader(...)."
-                )
-            detector.fit(network, loader)
+        detector.check_network(network)
+        if detector.needs_fit and training is None and self.fit_on is None:
+            raise ArgumentError(
+                f"Expected the loader that {detector.name} is fitted on, for there is no training loader here: give "
+                "fit=DataLoader(...)."
+            )
         return detector
+
+    def _fit(self, detector: Detector, network: AnyNetwork, training: Any) -> None:
+        if detector.needs_fit:
+            detector.fit(network, training if self.fit_on is None else self.fit_on)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise StorageError where a bundle could not be written; its missing folders are made with it."""
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise StorageError(
+            f"Expected a path for the bundle in a folder that can be written to but {there} is none: choose another."
+        )
+    if path.exists() and not is_regular(path):
+        raise StorageError(
+            f"Expected a file to save the bundle in but {path} is there and is no plain file: name another."
+        )

@@ -26,7 +26,7 @@ class RecipeOverrides:
         learning_rate: at the start.
         weight_decay: on every parameter but the cosine weight.
         clip: largest gradient, as a multiple of the typical one.
-        crop: padding of random crops; None takes at most an eighth of the image's side.
+        crop: padding of random crops; None takes at most an eighth of the image's side. Not beside ``min_area`` below 1.
         flip: mirror images at random; None goes by the catalogue, where digits and letters are not mirrored.
         min_area: least share of a photograph that a random resized crop keeps; None takes 0.25 above 64 pixels.
         jitter: largest random change of brightness, contrast and saturation.
@@ -155,7 +155,7 @@ class TrainingRun:
             shape: (c, h, w) of the images, by which ``crop`` and ``min_area`` are chosen where they are not given.
 
         Raises:
-            ArgumentError: there is no such recipe, or a number is out of its range.
+            ArgumentError: there is no such recipe, a number is out of its range, or both kinds of random crops are asked for.
         """
         from offaxis.data.catalogue import can_be_mirrored
         from offaxis.data.transforms import CROP_ABOVE
@@ -163,6 +163,12 @@ class TrainingRun:
 
         if self.recipe not in RECIPES:
             raise ArgumentError(f"Expected a recipe out of {', '.join(RECIPES)} but got {self.recipe!r}.")
+        crop, min_area = self.overrides.crop, self.overrides.min_area
+        if crop and min_area is not None and min_area < 1:
+            raise ArgumentError(
+                f"Expected one kind of random crops but got crop {crop}, which shifts images, and min_area {min_area:g}, which "
+                "enlarges a part of them: leave out --crop or --min-area."
+            )
         recipe = RECIPES[self.recipe]()
         if shape is not None:
             recipe = recipe.replace(crop=min(recipe.crop, min(shape[1:]) // 8))

@@ -32,7 +32,8 @@ def attach(
     shared with the Classifier.
 
     Args:
-        model: a timm, torchvision or transformers image classifier, or any module whose output is a linear layer's.
+        model: a timm, torchvision or transformers image classifier, or any module whose output is a linear layer's. Of one
+            that torch.compile, DataParallel or DistributedDataParallel has wrapped, the network inside is taken.
         head: ``"cosine"``, ``"linear"``, ``"keep"``, or a callable (in_features, num_classes) -> Head.
         num_classes: the number of classes of the new head; None keeps the old layer's.
         layer: dotted name of the output layer, where it cannot be found automatically.
@@ -40,8 +41,8 @@ def attach(
 
     Raises:
         AttachError: there is no linear output layer, or more than one candidate; the message lists them. Or a softmax, a
-            division by a temperature or the like follows it, as far as the network can be traced. Or the layer to keep is not
-            plainly linear.
+            division by a temperature or the like follows it, or the network does not call it, as far as the network can be
+            traced. Or the layer to keep is not plainly linear.
         ArgumentError: ``num_classes`` differs from that of the layer that is kept.
 
     Examples:
@@ -55,6 +56,9 @@ def attach(
             f"Expected a network, a torch.nn.Module, but got a {type(model).__name__}: timm.create_model(name), or "
             'offaxis.open_network("timm:resnet18", pretrained=True), which opens networks by their names.'
         )
+    while (inside := _wrapped(model)) is not None:
+        model = model.get_submodule(inside)
+        layer = None if layer is None else layer.removeprefix(f"{inside}.")
     if isinstance(model, Classifier):
         raise AttachError(
             f"Expected a network of your own but got a Classifier, which has a head already ({type(model.head).__name__}): use "
@@ -80,21 +84,44 @@ def attach(
                 "leave it out, or train another head, attach(model, head='cosine', num_classes=...)."
             )
         backbone = _copy_until(model, name)
-        return Classifier(backbone, LinearHead.from_layer(old), freeze=freeze).train(model.training)
+        kept = Classifier(backbone, LinearHead.from_layer(old).train(old.training), freeze=freeze)
+        if freeze:
+            return kept.train(model.training)
+        kept.training = model.training  # of it alone: the modules that are shared stay in their modes
+        return kept
     new = make_head(head, old.in_features, num_classes if num_classes is not None else old.out_features)
     new.to(old.weight.device, old.weight.dtype)
     parent, _, child = name.rpartition(".")
+    while child == _wrapped(model.get_submodule(parent)):  # a compiled layer would still run
+        parent, _, child = parent.rpartition(".")
     setattr(model.get_submodule(parent), child, nn.Identity())
     return Classifier(model, new, freeze=freeze).train(model.training)
 
 
+def _wrapped(model: nn.Module) -> str | None:
+    """Return the name of the network inside a wrapper that compiles or distributes it; None where it is no wrapper."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return "module"
+    # that of torch.compile, whose class is slow to import
+    return "_orig_mod" if isinstance(getattr(model, "_orig_mod", None), nn.Module) else None
+
+
 def _copy_until(model: nn.Module, name: str) -> nn.Module:
-    """Return the network with an identity in place of a layer; all but the modules around that layer are shared."""
+    """Return the network with an identity in place of a layer; all but the modules around that layer are shared.
+
+    Wrappers around the layer are left out: torch.compile's passes on to the network itself what is written to its copy.
+    """
+    inside = _wrapped(model)
+    if inside is not None and name != inside:
+        return _copy_until(model.get_submodule(inside), name.removeprefix(f"{inside}."))
     first, _, rest = name.partition(".")
+    inner = model.get_submodule(first)
+    new = _copy_until(inner, rest) if rest else nn.Identity().train(inner.training)
+    if inside is not None:
+        return new
     own = copy.copy(model)
     own._modules = dict(model._modules)
-    inner = model.get_submodule(first)
-    own._modules[first] = _copy_until(inner, rest) if rest else nn.Identity().train(inner.training)
+    own._modules[first] = new
     return own
 
 
@@ -107,8 +134,33 @@ def find_output_layer(model: nn.Module) -> str:
     for find in (_by_own_interface, _by_tracing, _by_common_name, _by_being_alone):
         name = find(model)
         if name is not None:
+            _check_alone(model, name)
             return name
     raise AttachError(f"Cannot tell which layer of {type(model).__name__} is its output layer. {_candidates(model)}")
+
+
+def _check_alone(model: nn.Module, layer: str) -> None:
+    """Raise AttachError where a network that cannot be traced has other output layers beside one, by their names and sizes.
+
+    Their outputs may be averaged, as those of CrossViT and of distilled networks are.
+    """
+    parent = model.get_submodule(layer.rpartition(".")[0])
+    chained = {id(child) for child in parent.children()} if isinstance(parent, nn.Sequential) else set()
+    outputs = getattr(model.get_submodule(layer), "out_features", None)
+    others = [
+        name
+        for name in _linear_layers(model)
+        if name != layer
+        and name.count(".") == layer.count(".")
+        and ("head" in name or "classif" in name)
+        and (other := model.get_submodule(name)).out_features == outputs
+        and id(other) not in chained
+    ]
+    if others and _traced(model) is None:
+        raise AttachError(
+            f"{type(model).__name__} has {len(others) + 1} output layers ({', '.join([layer, *others])}), as their names say: "
+            f"make it with a single one. Where its output is that of one alone, name it, attach(..., layer={layer!r})."
+        )
 
 
 def _by_own_interface(model: nn.Module) -> str | None:
@@ -156,7 +208,10 @@ SIZES = ("size", "shape", "dim", "ndim")
 
 
 def _check_last(model: nn.Module, layer: str) -> None:
-    """Raise AttachError where an operation follows the output layer: it would change the head's features instead."""
+    """Raise AttachError where an operation follows the output layer: it would change the head's features instead.
+
+    Likewise where the layer is not called on the way to the output, as by a network that reads its weight alone.
+    """
     graph = _traced(model)
     if graph is None:
         return
@@ -164,7 +219,15 @@ def _check_last(model: nn.Module, layer: str) -> None:
     for node in reversed(graph.nodes):
         if node.op == "output" or node in needed:
             needed.update(node.all_input_nodes)
-    after = {node for node in needed if node.op == "call_module" and node.target == layer}
+    old = model.get_submodule(layer)
+    called = {node: model.get_submodule(str(node.target)) for node in needed if node.op == "call_module"}
+    if not any(part is old for module in called.values() for part in module.modules()):
+        raise AttachError(
+            f"Expected the network to call its output layer {layer!r} on the way to its output but it does not: it may read "
+            "the layer's weight alone, which an identity in its place does not have. Call the layer in `forward`, as in "
+            f"x = self.{layer}(x); the head 'cosine' normalises features and weight by itself."
+        )
+    after = {node for node, module in called.items() if module is old}
     for node in graph.nodes:  # each after its inputs
         if node not in needed or after.isdisjoint(node.all_input_nodes):
             continue
@@ -193,9 +256,16 @@ def _traced(model: nn.Module) -> torch.fx.Graph | None:
     """Return the graph of a network in eval mode; None where it cannot be traced."""
     try:
         with tracing(), eval_mode(model):
-            return torch.fx.Tracer().trace(model)
+            return _Tracer().trace(model)
     except Exception:  # control flow, untraceable operators: any failure only means that tracing does not tell
         return None
+
+
+class _Tracer(torch.fx.Tracer):
+    """Shows linear layers as they are called, those of others' classes too."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _by_being_alone(model: nn.Module) -> str | None:

@@ -209,7 +209,11 @@ class Classifier(nn.Module):
         return check_training(self, batches)
 
     def parameter_groups(
-        self, weight_decay: float, decay_head: bool = False, backbone_rate: float | None = None
+        self,
+        weight_decay: float,
+        decay_head: bool = False,
+        backbone_rate: float | None = None,
+        learning_rate: float | None = None,
     ) -> list[dict[str, Any]]:
         """Return parameter groups for an optimiser: weight decay for all trainable parameters but the cosine weight.
 
@@ -217,25 +221,23 @@ class Classifier(nn.Module):
             weight_decay: decay of the first group; the second has none.
             decay_head: decay the cosine weight (and its ``hidden`` layer) too, as rows 3-7 and 9 of the ablation do.
             backbone_rate: where it is given, the backbone is a group of its own, whose entry ``rate`` is this factor of the
-                learning rate.
+                learning rate. ``offaxis.train`` reads it; other loops do not, and need ``learning_rate`` here as well.
+            learning_rate: where it is given, each group has its ``lr``, which any optimiser takes: this rate, that of the
+                backbone times ``backbone_rate``.
         """
         spared = set() if decay_head else {f"head.{name}" for name in self.head.undecayed}
         trainable = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
+        groups: list[dict[str, Any]] = []
         if backbone_rate is not None:
             inner = [p for n, p in trainable if n.startswith("backbone.")]
             trainable = [(n, p) for n, p in trainable if not n.startswith("backbone.")]
-            own = {"params": inner, "weight_decay": weight_decay, "rate": backbone_rate}
-            return [*([own] if inner else []), *self._groups(trainable, spared, weight_decay)]
-        return self._groups(trainable, spared, weight_decay)
-
-    @staticmethod
-    def _groups(
-        trainable: list[tuple[str, nn.Parameter]], spared: set[str], weight_decay: float
-    ) -> list[dict[str, Any]]:
+            groups = [{"params": inner, "weight_decay": weight_decay, "rate": backbone_rate}]
         decayed = [p for n, p in trainable if n not in spared]
         undecayed = [p for n, p in trainable if n in spared]
-        groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
-        return [g for g in groups if g["params"]]
+        groups += [{"params": decayed, "weight_decay": weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
+        if learning_rate is not None:
+            groups = [{**group, "lr": learning_rate * group.get("rate", 1.0)} for group in groups]
+        return [group for group in groups if group["params"]]
 
 
 class FeatureInput(nn.Module):

@@ -243,15 +243,29 @@ def stream(network: Network, batches: Batches, layers: Iterable[str] = ()) -> It
 
 @contextmanager
 def eval_mode(network: Network | nn.Module) -> Iterator[None]:
-    """Set eval mode inside the block; afterwards every module has the mode that it had before."""
-    training = [module for module in network.modules() if module.training]
-    for module in training:
-        module.training = False
+    """Set eval mode inside the block; afterwards every module has the mode that it had before.
+
+    Where several threads run one network, that is after the last of them: no other finds it in train mode.
+    """
+    with _modes:
+        held = [module for module in network.modules() if module.training or module in _held]
+        for module in held:
+            module.training = False
+            _held[module] = _held.get(module, 0) + 1
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        with _modes:
+            for module in held:
+                _held[module] -= 1
+                if not _held[module]:
+                    module.training = True
+                    del _held[module]
+
+
+_modes = threading.Lock()
+_held: dict[nn.Module, int] = {}
+"""Modules that were in train mode, and how many blocks of ``eval_mode`` they are in."""
 
 
 def to_network(network: Network, images: Tensor) -> Tensor:

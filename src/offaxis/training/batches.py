@@ -190,13 +190,14 @@ def make_training_batches(
 
 def _check_last_batch(classifier: Classifier, loader: Any) -> None:
     """Raise DataError where the last batch of each epoch would be a single image that the head cannot normalise."""
-    size, dataset = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
-    if not size or getattr(loader, "drop_last", True) or not isinstance(dataset, Sized):
+    size, drawn = getattr(loader, "batch_size", None), getattr(loader, "sampler", None)
+    drawn = drawn if isinstance(drawn, Sized) else getattr(loader, "dataset", None)
+    if not size or getattr(loader, "drop_last", True) or not isinstance(drawn, Sized):
         return
     normalised = any(isinstance(part, SyncedBatchNorm) for part in classifier.head.modules())
-    if normalised and len(dataset) % size == 1:
+    if normalised and len(drawn) % size == 1:
         raise DataError(
-            f"Expected batches of at least 2 images but the last of {len(dataset)} images in batches of {size} has 1, and "
+            f"Expected batches of at least 2 images but the last of {len(drawn)} images in batches of {size} has 1, and "
             "the head normalises over the batch. Make the DataLoader with drop_last=True, or with another batch size."
         )
 

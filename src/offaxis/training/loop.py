@@ -70,7 +70,8 @@ def train(
         normalise: mean and std; those of ``data`` if None. Must be None with a DataLoader.
         validation: like ``data``: labelled images whose accuracy is measured after each epoch, without effect on the
             training.
-        loss: what is minimised.
+        loss: what is minimised: (Outputs, labels (N,)) -> the batch's mean loss, or one of PyTorch, such as
+            ``nn.CrossEntropyLoss(label_smoothing=0.1)``, which is given the logits.
         after_epoch: called in every process with the number of each epoch, from 1, and the network in eval mode, before
             the epoch's checkpoint is written; it must not change the network. A resumed training calls it for the epochs
             that it trains itself, not for those before.
@@ -85,8 +86,8 @@ def train(
 
     Raises:
         DataError: the images or labels cannot be trained on.
-        ArgumentError: this is no Classifier, there is no such device, it was given beside a fabric, or the CPU cannot
-            multiply in bfloat16.
+        ArgumentError: this is no Classifier, the loss is not one number, there is no such device, it was given beside a
+            fabric, or the CPU cannot multiply in bfloat16.
         NotFiniteError, ScaleCollapseError: the training failed; the message says why and what helps.
         TrainingStopped: Ctrl-C or SIGTERM; the state is saved where there is a folder.
     """
@@ -209,8 +210,8 @@ class _Training:
             self.folder.finish(self.classifier)
         if self.history and self.fabric.is_global_zero:
             last = self.history[-1]
-            normalised = getattr(self.classifier.head, "normalises_logits", False)
-            self.guard.check_end(last["loss"], last["accuracy"], normalised=normalised)
+            plain = self.stepper.plain_loss and not getattr(self.classifier.head, "normalises_logits", False)
+            self.guard.check_end(last["loss"], last["accuracy"], by_accuracy=not plain)
         return self.history
 
     def _steps(self, first: int, progress: Progress, request: StopRequest) -> None:

@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.errors import NotFiniteError, ScaleCollapseError
+from offaxis.errors import ArgumentError, NotFiniteError, ScaleCollapseError
 from offaxis.heads import Outputs
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.learned import LEAST_SCALE, learned_nothing
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 Loss = Callable[[Outputs, Tensor], Tensor]
-"""(Outputs of a batch, labels (N,)) -> the batch's mean loss, a scalar."""
+"""(Outputs of a batch, labels (N,)) -> the batch's mean loss, a scalar; PyTorch's own are given the logits instead."""
 
 
 def cross_entropy(out: Outputs, labels: Tensor) -> Tensor:
@@ -38,13 +39,40 @@ def cross_entropy(out: Outputs, labels: Tensor) -> Tensor:
 def describe_loss(loss: Loss) -> dict[str, Any]:
     """Describe a loss for run.json: its name and its ``arguments``, a dictionary that JSON can hold, where it has them.
 
-    A module without ``arguments`` is described by its text as well, so that one with other settings is another loss.
+    A module without ``arguments`` is described by its text as well, one of PyTorch, whose text says little, by its settings,
+    and a partial function by what it was given, so that one with other settings is another loss.
     """
+    if isinstance(loss, partial):
+        given = {str(place): value for place, value in enumerate(loss.args)} | loss.keywords
+        return {**describe_loss(loss.func), "given": {name: _plain(value) for name, value in given.items()}}
     name = getattr(loss, "__name__", type(loss).__name__)
+    if isinstance(loss, nn.Module) and takes_logits(loss):
+        settings = {key: value for key, value in vars(loss).items() if not key.startswith("_") and key != "training"}
+        return {"name": name, **{key: _plain(value) for key, value in (settings | loss.state_dict()).items()}}
     arguments: dict[str, Any] | None = getattr(loss, "arguments", None)
     if arguments is None:
         arguments = {"text": repr(loss)} if isinstance(loss, nn.Module) else {}
     return {"name": name, **arguments}
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as JSON can hold it: numbers and texts as they are, tensors by their checksum, others by their type."""
+    if isinstance(value, Tensor):
+        holder = nn.Module()
+        holder.register_buffer("value", value)
+        return checkpoints.checksum(holder, None)[:16]
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
+
+
+def takes_logits(loss: Any) -> bool:
+    """Return whether a loss is PyTorch's, a module or a function: these take logits (N, C), others take Outputs."""
+    while isinstance(loss, partial):
+        loss = loss.func
+    if isinstance(loss, nn.Module):
+        return type(loss).forward.__module__ == "torch.nn.modules.loss"
+    return getattr(F, getattr(loss, "__name__", ""), None) is loss
 
 
 class _LossModule(nn.Module):
@@ -53,19 +81,30 @@ class _LossModule(nn.Module):
     def __init__(self, classifier: Classifier, loss: Loss) -> None:
         super().__init__()
         self.classifier = classifier
-        self.loss = loss
+        self.loss: Any = loss
+        self.of_logits = takes_logits(loss)
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         out = self.classifier.outputs(images)
-        loss = self.loss(out, labels)
+        loss: Tensor = self.loss(out.logits if self.of_logits else out, labels)
+        if loss.dim():
+            raise ArgumentError(
+                f"Expected a loss that is one number, the mean over a batch, but got one of shape {tuple(loss.shape)}: "
+                "reduction='mean', or take the mean of it."
+            )
         return loss, batch_sums(out, labels, loss)
 
 
 class Stepper:
-    """Takes the steps of a training: a classifier with its optimiser, on its device."""
+    """Takes the steps of a training: a classifier with its optimiser, on its device.
+
+    Attributes:
+        plain_loss: whether the loss is the cross-entropy of the logits.
+    """
 
     def __init__(self, classifier: Classifier, batches: TrainingBatches, loss: Loss, fabric: "Fabric") -> None:
         self.classifier, self.batches, self.plan, self.fabric = classifier, batches, batches.plan, fabric
+        self.plain_loss = loss is cross_entropy
         recipe = self.plan.recipe
         # Small convolutional networks train faster with channels last, on the CPU too (benchmarks/memory_format.py).
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -252,21 +291,21 @@ class CollapseGuard:
                 f"scale, so training would stay there. {cure}. docs/scale-collapse.md explains how it comes about."
             )
 
-    def check_end(self, loss: float, accuracy: float, *, normalised: bool = False) -> None:
+    def check_end(self, loss: float, accuracy: float, *, by_accuracy: bool = False) -> None:
         """Warn where loss or accuracy of the last epoch are next to no better than guessing.
 
         Args:
             loss: the mean over the epoch.
             accuracy: likewise.
-            normalised: the loss is one of logits of a fixed size (LogitNorm), which cannot be as small as that of guessing
-                before the classes are learned: accuracy alone decides.
+            by_accuracy: accuracy alone decides, as the loss cannot be compared with ln C: it is not the plain cross-entropy,
+                or that of logits of a fixed size (LogitNorm), which is large before the classes are learned.
         """
         guessing = math.exp(-self.chance)
-        compared = 0.0 if normalised else loss
+        compared, chance = (0.0, "") if by_accuracy else (loss, f"ln C = {self.chance:.3f} and ")
         if learned_nothing(accuracy=accuracy, loss=compared, guessing=guessing, guessing_loss=self.chance):
             warnings.warn(
                 f"The network has learned next to nothing: its training ended with the loss {loss:.3f} and the accuracy "
-                f"{accuracy:.1%}, and guessing gives ln C = {self.chance:.3f} and {guessing:.1%}. More epochs, another "
+                f"{accuracy:.1%}, and guessing gives {chance}{guessing:.1%}. More epochs, another "
                 "learning rate, or a look at the labels may help.",
                 UserWarning,
                 stacklevel=3,
