@@ -12,13 +12,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import offaxis
-from offaxis import Model, Verdict
+from offaxis import EmbeddingDetector, Model, Verdict
 from offaxis.data import Normalise, TensorSet
 from offaxis.deploy import Preprocessing
 from offaxis.deploy.assemble import make_model
+from offaxis.deploy.explain import explain
 from offaxis.detectors import KNN, Energy
 from offaxis.errors import ArgumentError, DataError, NotFittedError, OverlapError
 from offaxis.training import Trained
+from tests.apple import GPU, AppleGPU
+from tests.embeddings import draw
 from tests.models import World
 
 
@@ -213,6 +216,26 @@ def test_network_and_detector_move_together(world: World, tmp_path: Path, monkey
     parts = [*loaded.network.state_dict().values(), *loaded.detector.state_dict().values()]
     assert {tensor.device.type for tensor in parts} == {"meta"}
     assert loaded.device.type == "meta"
+
+
+def test_an_apple_gpu_which_has_no_float64(
+    world: World, tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    EmbeddingDetector(random_state=0).fit(*draw(200, 0)).calibrate(draw(100, 1)[0]).save(tmp_path / "rows.oax")
+    monkeypatch.setattr("offaxis.deploy.model.resolve_device", torch.device)
+    pixels = world.test.batch(torch.arange(20))
+    for path, images in ((bundle, pixels), (tmp_path / "rows.oax", draw(20, 2)[0])):
+        expected = offaxis.load(path).predict(images)
+        with AppleGPU():
+            loaded = offaxis.load(path).to("mps")
+            assert loaded.device == GPU
+            assert [p.score for p in loaded.predict(images)] == pytest.approx([p.score for p in expected], abs=1e-2)
+    made = Model.calibrated(world.trained, world.calibration, fit=world.train, detector="two-cosines")
+    made.save(tmp_path / "two.oax")
+    with AppleGPU():
+        found = explain(offaxis.load(tmp_path / "two.oax").to("mps"), pixels)
+    for one, other in zip(found, explain(made, pixels), strict=True):
+        np.testing.assert_allclose(one.map, other.map, atol=1e-4)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

@@ -23,6 +23,7 @@ from offaxis.networks.inference import (
     Batches,
     ImageBatches,
     Network,
+    device_of,
     prepared_batches,
     run_batch,
     stream,
@@ -250,6 +251,12 @@ class Detector(Fitted, ABC):
         for outputs, labels in stream(network, batches, self.layers):
             self.update(outputs, labels)
         self.finish()
+        self.move_to(device_of(network))
+
+    def move_to(self, device: torch.device) -> None:
+        """Move what was fitted to a device, where it is not there; in float32 to Apple's GPUs, which have no float64."""
+        if any(tensor.device != device for tensor in self.state_dict().values()):
+            self.to(device, torch.float32 if device.type == "mps" else None)
 
     # scoring ---------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,15 @@ from offaxis.detectors.odin import perturbed_scores
 from offaxis.errors import DataError, NotFittedError, at_least_one, channel_std, true_or_false, values_to_try
 from offaxis.heads import Outputs
 from offaxis.heads.base import check_outputs
-from offaxis.networks.inference import Batches, ImageBatches, Network, eval_mode, prepared_batches, to_network
+from offaxis.networks.inference import (
+    Batches,
+    ImageBatches,
+    Network,
+    device_of,
+    eval_mode,
+    prepared_batches,
+    to_network,
+)
 
 EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 
@@ -112,8 +120,9 @@ class GeneralizedODIN(Detector):
         ]
         if not scores:
             raise NotFittedError("Expected ID images to choose the perturbation with but there were none.")
-        best = int(torch.cat(scores).double().mean(0).argmin())
-        self.eps = torch.tensor(self.epsilons[best], dtype=torch.float64, device=scores[0].device)
+        best = int(torch.cat(scores).cpu().double().mean(0).argmin())
+        self.eps = torch.tensor(self.epsilons[best], dtype=torch.float64)
+        self.move_to(device_of(network))
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) without a perturbation from the Outputs of N images."""

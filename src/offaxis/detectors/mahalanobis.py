@@ -277,7 +277,7 @@ def regress(id_distances: Tensor, ood_distances: Tensor) -> tuple[Tensor, Tensor
     """Fit a logistic regression of OOD (1) against ID (0) over distances (N, L), (M, L); return weights (L,) and bias."""
     from sklearn.linear_model import LogisticRegressionCV  # takes two seconds to import, which no other detector needs
 
-    x = torch.cat([id_distances, ood_distances]).double().cpu()
+    x = torch.cat([id_distances, ood_distances]).cpu().double()
     centre, spread = x.mean(0), x.std(0).clamp_min(torch.finfo(torch.float64).tiny)
     y = np.repeat([0, 1], [len(id_distances), len(ood_distances)])
     model = LogisticRegressionCV(cv=3, max_iter=1000, scoring="accuracy", use_legacy_attributes=False, l1_ratios=(0,))

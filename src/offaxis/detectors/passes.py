@@ -15,6 +15,7 @@ from offaxis.networks.inference import (
     Batches,
     ImageBatches,
     Network,
+    device_of,
     prepared_batches,
     run_batch,
     stream,
@@ -150,7 +151,8 @@ def try_fit_all(network: Network, batches: Batches, detectors: Sequence[Detector
     if shared:
         for outputs, labels in stream(network, batches, layers_of(shared)):
             shared = attempt(lambda d: d.update(outputs, labels), shared)  # noqa: B023 - called at once
-    attempt(lambda d: d.finish(), shared)
+    for detector in attempt(lambda d: d.finish(), shared):
+        detector.move_to(device_of(network))
     attempt(lambda d: d.fit_batches(network, batches), [d for d in detectors if d.needs_fit and d.fits_on_images])
     return reasons
 

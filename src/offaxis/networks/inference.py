@@ -390,6 +390,12 @@ def check_outputs_finite(outputs: Outputs) -> None:
     check_finite("the network's features", outputs.features)
 
 
+def device_of(network: Network) -> torch.device:
+    """Return the device of a network: that of its parameters."""
+    parameter = next(network.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
 def widest(tensor: Tensor) -> Tensor:
     """Return the tensor in float64; unchanged on Apple's GPUs, which have no float64."""
     return tensor if tensor.device.type == "mps" else tensor.double()
