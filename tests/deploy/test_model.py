@@ -17,8 +17,9 @@ from offaxis.data import Normalise, TensorSet
 from offaxis.deploy import Preprocessing
 from offaxis.deploy.assemble import make_model
 from offaxis.deploy.explain import explain
-from offaxis.detectors import KNN, Energy
-from offaxis.errors import ArgumentError, DataError, NotFittedError, OverlapError
+from offaxis.detectors import KNN, Detector, Energy
+from offaxis.errors import ArgumentError, DataError, DetectorError, NotFittedError, OverlapError
+from offaxis.heads import Outputs
 from offaxis.training import Trained
 from tests.apple import GPU, AppleGPU
 from tests.embeddings import draw
@@ -252,6 +253,38 @@ def test_predictions_on_a_gpu_agree(world: World, bundle: Path, tmp_path: Path) 
 def test_overlap_is_found_in_any_data(world: World) -> None:
     with pytest.raises(OverlapError, match="240 of the 240"):
         Model.calibrated(world.trained, world.calibration, used=[Pictures(pixels_of(world))])
+
+
+class Blank(Detector):
+    """A detector of one's own whose buffer has a value before it is fitted."""
+
+    name = "blank"
+    needs_fit = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(10))
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        return -(outputs.logits - self.mean).amax(1)
+
+
+class Told(Blank):
+    """The same, which says itself whether it is fitted."""
+
+    @property
+    def fitted(self) -> bool:
+        return bool(self.mean.any())
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:
+        self.mean = outputs.logits.mean(0)
+
+
+def test_a_detector_that_must_be_fitted_names_what_fitting_fills(world: World) -> None:
+    with pytest.raises(DetectorError, match=r"blank, .* names none.*self\.expect\('mean'\)"):
+        Model.calibrated(world.trained, world.calibration, fit=world.train, detector=Blank())
+    model = Model.calibrated(world.trained, world.calibration, fit=world.train, detector=Told())
+    assert model.detector.fitted
 
 
 @pytest.mark.parametrize("images", [None, 3, [None], [3], [[1, 2]], {}, {"a": 1}, object(), [b"", None]])

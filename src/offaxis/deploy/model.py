@@ -161,6 +161,7 @@ class Model:
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
         detector = detector or default_detector(opened.network, std)
+        detector.check_expects()
         if detector.needs_fit and not detector.fitted:
             fit_detector(detector, opened.network, fitting_images(detector, fit, used), preprocessing)
         detector = with_contiguous_buffers(detector)

@@ -297,6 +297,15 @@ class Detector(Fitted, ABC):
                 "fit(network, batches) with batches of (images, labels) first, or load a saved one."
             )
 
+    def check_expects(self) -> None:
+        """Raise DetectorError where it must be fitted but no buffer is named for it, so that it counts as fitted at once."""
+        if self.needs_fit and not self.expects and type(self).fitted is Fitted.fitted:
+            raise DetectorError(
+                f"Expected {self.name}, which must be fitted, to name the buffers that fitting fills but it names none, so "
+                "that nothing tells whether it is fitted: self.expect('mean') in its constructor, in place of "
+                "register_buffer with a value; or define the property `fitted`."
+            )
+
     # tuning ----------------------------------------------------------------------------------------------------------
 
     @property
