@@ -292,6 +292,18 @@ def test_unfitted_use_says_so(name: str, toy: Toy, network_of: NetworkOf, tmp_pa
         save_detector(make(), tmp_path / "x")
 
 
+@pytest.mark.parametrize("name", NEED_FIT)
+def test_where_a_second_fit_fails_it_is_not_fitted_any_more(name: str, toy: Toy, network_of: NetworkOf) -> None:
+    make, kind = CASES[name]
+    network = network_of(kind)
+    broken = [(toy.images * float("nan"), toy.labels)]
+    for fit in (lambda d: d.fit(network, broken), lambda d: fit_all(network, broken, [d])):
+        detector = make().fit(network, toy.train[:1])
+        with pytest.raises(BadOutputsError, match="NaN"):
+            fit(detector)
+        assert not detector.fitted or isinstance(detector, (ASH, SCALE))  # these copy the head alone, and have
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_declares_what_it_is(name: str) -> None:
     detector = CASES[name][0]()

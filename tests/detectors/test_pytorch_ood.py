@@ -54,6 +54,18 @@ def test_scores(case: tuple[PyTorchOOD, Any], toy: Toy) -> None:
         torch.testing.assert_close(alone, id_scores[:3], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["Gram", "NACUE", "DICE"])
+def test_where_a_second_fit_fails_they_are_not_fitted_any_more(
+    ood: ModuleType, toy: Toy, network_of: NetworkOf, kind: str
+) -> None:
+    network = network_of("linear")
+    detector = PyTorchOOD(kind).fit(network, toy.train)
+    assert detector.fitted
+    with pytest.raises(DetectorError, match="NaN"):
+        detector.fit(network, [(toy.images * float("nan"), toy.labels)])
+    assert not detector.fitted
+
+
 def test_they_leave_no_trace_in_the_network(case: tuple[PyTorchOOD, Any], toy: Toy) -> None:
     detector, network = case
     network.train()

@@ -242,7 +242,9 @@ class Detector(Fitted, ABC):
             batch_size: images per batch, for images that are not in batches yet.
         """
         if self.needs_fit:
-            self.fit_batches(network, training_batches(network, images, normalise, batch_size))
+            batches = training_batches(network, images, normalise, batch_size)
+            self.clear()  # where this fit fails, it is not the fitted one of before
+            self.fit_batches(network, batches)
         return self
 
     def fit_batches(self, network: Network, batches: Batches) -> None:

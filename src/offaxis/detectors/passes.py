@@ -147,6 +147,9 @@ def try_fit_all(network: Network, batches: Batches, detectors: Sequence[Detector
                 able.append(detector)
         return able
 
+    for detector in detectors:
+        if detector.needs_fit:
+            detector.clear()
     shared = attempt(lambda d: d.begin(network), [d for d in detectors if d.needs_fit and not d.fits_on_images])
     if shared:
         for outputs, labels in stream(network, batches, layers_of(shared)):

@@ -153,6 +153,11 @@ class PyTorchOOD(Detector):
             linear = self._linear() if self.takes_head else None
             self._object(NetworkParts(num_classes=self._num_classes, linear=linear), None)
 
+    def clear(self) -> None:
+        """Discard what fitting has filled, and pytorch-ood's object."""
+        super().clear()
+        self._discard()
+
     def begin(self, network: Network) -> None:
         """Copy the head where it is needed and start to collect."""
         self._discard()
@@ -188,7 +193,10 @@ class PyTorchOOD(Detector):
         self._discard()
         with unchanged(network), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # Gram holds out a random part
-            self._object(network_parts(network, self.inner), network).fit(PreparedLoader(network, batches))
+            theirs = self._object(network_parts(network, self.inner), network)
+            self._discard()  # it is fitted once their fit has ended well
+            theirs.fit(PreparedLoader(network, batches))
+        self._built = theirs, network
 
     # scoring ---------------------------------------------------------------------------------------------------------
 

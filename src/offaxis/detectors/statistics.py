@@ -34,6 +34,12 @@ class Fitted(nn.Module):
         """Return whether fitting fills any buffer, of the parts too."""
         return any(part._expected for part in self.modules() if isinstance(part, Fitted))
 
+    def clear(self) -> None:
+        """Discard what fitting has filled, of the parts too."""
+        for part in self.modules():
+            if isinstance(part, Fitted):
+                part._buffers.update(dict.fromkeys(part._expected))
+
     @property
     def fitted(self) -> bool:
         """Return whether every buffer, of the parts too, has its value."""
