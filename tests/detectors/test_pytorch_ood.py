@@ -165,3 +165,15 @@ def test_where_it_cannot_be_imported_the_error_says_what_to_install(
     monkeypatch.setattr(importlib, "import_module", fail)
     with pytest.raises(MissingPackageError, match=said):
         PyTorchOOD("DICE")
+
+
+def test_tuning_keeps_the_arguments_that_it_does_not_search_for(
+    ood: ModuleType, toy: Toy, network_of: NetworkOf
+) -> None:
+    network = network_of("linear")
+    detector = PyTorchOOD("ASH", {"variant": "ash-b"}).fit(network, toy.train)
+    assert {keywords["variant"] for keywords in detector.grid["keywords"]} == {"ash-b"}
+    tuned = detector.tune(network, [toy.images], [toy.ood_images])
+    assert tuned.keywords["variant"] == "ash-b"
+    again = PyTorchOOD("ASH", tuned.keywords).fit(network, toy.train)
+    assert torch.equal(tuned.score_images(network, toy.images), again.score_images(network, toy.images))

@@ -126,13 +126,17 @@ class PyTorchOOD(Detector):
 
     @property
     def grid(self) -> dict[str, tuple[dict[str, Any], ...]]:
-        """Return pytorch-ood's search space, as constructor arguments; neighbours and dimensions up to those that there are."""
+        """Return pytorch-ood's search space, as constructor arguments; neighbours and dimensions up to those that there are.
+
+        Arguments that were given and are not searched for stay.
+        """
         if not self.space:
             return {}
         bank = self._buffers.get("bank")
         most = {} if bank is None else {"k": len(bank), "d": bank.shape[1] - 1}
         values = [[v for v in own if name not in most or v <= most[name]] for name, own in self.space.items()]
-        return {"keywords": tuple(dict(zip(self.space, chosen, strict=True)) for chosen in product(*values))}
+        chosen = [dict(zip(self.space, each, strict=True)) for each in product(*values)]
+        return {"keywords": tuple({**self.keywords, **each} for each in chosen)}
 
     @property
     def state(self) -> State:
