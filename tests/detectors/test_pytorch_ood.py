@@ -177,3 +177,13 @@ def test_tuning_keeps_the_arguments_that_it_does_not_search_for(
     assert tuned.keywords["variant"] == "ash-b"
     again = PyTorchOOD("ASH", tuned.keywords).fit(network, toy.train)
     assert torch.equal(tuned.score_images(network, toy.images), again.score_images(network, toy.images))
+
+
+def test_layers_that_were_not_named_are_those_of_the_network(ood: ModuleType, toy: Toy, network_of: NetworkOf) -> None:
+    one, other = network_of("linear"), network_of("linear")
+    other.layers = ("relu", "second")
+    detector = PyTorchOOD("MultiMahalanobis").fit(one, toy.train)
+    assert detector.layers == ("first", "second")
+    assert detector.fit(other, toy.train).layers == ("relu", "second")
+    named = PyTorchOOD("MultiMahalanobis", inner=("second",)).fit(one, toy.train)
+    assert named.fit(other, toy.train).layers == ("second",)

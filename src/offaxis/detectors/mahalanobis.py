@@ -78,6 +78,7 @@ class Mahalanobis(Detector):
         self.std = channel_std(std)
         self.epsilons = values_to_try("epsilons", epsilons)
         self.expect("weights", "bias")
+        self._takes_layers = not layers  # those of the network that it is fitted with
         self._build((layers,) if isinstance(layers, str) else layers or ())
 
     def _build(self, layers: Iterable[str]) -> None:
@@ -121,8 +122,9 @@ class Mahalanobis(Detector):
 
     def begin(self, network: Network) -> None:
         """Take the network's layers where none were given, and start the sums."""
-        if not self.gaussians:
-            self._build(network.layers or FEATURES)
+        layers = tuple(network.layers) or FEATURES
+        if self._takes_layers and self.layers != layers:
+            self._build(layers)
         self.tuned_on = None  # new statistics, new weights
         self._moments = {name: ClassMoments(network.num_classes) for name in self.layers}
 
@@ -160,6 +162,12 @@ class Mahalanobis(Detector):
         self.check_fitted()
         distances = self._perturbed(network, images, (self.eps,))[:, 0]
         return mahalanobis_score(distances, self.weights, self.bias)
+
+    def with_hyperparameters(self, **hyperparameters: Any) -> Self:
+        """Return the same fitted detector with other hyperparameters, which takes its layers from where this one does."""
+        other = super().with_hyperparameters(**hyperparameters)
+        other._takes_layers = self._takes_layers
+        return other
 
     def grid_scores(self, outputs: Outputs) -> Tensor:
         """Compute distances (N, 1, L) from Outputs; a grid with perturbations needs the images."""

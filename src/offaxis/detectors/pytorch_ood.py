@@ -90,6 +90,7 @@ class PyTorchOOD(Detector):
             )
         self.kind, self.keywords, self.inner = kind, dict(keywords or {}), tuple(inner or ())
         self.feed, self.takes_head, self.build = TABLE[kind]
+        self._takes_layers = not inner  # those of the network that it is fitted with
         self.name = f"pytorch-ood-{kind.lower()}"
         self.paper = theirs.info.paper.url if theirs.info and theirs.info.paper else "https://arxiv.org/abs/2111.11374"
         self.space: dict[str, list[Any]] = theirs.hyperparameter_space
@@ -166,7 +167,7 @@ class PyTorchOOD(Detector):
         """Copy the head where it is needed and start to collect."""
         self._discard()
         self._num_classes = network.num_classes
-        if self.feed is Feed.LAYERS and not self.inner:
+        if self.feed is Feed.LAYERS and self._takes_layers:
             self.inner = tuple(network.layers)
         if self.takes_head:
             self.head.set(network.head)
