@@ -418,6 +418,19 @@ def test_grid_scores_serve_every_tuned_detector(toy: Toy, network_of: NetworkOf)
         assert again.arguments == tuned.arguments
 
 
+def test_no_images_are_told(toy: Toy, network_of: NetworkOf) -> None:
+    network = network_of("linear")
+    fitted = Mahalanobis().fit(network, toy.train)
+    with pytest.raises(ArgumentError, match="images to score but there were none"):
+        score_all(network, [], [Energy(), fitted])
+    with pytest.raises(ArgumentError, match="ID images to tune on but there were none"):
+        ODIN().tune(network, [], [toy.ood_images])
+    with pytest.raises(ArgumentError, match="OOD images to tune on but there were none"):
+        ODIN().tune(network, [toy.images], [])
+    with pytest.raises(ArgumentError, match="ID images to tune on but there were none"):
+        fitted.tune_without_ood(network, [])
+
+
 class Refusing(Detector):
     """A detector that cannot be fitted."""
 

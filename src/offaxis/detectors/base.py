@@ -2,7 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import product
 from typing import Any, Literal, NamedTuple, Self
@@ -60,6 +60,13 @@ def best_setting(id_scores: Tensor, ood_scores: Tensor, by: TuningMetric = "tnr_
     columns = list(zip(id_scores.cpu().numpy().T, ood_scores.cpu().numpy().T, strict=True))
     merits = [(0.0 if by == "auroc" else 1 - fpr_at_tpr(*pair), auroc(*pair)) for pair in columns]
     return merits.index(max(merits))
+
+
+def concatenated(parts: Sequence[Tensor], what: str) -> Tensor:
+    """Concatenate the parts of batches, or raise ArgumentError where there was no batch of ``what``."""
+    if not parts:
+        raise ArgumentError(f"Expected batches of {what} but there were none: give at least one image.")
+    return torch.cat(list(parts))
 
 
 class Reads(StrEnum):
@@ -375,8 +382,10 @@ class Detector(Fitted, ABC):
     def tune(self, network: Network, id_images: ImageBatches, ood_images: ImageBatches) -> Self:
         """Return the detector with hyperparameters chosen on validation images of the ID set and of an assumed OOD set."""
         id_grid, ood_grid = (
-            torch.cat([self.grid_scores_images(network, images) for images, _ in prepared_batches(network, batches)])
-            for batches in (id_images, ood_images)
+            concatenated(
+                [self.grid_scores_images(network, images) for images, _ in prepared_batches(network, batches)], what
+            )
+            for batches, what in ((id_images, "ID images to tune on"), (ood_images, "OOD images to tune on"))
         )
         return self.choose(id_grid, ood_grid)
 

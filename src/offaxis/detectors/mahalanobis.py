@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offaxis.detectors.base import Detector, Passes, Reads, best_setting
+from offaxis.detectors.base import Detector, Passes, Reads, best_setting, concatenated
 from offaxis.detectors.odin import (
     backbone_of,
     counting_calls,
@@ -220,7 +220,8 @@ class Mahalanobis(Detector):
             moved = fast_gradient_sign(network, images, labels, magnitude=magnitude, std=self.std)
             clean.append(self.grid_scores_images(network, images))
             adversarial.append(self.grid_scores_images(network, moved))
-        return self.choose(torch.cat(clean), torch.cat(adversarial), on=f"adversarial ID images (FGSM {magnitude})")
+        id_grid, moved_grid = (concatenated(parts, "ID images to tune on") for parts in (clean, adversarial))
+        return self.choose(id_grid, moved_grid, on=f"adversarial ID images (FGSM {magnitude})")
 
     def _perturbed(self, network: Network, images: Tensor, epsilons: Sequence[float]) -> Tensor:
         x = to_network(network, images)

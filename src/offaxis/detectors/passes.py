@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-import torch
 from torch import Tensor
 
 from offaxis.data.transforms import Normalise
-from offaxis.detectors.base import Detector, Reads, TrainingImages, training_batches
+from offaxis.detectors.base import Detector, Reads, TrainingImages, concatenated, training_batches
 from offaxis.detectors.registry import DETECTORS, FAMILIES, NATIVE, is_pytorch_ood, make_detector
 from offaxis.errors import ArgumentError, DetectorError, OffaxisError
 from offaxis.heads import DeConfHead, IsoMaxHead
@@ -165,6 +164,10 @@ def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detec
 
     All that read outputs or layers share one forward pass; detectors that read images (ODIN, Mahalanobis with a
     perturbation) make their own passes over the same batches.
+
+    Raises:
+        ArgumentError: there is no batch.
+        NotFittedError: a detector is not fitted.
     """
     for detector in detectors:
         detector.check_fitted()
@@ -178,7 +181,7 @@ def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detec
                 scores.append(detector.score_images(network, images))
             else:
                 scores.append(detector.score(outputs))
-    return [torch.cat(scores).cpu() for scores in parts]
+    return [concatenated(scores, "images to score").cpu() for scores in parts]
 
 
 def layers_of(detectors: Iterable[Detector]) -> tuple[str, ...]:
