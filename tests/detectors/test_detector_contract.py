@@ -44,6 +44,7 @@ from offaxis.detectors import (
     save_detector,
     score_all,
 )
+from offaxis.detectors.base import best_setting
 from offaxis.detectors.odin import backbone_of
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, DetectorError, NotFittedError
 from offaxis.networks.classifier import Classifier
@@ -429,6 +430,19 @@ def test_no_images_are_told(toy: Toy, network_of: NetworkOf) -> None:
         ODIN().tune(network, [toy.images], [])
     with pytest.raises(ArgumentError, match="ID images to tune on but there were none"):
         fitted.tune_without_ood(network, [])
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_scores_in_half_precision_can_be_measured_and_tuned(
+    kind: torch.dtype, toy: Toy, network_of: NetworkOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, detector = network_of("linear"), MaxLogit()
+    score = detector.forward
+    monkeypatch.setattr(detector, "forward", lambda outputs: score(outputs).to(kind))  # on any CPU
+    [id_scores], [ood_scores] = (score_all(network, [x], [detector]) for x in (toy.images, toy.ood_images))
+    assert id_scores.dtype == torch.float32
+    assert offaxis.metrics.auroc(id_scores.numpy(), ood_scores.numpy()) > 0.8
+    assert best_setting(id_scores.to(kind).unsqueeze(1), ood_scores.to(kind).unsqueeze(1)) == 0
 
 
 class Refusing(Detector):

@@ -16,7 +16,7 @@ from offaxis.data.transforms import Normalise
 from offaxis.detectors.statistics import Fitted
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import Outputs
-from offaxis.heads.base import check_outputs
+from offaxis.heads.base import at_least_float32, check_outputs
 from offaxis.metrics import auroc, fpr_at_tpr
 from offaxis.networks.ensemble import check_single
 from offaxis.networks.inference import (
@@ -57,7 +57,8 @@ def best_setting(id_scores: Tensor, ood_scores: Tensor, by: TuningMetric = "tnr_
         raise ArgumentError(
             f"Expected validation images of both kinds but got {len(id_scores)} ID and {len(ood_scores)} OOD images."
         )
-    columns = list(zip(id_scores.cpu().numpy().T, ood_scores.cpu().numpy().T, strict=True))
+    id_columns, ood_columns = (at_least_float32(scores).cpu().numpy().T for scores in (id_scores, ood_scores))
+    columns = list(zip(id_columns, ood_columns, strict=True))
     merits = [(0.0 if by == "auroc" else 1 - fpr_at_tpr(*pair), auroc(*pair)) for pair in columns]
     return merits.index(max(merits))
 

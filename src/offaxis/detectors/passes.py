@@ -9,6 +9,7 @@ from offaxis.detectors.base import Detector, Reads, TrainingImages, concatenated
 from offaxis.detectors.registry import DETECTORS, FAMILIES, NATIVE, is_pytorch_ood, make_detector
 from offaxis.errors import ArgumentError, DetectorError, OffaxisError
 from offaxis.heads import DeConfHead, IsoMaxHead
+from offaxis.heads.base import at_least_float32
 from offaxis.networks.ensemble import Ensemble
 from offaxis.networks.inference import (
     Batches,
@@ -163,7 +164,7 @@ def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detec
     """Compute the scores (N,) of every detector, in their order: larger = more out-of-distribution.
 
     All that read outputs or layers share one forward pass; detectors that read images (ODIN, Mahalanobis with a
-    perturbation) make their own passes over the same batches.
+    perturbation) make their own passes over the same batches. They are on the CPU, in float32 or float64.
 
     Raises:
         ArgumentError: there is no batch.
@@ -181,7 +182,7 @@ def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detec
                 scores.append(detector.score_images(network, images))
             else:
                 scores.append(detector.score(outputs))
-    return [concatenated(scores, "images to score").cpu() for scores in parts]
+    return [at_least_float32(concatenated(scores, "images to score")).cpu() for scores in parts]
 
 
 def layers_of(detectors: Iterable[Detector]) -> tuple[str, ...]:
