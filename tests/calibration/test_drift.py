@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from offaxis.calibration.drift import AT_ONCE, BETS, Bets, DriftMonitor, ScoreCounts, slot
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, CalibrationError
 
 
 @settings(deadline=None)
@@ -176,3 +176,15 @@ def test_the_benchmark_bets_as_the_monitor_does() -> None:
     assert alarmed_at == states[-1].alarmed_at
     assert np.cumsum(warned).tolist() == [state.warnings for state in states]
     assert states[-1].warnings > 1
+
+
+def test_calibration_scores_may_be_a_list_and_none_may_be_nan() -> None:
+    scores = np.random.default_rng(0).random(20)
+    one, other = DriftMonitor(scores), DriftMonitor(scores.tolist())
+    assert [one.add(value) for value in (0.2, 0.9)] == [other.add(value) for value in (0.2, 0.9)]
+    for wrong in (math.nan, math.inf):
+        with pytest.raises(CalibrationError, match="finite"):
+            DriftMonitor([0.1, wrong])
+        with pytest.raises(CalibrationError, match="finite"):
+            one.add(wrong)
+    assert one.state().images == 2

@@ -13,14 +13,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import offaxis
-from offaxis import Model, Verdict
+from offaxis import EmbeddingDetector, Model, Verdict
 from offaxis.data import Normalise, TensorSet
 from offaxis.deploy import Preprocessing
 from offaxis.deploy.assemble import make_model
+from offaxis.deploy.explain import explain
 from offaxis.deploy.onnx import export_onnx
-from offaxis.detectors import KNN, Energy
-from offaxis.errors import ArgumentError, DataError, NotFittedError, OverlapError
+from offaxis.detectors import KNN, Detector, Energy
+from offaxis.errors import ArgumentError, DataError, DetectorError, NotFittedError, OverlapError
+from offaxis.heads import Outputs
 from offaxis.training import Trained
+from tests.apple import GPU, AppleGPU
+from tests.embeddings import draw
 from tests.models import World
 
 
@@ -234,6 +238,26 @@ def test_network_and_detector_move_together(world: World, tmp_path: Path, monkey
     assert loaded.device.type == "meta"
 
 
+def test_an_apple_gpu_which_has_no_float64(
+    world: World, tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    EmbeddingDetector(random_state=0).fit(*draw(200, 0)).calibrate(draw(100, 1)[0]).save(tmp_path / "rows.oax")
+    monkeypatch.setattr("offaxis.deploy.model.resolve_device", torch.device)
+    pixels = world.test.batch(torch.arange(20))
+    for path, images in ((bundle, pixels), (tmp_path / "rows.oax", draw(20, 2)[0])):
+        expected = offaxis.load(path).predict(images)
+        with AppleGPU():
+            loaded = offaxis.load(path).to("mps")
+            assert loaded.device == GPU
+            assert [p.score for p in loaded.predict(images)] == pytest.approx([p.score for p in expected], abs=1e-2)
+    made = Model.calibrated(world.trained, world.calibration, fit=world.train, detector="two-cosines")
+    made.save(tmp_path / "two.oax")
+    with AppleGPU():
+        found = explain(offaxis.load(tmp_path / "two.oax").to("mps"), pixels)
+    for one, other in zip(found, explain(made, pixels), strict=True):
+        np.testing.assert_allclose(one.map, other.map, atol=1e-4)  # type: ignore[arg-type]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_predictions_on_a_gpu_agree(world: World, bundle: Path, tmp_path: Path) -> None:
     loaded = offaxis.load(bundle)
@@ -248,6 +272,38 @@ def test_predictions_on_a_gpu_agree(world: World, bundle: Path, tmp_path: Path) 
 def test_overlap_is_found_in_any_data(world: World) -> None:
     with pytest.raises(OverlapError, match="240 of the 240"):
         Model.calibrated(world.trained, world.calibration, used=[Pictures(pixels_of(world))])
+
+
+class Blank(Detector):
+    """A detector of one's own whose buffer has a value before it is fitted."""
+
+    name = "blank"
+    needs_fit = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(10))
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        return -(outputs.logits - self.mean).amax(1)
+
+
+class Told(Blank):
+    """The same, which says itself whether it is fitted."""
+
+    @property
+    def fitted(self) -> bool:
+        return bool(self.mean.any())
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:
+        self.mean = outputs.logits.mean(0)
+
+
+def test_a_detector_that_must_be_fitted_names_what_fitting_fills(world: World) -> None:
+    with pytest.raises(DetectorError, match=r"blank, .* names none.*self\.expect\('mean'\)"):
+        Model.calibrated(world.trained, world.calibration, fit=world.train, detector=Blank())
+    model = Model.calibrated(world.trained, world.calibration, fit=world.train, detector=Told())
+    assert model.detector.fitted
 
 
 @pytest.mark.parametrize("images", [None, 3, [None], [3], [[1, 2]], {}, {"a": 1}, object(), [b"", None]])

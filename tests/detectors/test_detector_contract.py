@@ -44,6 +44,7 @@ from offaxis.detectors import (
     save_detector,
     score_all,
 )
+from offaxis.detectors.base import best_setting
 from offaxis.detectors.odin import backbone_of
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, DetectorError, NotFittedError
 from offaxis.networks.classifier import Classifier
@@ -292,6 +293,18 @@ def test_unfitted_use_says_so(name: str, toy: Toy, network_of: NetworkOf, tmp_pa
         save_detector(make(), tmp_path / "x")
 
 
+@pytest.mark.parametrize("name", NEED_FIT)
+def test_where_a_second_fit_fails_it_is_not_fitted_any_more(name: str, toy: Toy, network_of: NetworkOf) -> None:
+    make, kind = CASES[name]
+    network = network_of(kind)
+    broken = [(toy.images * float("nan"), toy.labels)]
+    for fit in (lambda d: d.fit(network, broken), lambda d: fit_all(network, broken, [d])):
+        detector = make().fit(network, toy.train[:1])
+        with pytest.raises(BadOutputsError, match="NaN"):
+            fit(detector)
+        assert not detector.fitted or isinstance(detector, (ASH, SCALE))  # these copy the head alone, and have
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_declares_what_it_is(name: str) -> None:
     detector = CASES[name][0]()
@@ -404,6 +417,32 @@ def test_grid_scores_serve_every_tuned_detector(toy: Toy, network_of: NetworkOf)
         assert (scores.unsqueeze(1) > tuned.score_from_grid(id_grid)).double().mean() > 0.8
         again = detector.tune(network, [toy.images], [(toy.ood_images, toy.labels)])
         assert again.arguments == tuned.arguments
+
+
+def test_no_images_are_told(toy: Toy, network_of: NetworkOf) -> None:
+    network = network_of("linear")
+    fitted = Mahalanobis().fit(network, toy.train)
+    with pytest.raises(ArgumentError, match="images to score but there were none"):
+        score_all(network, [], [Energy(), fitted])
+    with pytest.raises(ArgumentError, match="ID images to tune on but there were none"):
+        ODIN().tune(network, [], [toy.ood_images])
+    with pytest.raises(ArgumentError, match="OOD images to tune on but there were none"):
+        ODIN().tune(network, [toy.images], [])
+    with pytest.raises(ArgumentError, match="ID images to tune on but there were none"):
+        fitted.tune_without_ood(network, [])
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_scores_in_half_precision_can_be_measured_and_tuned(
+    kind: torch.dtype, toy: Toy, network_of: NetworkOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, detector = network_of("linear"), MaxLogit()
+    score = detector.forward
+    monkeypatch.setattr(detector, "forward", lambda outputs: score(outputs).to(kind))  # on any CPU
+    [id_scores], [ood_scores] = (score_all(network, [x], [detector]) for x in (toy.images, toy.ood_images))
+    assert id_scores.dtype == torch.float32
+    assert offaxis.metrics.auroc(id_scores.numpy(), ood_scores.numpy()) > 0.8
+    assert best_setting(id_scores.to(kind).unsqueeze(1), ood_scores.to(kind).unsqueeze(1)) == 0
 
 
 class Refusing(Detector):

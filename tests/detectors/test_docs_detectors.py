@@ -17,6 +17,8 @@ def test_every_detector_has_its_row_with_paper_and_hyperparameters(ood: ModuleTy
     for name, make in DETECTORS.items():
         detector = make()
         assert detector.paper in rows[name], name
+        ours = name.removeprefix("pytorch-ood-")
+        assert name == ours or ours not in NATIVE or f"`{ours}`" in rows[name].split("|")[-2], name
         if name in NATIVE:
             assert all(hyperparameter in rows[name] for hyperparameter in detector.tunable), name
             assert ("images" in rows[name]) == (detector.reads is Reads.IMAGES or name == "mahalanobis"), name

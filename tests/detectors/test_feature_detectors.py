@@ -71,6 +71,9 @@ def test_shaping_nothing_leaves_the_energy(kind: str, toy: Toy, network_of: Netw
         if isinstance(detector, ReAct):
             detector.thresholds.fill_(1e9)
         torch.testing.assert_close(detector.score_images(network, toy.images), energy)
+    for other in (ASH(0.0, "s"), ASH(0.0, "b"), SCALE(0.0), ViM(8)):  # these change or add something even so
+        scores = other.fit(network, toy.train).score_images(network, toy.images)
+        assert not torch.allclose(scores.to(energy), energy, atol=0.1)
 
 
 def test_scale_multiplies_the_logits_of_a_cosine_head(toy: Toy, network_of: NetworkOf) -> None:

@@ -5,6 +5,7 @@ import torch
 
 from offaxis.detectors import GeneralizedODIN, State, fit_all
 from offaxis.errors import DetectorError, MissingOutputError, NotFittedError
+from offaxis.networks.classifier import Paired
 from tests.detectors.toy import NetworkOf, Toy
 
 STD = (0.5,)
@@ -75,3 +76,20 @@ def test_errors(toy: Toy, network_of: NetworkOf) -> None:
     fitted = GeneralizedODIN().fit(network_of("deconf-c"), toy.train)
     with pytest.raises(DetectorError, match="score_images"):
         fitted.score(network_of("deconf-c").outputs(toy.images))
+
+
+@pytest.mark.parametrize("perturb", [True, False])
+def test_of_a_pair_it_scores_the_detector_network_or_none(perturb: bool, toy: Toy, network_of: NetworkOf) -> None:
+    single = network_of("deconf-c")
+    pair = Paired(network_of("linear"), single)
+    one, other = (GeneralizedODIN(perturb).fit(network, toy.train) for network in (single, pair))
+    assert torch.equal(one.score_images(single, toy.images), other.score_images(pair, toy.images))
+    for kind in ("deconf-i", "deconf-e"):
+        mixed = Paired(network_of("linear"), network_of(kind))
+        with pytest.raises(DetectorError, match=r"score network\.detector_network"):
+            other.check_network(mixed)
+        with pytest.raises(DetectorError, match=r"score network\.detector_network"):
+            other.score_images(mixed, toy.images)
+    if perturb:
+        with pytest.raises(DetectorError, match=r"score network\.detector_network"):
+            GeneralizedODIN().fit(mixed, toy.train)

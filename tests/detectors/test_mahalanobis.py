@@ -262,3 +262,17 @@ def test_without_layers_it_reads_the_features(network_of: NetworkOf, toy: Toy, e
     scores = plain.score_images(network, toy.images)
     assert torch.equal(again.score_images(network, toy.images), scores)
     assert float(plain.score_images(network, toy.ood_images).mean()) > float(scores.mean())
+
+
+def test_layers_that_were_not_named_are_those_of_the_network_that_it_is_fitted_with(
+    toy: Toy, network_of: NetworkOf
+) -> None:
+    one, other = network_of("linear"), network_of("linear")
+    other.layers = ("relu", "second")
+    tuned = Mahalanobis(epsilons=(0.0,)).fit(one, toy.train).tune(one, [toy.images], [toy.ood_images])
+    for detector in (Mahalanobis().fit(one, toy.train), tuned):
+        assert detector.layers == ("first", "second")
+        again = detector.fit(other, toy.train)
+        assert again.layers == ("relu", "second")
+        assert again.score_images(other, toy.images).shape == (len(toy.images),)
+    assert Mahalanobis("second").fit(one, toy.train).fit(other, toy.train).layers == ("second",)

@@ -54,6 +54,18 @@ def test_scores(case: tuple[PyTorchOOD, Any], toy: Toy) -> None:
         torch.testing.assert_close(alone, id_scores[:3], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["Gram", "NACUE", "DICE"])
+def test_where_a_second_fit_fails_they_are_not_fitted_any_more(
+    ood: ModuleType, toy: Toy, network_of: NetworkOf, kind: str
+) -> None:
+    network = network_of("linear")
+    detector = PyTorchOOD(kind).fit(network, toy.train)
+    assert detector.fitted
+    with pytest.raises(DetectorError, match="NaN"):
+        detector.fit(network, [(toy.images * float("nan"), toy.labels)])
+    assert not detector.fitted
+
+
 def test_they_leave_no_trace_in_the_network(case: tuple[PyTorchOOD, Any], toy: Toy) -> None:
     detector, network = case
     network.train()
@@ -153,3 +165,25 @@ def test_where_it_cannot_be_imported_the_error_says_what_to_install(
     monkeypatch.setattr(importlib, "import_module", fail)
     with pytest.raises(MissingPackageError, match=said):
         PyTorchOOD("DICE")
+
+
+def test_tuning_keeps_the_arguments_that_it_does_not_search_for(
+    ood: ModuleType, toy: Toy, network_of: NetworkOf
+) -> None:
+    network = network_of("linear")
+    detector = PyTorchOOD("ASH", {"variant": "ash-b"}).fit(network, toy.train)
+    assert {keywords["variant"] for keywords in detector.grid["keywords"]} == {"ash-b"}
+    tuned = detector.tune(network, [toy.images], [toy.ood_images])
+    assert tuned.keywords["variant"] == "ash-b"
+    again = PyTorchOOD("ASH", tuned.keywords).fit(network, toy.train)
+    assert torch.equal(tuned.score_images(network, toy.images), again.score_images(network, toy.images))
+
+
+def test_layers_that_were_not_named_are_those_of_the_network(ood: ModuleType, toy: Toy, network_of: NetworkOf) -> None:
+    one, other = network_of("linear"), network_of("linear")
+    other.layers = ("relu", "second")
+    detector = PyTorchOOD("MultiMahalanobis").fit(one, toy.train)
+    assert detector.layers == ("first", "second")
+    assert detector.fit(other, toy.train).layers == ("relu", "second")
+    named = PyTorchOOD("MultiMahalanobis", inner=("second",)).fit(one, toy.train)
+    assert named.fit(other, toy.train).layers == ("second",)

@@ -37,7 +37,7 @@ from offaxis.detectors import (
 from offaxis.detectors import registry as module
 from offaxis.detectors.base import State
 from offaxis.detectors.registry import describe_detector, given_arguments, rebuild_detector
-from offaxis.errors import ArgumentError, DetectorError, DetectorFileError
+from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, MissingOutputError
 from offaxis.evaluation.results import with_arguments
 from offaxis.heads import Outputs
 from tests.detectors.toy import NetworkOf, Toy
@@ -92,6 +92,14 @@ def test_magnitudes_that_cannot_be_tried_are_refused(name: str, values: str, net
 def test_fields_that_no_outputs_have_are_refused_at_once(uses: Any) -> None:
     with pytest.raises(ArgumentError, match=r"`uses` of Wrong to be a tuple out of features, logits, cosine"):
         type("Wrong", (Detector,), {"uses": uses})
+
+
+def test_logits_to_score_with_that_a_head_does_not_have_are_told() -> None:
+    class Apart(Margin):
+        uses = ("score_logits",)
+
+    with pytest.raises(MissingOutputError, match=r"score_logits .* Read outputs\.detection_logits"):
+        Apart().score(Outputs(torch.ones(2, 3), torch.ones(2, 4)))
 
 
 class MeanDistance(Detector):

@@ -14,6 +14,7 @@ from offaxis.evaluation.protocols import (
     FRAME_FREE,
     FRAMED,
     less_biased_results,
+    less_biased_rows,
     one_vs_one_results,
     sets_for,
 )
@@ -220,6 +221,20 @@ def test_both_less_biased_views() -> None:
     # without hyperparameters: the tested view is one-vs-one, the assumed view the mean over the other sets
     assert one(FREE, "less-biased by tested set").rows == one(FREE).rows
     assert one(FREE, "less-biased by assumed set").rows["a"].mean == pytest.approx(np.mean([0.9, 1.0, 0.9, 0.9]))
+
+
+def test_by_assumed_set_a_row_is_a_set_that_the_same_network_was_tested_on() -> None:
+    other = [replace(result(ood, 0.5), id="other") for ood in ("b", "c")]
+    third = [replace(result(ood, 0.5), network="third") for ood in ("a", "c")]
+    rows = less_biased_rows([*[result(ood, 0.9) for ood in ("a", "b")], *other, *third], "assumed")
+    assert sorted((r.id, r.network, name, r.ood) for name, r in rows) == [
+        ("id", "net", "a", "b"),
+        ("id", "net", "b", "a"),
+        ("id", "third", "a", "c"),
+        ("id", "third", "c", "a"),
+        ("other", "net", "b", "c"),
+        ("other", "net", "c", "b"),
+    ]
 
 
 def compared(first: Summary, second: Summary, resamples: int = 2000) -> Comparison:

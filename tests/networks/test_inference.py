@@ -1,5 +1,6 @@
 """The one inference loop: modes, device, types, layers, labels, progress and finite numbers."""
 
+import copy
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 
 from offaxis import load_images, train
 from offaxis.cli import app
+from offaxis.detectors import MahalanobisPlusPlus, MeanCosine
+from offaxis.detectors.odin import fast_gradient_sign
 from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
 from offaxis.heads import make_head
 from offaxis.networks import inference, wide_resnet
@@ -114,6 +117,21 @@ def test_labels_are_passed_on_unless_they_are_required(network: Classifier) -> N
         list(run(network, outside, labels=True))
     with pytest.raises(DetectorError, match="images alone"):
         list(run(network, [images(2)], labels=True))
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32, torch.float32, torch.float64])
+def test_labels_are_whole_numbers_of_any_type(network: Classifier, kind: torch.dtype) -> None:
+    for detector in (MeanCosine(), MahalanobisPlusPlus()):
+        given = torch.arange(8) % 4
+        expected = copy.deepcopy(detector).fit(network, [(images(8), given)])
+        again = detector.fit(network, [(images(8), given.to(kind))])
+        torch.testing.assert_close(again.state_dict(), expected.state_dict())
+    moved = fast_gradient_sign(network, images(8), given.to(kind), magnitude=0.1)
+    assert torch.equal(moved, fast_gradient_sign(network, images(8), given, magnitude=0.1))
+    if kind.is_floating_point:
+        for wrong in (0.5, float("nan"), float("inf")):
+            with pytest.raises(DetectorError, match="whole numbers"):
+                detector.fit(network, [(images(8), given.to(kind) + wrong)])
 
 
 def test_progress_counts_finished_batches(network: Classifier) -> None:

@@ -318,7 +318,7 @@ def score_batches(network: Network, batches: ImageBatches, detector: Detector) -
     for outputs, prepared, labels in run(network, batches, layers=detector.layers):
         reads_images = detector.reads is Reads.IMAGES
         values = detector.score_images(network, prepared) if reads_images else detector.score(outputs)
-        scores.append(values.double().cpu().numpy())
+        scores.append(values.cpu().double().numpy())
         predicted.append(outputs.logits.argmax(1).cpu().numpy())
         pixels = prepared.float().cpu().contiguous().numpy()
         distinct.update(hashlib.blake2b(image, digest_size=16).digest() for image in pixels)
@@ -327,7 +327,7 @@ def score_batches(network: Network, batches: ImageBatches, detector: Detector) -
             right += int((outputs.logits.argmax(1) == labels).sum())
             labelled += len(labels)
         if outputs.cosine is not None:
-            cosines.append(outputs.cosine.amax(1).double().cpu().numpy())
+            cosines.append(outputs.cosine.amax(1).cpu().double().numpy())
     return ScoredBatches(
         scores=np.concatenate(scores) if scores else np.empty(0),
         predicted=np.concatenate(predicted) if predicted else np.empty(0, np.int64),

@@ -13,6 +13,7 @@ Two more promises than this marginal one:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
@@ -241,7 +242,7 @@ def control_fdr(p_values: Floats, fdr: float, *, calibration_images: int) -> Bat
     return BatchFlags(flagged=ranks <= last, fdr=float(fdr), least=least, calibration_images=calibration_images)
 
 
-def check_scores(scores: Floats) -> Floats:
+def check_scores(scores: Sequence[float] | Floats) -> Floats:
     """Return scores (N,) in float64, or raise CalibrationError where they are not finite."""
     values = np.asarray(scores, np.float64)
     if values.ndim != 1 or not np.isfinite(values).all():

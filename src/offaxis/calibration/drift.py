@@ -25,12 +25,14 @@ import math
 import random
 import struct
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offaxis.errors import ArgumentError
+from offaxis.calibration.conformal import check_scores
+from offaxis.errors import ArgumentError, CalibrationError
 
 BITS = 22
 BETS = ((0.03, 0.2), (0.15, 0.4), (0.3, 0.6), (0.8, 0.5), (0.8, 0.8))
@@ -172,10 +174,13 @@ class DriftMonitor:
     """Takes one score after another and raises an alarm when the stream has left the calibration distribution.
 
     Args:
-        calibration: scores (n,) of ID images; larger = more out-of-distribution.
+        calibration: scores (n,) of ID images, an array or a list; larger = more out-of-distribution.
         level: the probability of ever alarming on a stream that does not drift.
         seed: of the random numbers that break ties.
         run_length: the images between two false warnings, on average at least, on a stream that does not drift.
+
+    Raises:
+        CalibrationError: a score is not a finite number.
 
     Examples:
         >>> monitor = DriftMonitor(np.random.default_rng(0).normal(size=500), level=0.01)
@@ -186,9 +191,13 @@ class DriftMonitor:
     """
 
     def __init__(
-        self, calibration: NDArray[np.float64], level: float = 0.01, seed: int = 0, run_length: int = RUN_LENGTH
+        self,
+        calibration: Sequence[float] | NDArray[np.float64],
+        level: float = 0.01,
+        seed: int = 0,
+        run_length: int = RUN_LENGTH,
     ) -> None:
-        self.calibration, self.level, self.seed, self.run_length = calibration, level, seed, run_length
+        self.calibration, self.level, self.seed, self.run_length = check_scores(calibration), level, seed, run_length
         self.reset()
 
     def reset(self) -> None:
@@ -201,6 +210,8 @@ class DriftMonitor:
 
     def add(self, score: float) -> float:
         """Add the score of one image and return its online p-value in (0, 1], uniform while nothing drifts."""
+        if not math.isfinite(score):
+            raise CalibrationError(f"Expected a finite score but got {score}: leave such an image out of the stream.")
         larger, equal = self._counts.add(score)
         p = (larger + (1 - self._random.random()) * equal) / self._counts.count
         self._bets.bet(p)

@@ -30,8 +30,9 @@ from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.cosine import MeanCosine, TwoCosines
 from offaxis.errors import ArgumentError
+from offaxis.heads.base import at_least_float32
 from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.inference import run_batch, running, to_network
+from offaxis.networks.inference import run_batch, running, to_network, widest
 
 POOLING = frozenset({"aten.mean.dim", "aten.avg_pool2d.default", "aten._adaptive_avg_pool2d.default"})
 NEAREST = 3
@@ -198,13 +199,18 @@ def _maps(model: Model, places: Tensor, features: Tensor, classes: Tensor) -> Te
     weight: Tensor = head.weight  # type: ignore[assignment]
     axes = []
     if isinstance(detector, TwoCosines) or not isinstance(detector, MeanCosine):
-        axes.append(F.normalize(weight.detach().double()[classes], dim=1))
+        axes.append(F.normalize(_wide(weight.detach())[classes], dim=1))
     if isinstance(detector, MeanCosine):
-        axes.append(F.normalize(detector.directions.double()[classes], dim=1))
+        axes.append(F.normalize(_wide(detector.directions)[classes], dim=1))
     axis = torch.stack(axes).mean(0)
-    length = features.double().norm(dim=1).clamp_min(1e-12)
-    maps: Tensor = torch.einsum("nd,ndhw->nhw", axis, places.double()) / length.view(-1, 1, 1)
+    length = _wide(features).norm(dim=1).clamp_min(1e-12)
+    maps: Tensor = torch.einsum("nd,ndhw->nhw", axis, _wide(places)) / length.view(-1, 1, 1)
     return maps
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Return a tensor in float64; in float32 where the device has no float64."""
+    return widest(at_least_float32(tensor))
 
 
 def _nearest(model: Model, features: Tensor) -> tuple[tuple[str, float, bytes], ...]:

@@ -34,7 +34,7 @@ from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError
 from offaxis.networks.ensemble import AnyNetwork
-from offaxis.networks.inference import PASSED, memory_parts, resolve_device, run_batch, running, to_network
+from offaxis.networks.inference import PASSED, device_of, memory_parts, resolve_device, run_batch, running, to_network
 from offaxis.progress import count, html_card
 
 if TYPE_CHECKING:
@@ -161,10 +161,11 @@ class Model:
         if isinstance(detector, str):
             detector = make_detector(detector, opened.network, std)
         detector = detector or default_detector(opened.network, std)
+        detector.check_expects()
         if detector.needs_fit and not detector.fitted:
             fit_detector(detector, opened.network, fitting_images(detector, fit, used), preprocessing)
         detector = with_contiguous_buffers(detector)
-        _move(detector, _device_of(opened.network))
+        detector.move_to(device_of(opened.network))
         fit_alone = [] if fit is None or any(fit is other for other in used) else [fit]
         sets = [as_image_set(each) for each in used if not (is_loader(each) and is_loader(images))]
         sets += [as_image_set(each) for each in fit_alone if not is_loader(each)]
@@ -249,7 +250,7 @@ class Model:
     @property
     def device(self) -> torch.device:
         """The device of the network."""
-        return _device_of(self.network)
+        return device_of(self.network)
 
     def to(self, device: str | torch.device) -> Self:
         """Move network and detector to a device (``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``), in place.
@@ -262,8 +263,8 @@ class Model:
             raise ArgumentError(
                 f"Expected the CPU for onnxruntime but got {target}: load the model with engine='torch' to move it."
             )
-        self.network.to(target)
-        _move(self.detector, target)
+        self.network.to(target, torch.float32 if target.type == "mps" and _is_double(self.network) else None)
+        self.detector.move_to(target)
         return self
 
     def predict(self, images: "ImageLike | Sequence[ImageLike] | Dataset[Any] | DataLoader[Any]") -> list[Prediction]:
@@ -322,7 +323,7 @@ class Model:
             scores = self.detector.score(outputs)
         count(len(batch), PASSED)
         cosine = None if outputs.cosine is None else outputs.cosine.float().cpu().numpy()
-        return self._predictions(scores.double().cpu().numpy(), outputs.logits.float().cpu().numpy(), cosine)
+        return self._predictions(scores.cpu().double().numpy(), outputs.logits.float().cpu().numpy(), cosine)
 
     def _checked(self, batch: Tensor) -> Tensor:
         shape = self.preprocessing.shape
@@ -454,14 +455,9 @@ def _provenance(opened: EvaluatedNetwork, command: Sequence[str] | None) -> dict
     }
 
 
-def _device_of(network: AnyNetwork) -> torch.device:
-    parameter = next(network.parameters(), None)
-    return torch.device("cpu") if parameter is None else parameter.device
-
-
-def _move(detector: Detector, device: torch.device) -> None:
-    if any(tensor.device != device for tensor in detector.state_dict().values()):
-        detector.to(device, torch.float32 if device.type == "mps" else None)  # which has no float64
+def _is_double(network: AnyNetwork) -> bool:
+    """Return whether a network has numbers in float64, as those of feature vectors do; Apple's GPUs have none."""
+    return any(tensor.dtype == torch.float64 for tensor in network.state_dict().values())
 
 
 def _is_dataset(images: Any) -> bool:

@@ -119,7 +119,7 @@ def open_network(
     if device is not None:
         opened.network.to(resolve_device(device))
     if isinstance(source, (str, Path)):
-        opened.network.eval()  # one that is given may be in training still: whoever runs it sets its mode and puts it back
+        opened.network.eval()  # one that is given may be in training still, and eval_mode puts its mode back
     return opened
 
 

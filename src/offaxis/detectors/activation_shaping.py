@@ -28,7 +28,7 @@ from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError, fr
 from offaxis.heads import CosineHead, Head, LinearHead, Outputs
 from offaxis.heads.base import at_least_float32
 from offaxis.heads.cosine import EPS
-from offaxis.networks.inference import Network
+from offaxis.networks.inference import Network, widest
 
 
 class HeadCopy(Fitted):
@@ -157,7 +157,7 @@ class ReAct(ShapedEnergy):
         activations = self._sample.rows()
         levels = sorted({self.percentile, *self.grid["percentile"]})
         quantiles = np.percentile(activations.cpu().numpy(), [100 * level for level in levels])
-        self.levels = torch.tensor(levels, dtype=torch.float64, device=activations.device)
+        self.levels = widest(activations[:0]).new_tensor(levels)
         self.thresholds = torch.tensor(quantiles, dtype=activations.dtype, device=activations.device)
         del self._sample
 

@@ -2,7 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import product
 from typing import Any, Literal, NamedTuple, Self
@@ -16,13 +16,14 @@ from offaxis.data.transforms import Normalise
 from offaxis.detectors.statistics import Fitted
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import Outputs
-from offaxis.heads.base import check_outputs
+from offaxis.heads.base import at_least_float32, check_outputs
 from offaxis.metrics import auroc, fpr_at_tpr
 from offaxis.networks.ensemble import check_single
 from offaxis.networks.inference import (
     Batches,
     ImageBatches,
     Network,
+    device_of,
     prepared_batches,
     run_batch,
     stream,
@@ -56,9 +57,17 @@ def best_setting(id_scores: Tensor, ood_scores: Tensor, by: TuningMetric = "tnr_
         raise ArgumentError(
             f"Expected validation images of both kinds but got {len(id_scores)} ID and {len(ood_scores)} OOD images."
         )
-    columns = list(zip(id_scores.cpu().numpy().T, ood_scores.cpu().numpy().T, strict=True))
+    id_columns, ood_columns = (at_least_float32(scores).cpu().numpy().T for scores in (id_scores, ood_scores))
+    columns = list(zip(id_columns, ood_columns, strict=True))
     merits = [(0.0 if by == "auroc" else 1 - fpr_at_tpr(*pair), auroc(*pair)) for pair in columns]
     return merits.index(max(merits))
+
+
+def concatenated(parts: Sequence[Tensor], what: str) -> Tensor:
+    """Concatenate the parts of batches, or raise ArgumentError where there was no batch of ``what``."""
+    if not parts:
+        raise ArgumentError(f"Expected batches of {what} but there were none: give at least one image.")
+    return torch.cat(list(parts))
 
 
 class Reads(StrEnum):
@@ -241,7 +250,9 @@ class Detector(Fitted, ABC):
             batch_size: images per batch, for images that are not in batches yet.
         """
         if self.needs_fit:
-            self.fit_batches(network, training_batches(network, images, normalise, batch_size))
+            batches = training_batches(network, images, normalise, batch_size)
+            self.clear()  # where this fit fails, it is not the fitted one of before
+            self.fit_batches(network, batches)
         return self
 
     def fit_batches(self, network: Network, batches: Batches) -> None:
@@ -250,6 +261,12 @@ class Detector(Fitted, ABC):
         for outputs, labels in stream(network, batches, self.layers):
             self.update(outputs, labels)
         self.finish()
+        self.move_to(device_of(network))
+
+    def move_to(self, device: torch.device) -> None:
+        """Move what was fitted to a device, where it is not there; in float32 to Apple's GPUs, which have no float64."""
+        if any(tensor.device != device for tensor in self.state_dict().values()):
+            self.to(device, torch.float32 if device.type == "mps" else None)
 
     # scoring ---------------------------------------------------------------------------------------------------------
 
@@ -288,6 +305,15 @@ class Detector(Fitted, ABC):
             raise NotFittedError(
                 f"Expected a fitted detector but {self.name} has not seen training images: call "
                 "fit(network, batches) with batches of (images, labels) first, or load a saved one."
+            )
+
+    def check_expects(self) -> None:
+        """Raise DetectorError where it must be fitted but no buffer is named for it, so that it counts as fitted at once."""
+        if self.needs_fit and not self.expects and type(self).fitted is Fitted.fitted:
+            raise DetectorError(
+                f"Expected {self.name}, which must be fitted, to name the buffers that fitting fills but it names none, so "
+                "that nothing tells whether it is fitted: self.expect('mean') in its constructor, in place of "
+                "register_buffer with a value; or define the property `fitted`."
             )
 
     # tuning ----------------------------------------------------------------------------------------------------------
@@ -357,8 +383,10 @@ class Detector(Fitted, ABC):
     def tune(self, network: Network, id_images: ImageBatches, ood_images: ImageBatches) -> Self:
         """Return the detector with hyperparameters chosen on validation images of the ID set and of an assumed OOD set."""
         id_grid, ood_grid = (
-            torch.cat([self.grid_scores_images(network, images) for images, _ in prepared_batches(network, batches)])
-            for batches in (id_images, ood_images)
+            concatenated(
+                [self.grid_scores_images(network, images) for images, _ in prepared_batches(network, batches)], what
+            )
+            for batches, what in ((id_images, "ID images to tune on"), (ood_images, "OOD images to tune on"))
         )
         return self.choose(id_grid, ood_grid)
 

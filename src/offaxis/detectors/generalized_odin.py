@@ -17,10 +17,27 @@ from torch import Tensor
 from offaxis.data.transforms import NO_LABELS
 from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.odin import perturbed_scores
-from offaxis.errors import DataError, NotFittedError, at_least_one, channel_std, true_or_false, values_to_try
-from offaxis.heads import Outputs
+from offaxis.errors import (
+    DataError,
+    DetectorError,
+    NotFittedError,
+    at_least_one,
+    channel_std,
+    true_or_false,
+    values_to_try,
+)
+from offaxis.heads import Head, Outputs
 from offaxis.heads.base import check_outputs
-from offaxis.networks.inference import Batches, ImageBatches, Network, eval_mode, prepared_batches, to_network
+from offaxis.networks.classifier import Paired
+from offaxis.networks.inference import (
+    Batches,
+    ImageBatches,
+    Network,
+    device_of,
+    eval_mode,
+    prepared_batches,
+    to_network,
+)
 
 EPSILONS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 
@@ -31,6 +48,14 @@ def numerators(outputs: Outputs) -> Tensor:
         return outputs.cosine
     assert outputs.scale is not None  # checked
     return outputs.logits / outputs.scale.unsqueeze(1)
+
+
+def _gives_cosine(head: Head) -> bool:
+    """Return whether a head gives a cosine, by running it on features of zeros."""
+    parameter = next(head.parameters(), torch.empty(0))
+    with eval_mode(head), torch.no_grad():
+        zeros = torch.zeros(1, head.in_features, device=parameter.device, dtype=parameter.dtype)
+        return head.outputs(zeros).cosine is not None
 
 
 def generalized_odin_score(h: Tensor, _temperature: float = 1.0) -> Tensor:
@@ -104,16 +129,28 @@ class GeneralizedODIN(Detector):
         """Return two forward and one backward; one forward without a perturbation."""
         return Passes(2, 1) if self.perturb else Passes(1)
 
+    def check_network(self, network: Network) -> None:
+        """Raise DetectorError for an ensemble, and for a Paired without a cosine: its scale is not that of its logits."""
+        super().check_network(network)
+        if isinstance(network, Paired) and not _gives_cosine(network.head):
+            raise DetectorError(
+                f"Expected a Paired whose detector network gives a cosine for {self.name} but its "
+                f"{type(network.head).__name__} gives none, and the logits are the classifier's: score "
+                "network.detector_network instead."
+            )
+
     def fit_batches(self, network: Network, batches: Batches) -> None:
         """Choose the magnitude that raises the score of these ID images most; labels are not needed."""
+        self.check_network(network)
         scores = [
             self._scores(network, images, self.epsilons)
             for images, _ in prepared_batches(network, _some_of(batches, self.images))
         ]
         if not scores:
             raise NotFittedError("Expected ID images to choose the perturbation with but there were none.")
-        best = int(torch.cat(scores).double().mean(0).argmin())
-        self.eps = torch.tensor(self.epsilons[best], dtype=torch.float64, device=scores[0].device)
+        best = int(torch.cat(scores).cpu().double().mean(0).argmin())
+        self.eps = torch.tensor(self.epsilons[best], dtype=torch.float64)
+        self.move_to(device_of(network))
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) without a perturbation from the Outputs of N images."""
@@ -121,6 +158,7 @@ class GeneralizedODIN(Detector):
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
         """Compute scores (N,) of images (N, c, h, w)."""
+        self.check_network(network)
         if not self.perturb:
             return super().score_images(network, images)
         self.check_fitted()

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offaxis.detectors.base import Detector, Passes, Reads, best_setting
+from offaxis.detectors.base import Detector, Passes, Reads, best_setting, concatenated
 from offaxis.detectors.odin import (
     backbone_of,
     counting_calls,
@@ -78,6 +78,7 @@ class Mahalanobis(Detector):
         self.std = channel_std(std)
         self.epsilons = values_to_try("epsilons", epsilons)
         self.expect("weights", "bias")
+        self._takes_layers = not layers  # those of the network that it is fitted with
         self._build((layers,) if isinstance(layers, str) else layers or ())
 
     def _build(self, layers: Iterable[str]) -> None:
@@ -121,8 +122,9 @@ class Mahalanobis(Detector):
 
     def begin(self, network: Network) -> None:
         """Take the network's layers where none were given, and start the sums."""
-        if not self.gaussians:
-            self._build(network.layers or FEATURES)
+        layers = tuple(network.layers) or FEATURES
+        if self._takes_layers and self.layers != layers:
+            self._build(layers)
         self.tuned_on = None  # new statistics, new weights
         self._moments = {name: ClassMoments(network.num_classes) for name in self.layers}
 
@@ -160,6 +162,12 @@ class Mahalanobis(Detector):
         self.check_fitted()
         distances = self._perturbed(network, images, (self.eps,))[:, 0]
         return mahalanobis_score(distances, self.weights, self.bias)
+
+    def with_hyperparameters(self, **hyperparameters: Any) -> Self:
+        """Return the same fitted detector with other hyperparameters, which takes its layers from where this one does."""
+        other = super().with_hyperparameters(**hyperparameters)
+        other._takes_layers = self._takes_layers
+        return other
 
     def grid_scores(self, outputs: Outputs) -> Tensor:
         """Compute distances (N, 1, L) from Outputs; a grid with perturbations needs the images."""
@@ -212,7 +220,8 @@ class Mahalanobis(Detector):
             moved = fast_gradient_sign(network, images, labels, magnitude=magnitude, std=self.std)
             clean.append(self.grid_scores_images(network, images))
             adversarial.append(self.grid_scores_images(network, moved))
-        return self.choose(torch.cat(clean), torch.cat(adversarial), on=f"adversarial ID images (FGSM {magnitude})")
+        id_grid, moved_grid = (concatenated(parts, "ID images to tune on") for parts in (clean, adversarial))
+        return self.choose(id_grid, moved_grid, on=f"adversarial ID images (FGSM {magnitude})")
 
     def _perturbed(self, network: Network, images: Tensor, epsilons: Sequence[float]) -> Tensor:
         x = to_network(network, images)
@@ -277,7 +286,7 @@ def regress(id_distances: Tensor, ood_distances: Tensor) -> tuple[Tensor, Tensor
     """Fit a logistic regression of OOD (1) against ID (0) over distances (N, L), (M, L); return weights (L,) and bias."""
     from sklearn.linear_model import LogisticRegressionCV  # takes two seconds to import, which no other detector needs
 
-    x = torch.cat([id_distances, ood_distances]).double().cpu()
+    x = torch.cat([id_distances, ood_distances]).cpu().double()
     centre, spread = x.mean(0), x.std(0).clamp_min(torch.finfo(torch.float64).tiny)
     y = np.repeat([0, 1], [len(id_distances), len(ood_distances)])
     model = LogisticRegressionCV(cv=3, max_iter=1000, scoring="accuracy", use_legacy_attributes=False, l1_ratios=(0,))

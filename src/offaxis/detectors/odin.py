@@ -116,7 +116,7 @@ def fast_gradient_sign(
     check_labels(labels, len(x), network.num_classes)
     with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
         x = x.detach().clone().requires_grad_()
-        loss = F.cross_entropy(network(x), labels.to(x.device), reduction="none")
+        loss = F.cross_entropy(network(x), labels.to(x.device).long(), reduction="none")
         return x.detach() + magnitude * step(input_gradient(loss, x), std)
 
 

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-import torch
 from torch import Tensor
 
 from offaxis.data.transforms import Normalise
-from offaxis.detectors.base import Detector, Reads, TrainingImages, training_batches
+from offaxis.detectors.base import Detector, Reads, TrainingImages, concatenated, training_batches
 from offaxis.detectors.registry import DETECTORS, FAMILIES, NATIVE, is_pytorch_ood, make_detector
 from offaxis.errors import ArgumentError, DetectorError, OffaxisError
 from offaxis.heads import DeConfHead, IsoMaxHead
+from offaxis.heads.base import at_least_float32
 from offaxis.networks.ensemble import Ensemble
 from offaxis.networks.inference import (
     Batches,
     ImageBatches,
     Network,
+    device_of,
     prepared_batches,
     run_batch,
     stream,
@@ -146,11 +147,15 @@ def try_fit_all(network: Network, batches: Batches, detectors: Sequence[Detector
                 able.append(detector)
         return able
 
+    for detector in detectors:
+        if detector.needs_fit:
+            detector.clear()
     shared = attempt(lambda d: d.begin(network), [d for d in detectors if d.needs_fit and not d.fits_on_images])
     if shared:
         for outputs, labels in stream(network, batches, layers_of(shared)):
             shared = attempt(lambda d: d.update(outputs, labels), shared)  # noqa: B023 - called at once
-    attempt(lambda d: d.finish(), shared)
+    for detector in attempt(lambda d: d.finish(), shared):
+        detector.move_to(device_of(network))
     attempt(lambda d: d.fit_batches(network, batches), [d for d in detectors if d.needs_fit and d.fits_on_images])
     return reasons
 
@@ -159,7 +164,11 @@ def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detec
     """Compute the scores (N,) of every detector, in their order: larger = more out-of-distribution.
 
     All that read outputs or layers share one forward pass; detectors that read images (ODIN, Mahalanobis with a
-    perturbation) make their own passes over the same batches.
+    perturbation) make their own passes over the same batches. They are on the CPU, in float32 or float64.
+
+    Raises:
+        ArgumentError: there is no batch.
+        NotFittedError: a detector is not fitted.
     """
     for detector in detectors:
         detector.check_fitted()
@@ -173,7 +182,7 @@ def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detec
                 scores.append(detector.score_images(network, images))
             else:
                 scores.append(detector.score(outputs))
-    return [torch.cat(scores).cpu() for scores in parts]
+    return [at_least_float32(concatenated(scores, "images to score")).cpu() for scores in parts]
 
 
 def layers_of(detectors: Iterable[Detector]) -> tuple[str, ...]:

@@ -90,6 +90,7 @@ class PyTorchOOD(Detector):
             )
         self.kind, self.keywords, self.inner = kind, dict(keywords or {}), tuple(inner or ())
         self.feed, self.takes_head, self.build = TABLE[kind]
+        self._takes_layers = not inner  # those of the network that it is fitted with
         self.name = f"pytorch-ood-{kind.lower()}"
         self.paper = theirs.info.paper.url if theirs.info and theirs.info.paper else "https://arxiv.org/abs/2111.11374"
         self.space: dict[str, list[Any]] = theirs.hyperparameter_space
@@ -126,13 +127,17 @@ class PyTorchOOD(Detector):
 
     @property
     def grid(self) -> dict[str, tuple[dict[str, Any], ...]]:
-        """Return pytorch-ood's search space, as constructor arguments; neighbours and dimensions up to those that there are."""
+        """Return pytorch-ood's search space, as constructor arguments; neighbours and dimensions up to those that there are.
+
+        Arguments that were given and are not searched for stay.
+        """
         if not self.space:
             return {}
         bank = self._buffers.get("bank")
         most = {} if bank is None else {"k": len(bank), "d": bank.shape[1] - 1}
         values = [[v for v in own if name not in most or v <= most[name]] for name, own in self.space.items()]
-        return {"keywords": tuple(dict(zip(self.space, chosen, strict=True)) for chosen in product(*values))}
+        chosen = [dict(zip(self.space, each, strict=True)) for each in product(*values)]
+        return {"keywords": tuple({**self.keywords, **each} for each in chosen)}
 
     @property
     def state(self) -> State:
@@ -153,11 +158,16 @@ class PyTorchOOD(Detector):
             linear = self._linear() if self.takes_head else None
             self._object(NetworkParts(num_classes=self._num_classes, linear=linear), None)
 
+    def clear(self) -> None:
+        """Discard what fitting has filled, and pytorch-ood's object."""
+        super().clear()
+        self._discard()
+
     def begin(self, network: Network) -> None:
         """Copy the head where it is needed and start to collect."""
         self._discard()
         self._num_classes = network.num_classes
-        if self.feed is Feed.LAYERS and not self.inner:
+        if self.feed is Feed.LAYERS and self._takes_layers:
             self.inner = tuple(network.layers)
         if self.takes_head:
             self.head.set(network.head)
@@ -188,7 +198,10 @@ class PyTorchOOD(Detector):
         self._discard()
         with unchanged(network), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # Gram holds out a random part
-            self._object(network_parts(network, self.inner), network).fit(PreparedLoader(network, batches))
+            theirs = self._object(network_parts(network, self.inner), network)
+            self._discard()  # it is fitted once their fit has ended well
+            theirs.fit(PreparedLoader(network, batches))
+        self._built = theirs, network
 
     # scoring ---------------------------------------------------------------------------------------------------------
 

@@ -16,10 +16,29 @@ class Fitted(nn.Module):
     what is loaded, so that an unfitted module becomes the fitted one.
     """
 
+    _expected: tuple[str, ...] = ()
+
     def expect(self, *names: str) -> None:
         """Register buffers that fitting will fill."""
         for name in names:
             self.register_buffer(name, None)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Register a buffer; one without a value is filled by fitting."""
+        super().register_buffer(name, tensor, persistent)
+        if tensor is None:
+            self._expected = (*self._expected, name)
+
+    @property
+    def expects(self) -> bool:
+        """Return whether fitting fills any buffer, of the parts too."""
+        return any(part._expected for part in self.modules() if isinstance(part, Fitted))
+
+    def clear(self) -> None:
+        """Discard what fitting has filled, of the parts too."""
+        for part in self.modules():
+            if isinstance(part, Fitted):
+                part._buffers.update(dict.fromkeys(part._expected))
 
     @property
     def fitted(self) -> bool:

@@ -83,7 +83,7 @@ class ViM(Detector):
         _, vectors = torch.linalg.eigh(self._second)  # eigenvalues ascend
         width = len(vectors)
         self.residual = vectors[:, : width - (self.dim or published_dim(width))].contiguous()
-        lengths = torch.cat([self._length(part) for part in inputs.split(8192)])
+        lengths = torch.cat([self._length(accumulating(part)) for part in inputs.split(8192)])
         self.alpha = widest(self._largest.rows()).mean().to(lengths.device) / lengths.mean().clamp_min(1e-12)
         del self._second, self._sample, self._largest
 

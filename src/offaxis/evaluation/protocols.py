@@ -71,14 +71,16 @@ def less_biased_rows(
     Args:
         results: any; those of other protocols are left out.
         view: "tested": a row is a tested set. "assumed": a row is an assumed set; results without an assumed set count in
-            every row but that of their own tested set.
+            every row but that of their own tested set, of the sets that their network and ID set were tested on.
     """
     chosen = less_biased_results(results)
     if view == "tested":
         return [(r.ood, r) for r in chosen]
-    names = list(dict.fromkeys(r.ood for r in chosen))
+    names: dict[tuple[str, str], dict[str, None]] = {}
+    for r in chosen:
+        names.setdefault((r.id, r.network), {})[r.ood] = None
     rows = [(r.assumed, r) for r in chosen if r.assumed is not None]
-    rows += [(name, r) for r in chosen if r.assumed is None for name in names if name != r.ood]
+    rows += [(name, r) for r in chosen if r.assumed is None for name in names[r.id, r.network] if name != r.ood]
     return rows
 
 

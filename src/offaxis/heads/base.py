@@ -57,6 +57,7 @@ class Outputs(NamedTuple):
 _WHERE_FROM = {
     "cosine": "Train or attach the network with a head that has one (head='cosine'); a linear head has none.",
     "scale": "Train or attach the network with a head that has one (head='cosine' or 'deconf-c').",
+    "score_logits": "Read outputs.detection_logits with uses = ('logits',): every network has those.",
 }
 
 

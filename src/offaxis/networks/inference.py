@@ -99,11 +99,12 @@ def run(
         gradients: keep the graph of the pass, so that gradients with respect to the images can be taken of the outputs.
 
     Yields:
-        Outputs of the batch; its images as the network got them (device, dtype, memory format); its labels on that device.
+        Outputs of the batch; its images as the network got them (device, dtype, memory format); its labels on that device,
+        in int64 where ``labels`` is set.
 
     Raises:
         BadOutputsError: images of another shape or type; images or outputs that are not finite.
-        DetectorError: ``labels`` is set and labels are missing, of another shape, or outside 0..C-1.
+        DetectorError: ``labels`` is set and labels are missing, of another shape, or no whole numbers in 0..C-1.
     """
     names = tuple(layers)
     for images, batch_labels in prepared_batches(network, batches, device=device, progress=progress, labels=labels):
@@ -210,6 +211,7 @@ def prepared_batches(
             )
         if labels and batch_labels is not None:
             check_labels(batch_labels, len(images), network.num_classes)
+            batch_labels = batch_labels.long()
         parts = memory_parts(to_network(network, images))
         if batch_labels is None or len(parts) == 1:
             own: Sequence[Tensor | None] = [batch_labels] * len(parts)
@@ -380,9 +382,14 @@ def _has_mps() -> bool:
 
 
 def check_labels(labels: Tensor, count: int, num_classes: int) -> None:
-    """Raise DetectorError unless there are ``count`` labels, all in 0..C-1."""
+    """Raise DetectorError unless there are ``count`` labels, all whole numbers in 0..C-1."""
     if labels.shape != (count,):
         raise DetectorError(f"Expected {count} labels for {count} images but got shape {tuple(labels.shape)}.")
+    if labels.is_floating_point() and not (labels % 1 == 0).all():
+        raise DetectorError(
+            "Expected labels that are whole numbers, the numbers of classes, but some are not: give the number of one class "
+            "for each image."
+        )
     if count and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         raise DetectorError(
             f"Expected labels in 0..{num_classes - 1}, as the network has {num_classes} classes, but got labels from "
@@ -402,6 +409,12 @@ def check_outputs_finite(outputs: Outputs) -> None:
     """Raise BadOutputsError where logits or features hold NaN or infinity."""
     check_finite("the network's logits", outputs.logits)
     check_finite("the network's features", outputs.features)
+
+
+def device_of(network: Network) -> torch.device:
+    """Return the device of a network: that of its parameters."""
+    parameter = next(network.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
 
 
 def widest(tensor: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.errors import DataError
-from offaxis.networks.inference import run
+from offaxis.heads.base import at_least_float32
+from offaxis.networks.inference import run, widest
 
 if TYPE_CHECKING:
     from offaxis.networks.classifier import Classifier
@@ -71,16 +72,16 @@ def check_training(network: "Classifier", batches: Iterable[tuple[Tensor, Tensor
     for out, _, given in run(network, batches, labels=True):
         if given is None or len(given) != len(out.logits):
             raise DataError("Expected labelled images to check a training on but some have no labels.")
-        features.append(F.normalize(out.features.double(), dim=1))
+        features.append(F.normalize(widest(at_least_float32(out.features)), dim=1))
         labels.append(given)
         hits += int((out.logits.argmax(1) == given).sum())
-        loss += float(F.cross_entropy(out.logits.double(), given, reduction="sum"))
+        loss += float(F.cross_entropy(widest(at_least_float32(out.logits)), given, reduction="sum"))
         scale += 0.0 if out.scale is None else float(out.scale.sum())
     if not labels:
         raise DataError("Expected images to check a training on but got none.")
     of_class = torch.cat(labels)
     count, scaled = len(of_class), getattr(network.head, "scale", None) is not None
-    shares = torch.bincount(of_class, minlength=network.num_classes).double() / count
+    shares = torch.bincount(of_class, minlength=network.num_classes).cpu().double() / count
     entropy = -float((shares[shares > 0] * shares[shares > 0].log()).sum())
     found = TrainingCheck(
         images=count,
@@ -106,7 +107,7 @@ def _class_mean_accuracy(features: Tensor, labels: Tensor, num_classes: int) -> 
     others = sums[labels] - features
     own = (features * others).sum(1) / others.norm(dim=1).clamp_min(1e-12)
     cosine[torch.arange(len(labels), device=labels.device), labels] = own
-    return float((cosine.argmax(1) == labels).double().mean())
+    return float((cosine.argmax(1) == labels).cpu().double().mean())
 
 
 def _problems(found: TrainingCheck, num_classes: int) -> Iterable[str]:
