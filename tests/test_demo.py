@@ -35,6 +35,7 @@ def test_every_set_is_scored_by_both_networks_for_every_seed(demo: Demo) -> None
     assert np.array_equal(demo.largest["cosine"]["digits"], -demo.scores["cosine"]["digits"])
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_same_numbers_again(demo: Demo) -> None:
     again = run_demo(seeds=1, epochs=1, count=40, quiet=True)
     assert all(again.auroc[k][n][0] == demo.auroc[k][n][0] for k in demo.auroc for n in demo.ood_sets)

@@ -45,6 +45,7 @@ def kill_after(out: Path, epochs: int, *more: str) -> None:
     process.wait()
 
 
+@pytest.mark.slow
 def test_killed_without_warning_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     assert run(straight, "--epochs", "3").returncode == 0
