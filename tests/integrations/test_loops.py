@@ -87,7 +87,7 @@ def test_a_plain_loop_with_adamw(tmp_path: Path) -> None:
     example = str(ROOT / "examples" / "own_loop.py")
     shares = dict(re.findall(r"(\w+): ([\d.]+)% out", run(example, folder=tmp_path)))
     assert float(shares["digits"]) < 12
-    serve_and_ask(tmp_path, "digits.oax", "--network", f"{example}:make_classifier")
+    serve_and_ask(tmp_path, "own-loop.oax", "--network", f"{example}:make_classifier")
 
 
 @pytest.mark.thirdparty
