@@ -152,6 +152,40 @@ def texts_of(table: Table) -> list[list[str]]:
     return [[entry if isinstance(entry, str) else entry.text for entry in row] for row in table.rows]
 
 
+def test_methods_are_compared_seed_by_seed_with_a_reference() -> None:
+    means = {"cosine": (0.90, 0.91, 0.92), "linear": (0.88, 0.90, 0.93), "logitnorm": (0.81, 0.83), "any": (0.90,)}
+    rows = [
+        row
+        for head, by_seed in means.items()
+        for seed, mean in enumerate(by_seed)
+        for row in rows_of(head, seed, "knn", {"a": mean + 0.05, "b": mean - 0.05})
+    ]
+    columns = {"a": ("a",), "all": ("a", "b")}
+    made = tables.ranking(rows, columns, name="n", title="t", reference=("cosine", "knn"))
+    assert made.columns[-2:] == ("by seed", "to KNN, 95 % interval over seeds")
+    assert {row[0]: row[-2:] for row in texts_of(made)} == {
+        "cosine": ["90.0, 91.0, 92.0", "-"],
+        "linear": ["88.0, 90.0, 93.0", tables.interval([-2.0, -1.0, 1.0])],
+        "LogitNorm": ["81.0, 83.0", "-8.5"],  # two seeds have no interval
+        "any (features alone)": ["90.0", tables.interval([0.0, -1.0, -2.0])],  # it has no seeds of its own
+    }
+
+
+@pytest.mark.parametrize(
+    ("precisions", "words"),
+    [
+        ((), ""),
+        (("32-true", "32-true"), "All trained in 32 bits."),
+        (("bf16-mixed",), "All trained in bf16."),
+        (("32-true", "bf16-mixed", "32-true"), "Trained in bf16: linear (seed 1); the others in 32 bits."),
+        (("bf16-mixed", "bf16-mixed", "32-true"), "Trained in 32 bits: linear (seed 2); the others in bf16."),
+    ],
+)
+def test_the_rarer_precision_is_named(precisions: tuple[str, ...], words: str) -> None:
+    networks = [{"head": "linear", "seed": seed, "precision": each} for seed, each in enumerate(precisions)]
+    assert tables.precisions(networks) == words
+
+
 def test_methods_stand_side_by_side_by_the_last_column() -> None:
     columns = {"a": {("cosine", "cosine"): 90.0, ("linear", "knn"): 95.0}, "mean": {("cosine", "cosine"): 91.0}}
     only = [("linear", "knn"), ("linear", "energy"), ("cosine", "cosine")]

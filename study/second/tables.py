@@ -109,8 +109,39 @@ def seeds_of(rows: Iterable[store.Row]) -> int:
     return len({row["seed"] for row in rows})
 
 
+def by_seed(rows: Iterable[store.Row], sets: Sequence[str]) -> dict[int, float]:
+    """Return the mean AUROC over sets by seed, in percent; seeds with all of the sets."""
+    found: dict[int, list[store.Row]] = {}
+    for row in rows:
+        found.setdefault(row["seed"], []).append(row)
+    means = {seed: mean_auroc(own, sets) for seed, own in sorted(found.items())}
+    return {seed: mean for seed, mean in means.items() if mean is not None}
+
+
+def gap_over_seeds(values: Mapping[int, float], reference: Mapping[int, float]) -> str:
+    """Return the mean difference of seeds that both have, with its interval from three seeds on: two say too little.
+
+    Example:
+        >>> gap_over_seeds({0: 91.0, 1: 92.0, 2: 93.0}, {0: 90.0, 1: 90.0, 2: 90.0})
+        '+2.0 [-0.5, +4.5]'
+        >>> gap_over_seeds({0: 91.0, 1: 92.0}, {0: 90.0, 1: 90.0, 2: 90.0})
+        '+1.5'
+    """
+    differences = [value - reference[seed] for seed, value in values.items() if seed in reference]
+    if not differences:
+        return "-"
+    return interval(differences) if len(differences) >= 3 else f"{fmean(differences):+.1f}"
+
+
 def ranking(
-    rows: Sequence[store.Row], columns: Groups, *, name: str, title: str, only: Sequence[Method] = (), note: str = ""
+    rows: Sequence[store.Row],
+    columns: Groups,
+    *,
+    name: str,
+    title: str,
+    only: Sequence[Method] = (),
+    note: str = "",
+    reference: Method | None = None,
 ) -> Table:
     """Return a table with a row for each head and score, the best of the last column first.
 
@@ -121,9 +152,12 @@ def ranking(
         title: above it.
         only: the methods that are shown; all without.
         note: below it.
+        reference: the method whose last column the others are compared with, seed by seed; None for no such columns. What
+            reads frozen features alone, without a head, has no seeds and is compared with each of the reference.
     """
     lines: list[tuple[Method, list[float], int]] = []
-    for method, own in by_method(rows).items():
+    methods, last = by_method(rows), list(columns.values())[-1]
+    for method, own in methods.items():
         means = [value for sets in columns.values() if (value := mean_auroc(own, sets)) is not None]
         if len(means) == len(columns) and (not only or method in only):
             seeds = seeds_of(row for row in rows if row["head"] == method[0])
@@ -134,9 +168,16 @@ def ranking(
         [HEADS[head], SCORES[score], *_values(means, best), value_entry(accuracy_of(rows, head)), str(seeds)]
         for (head, score), means, seeds in lines
     ]
-    return Table(
-        name=name, title=title, columns=("head", "score", *columns, "accuracy", "seeds"), rows=made, note=note, heads=2
-    )
+    beside: tuple[str, ...] = ("accuracy", "seeds")
+    if reference is not None:
+        beside = ("accuracy", "by seed", f"to {SCORES[reference[1]]}, 95 % interval over seeds")
+        compared = by_seed(methods.get(reference, ()), last)
+        for entries, (method, means, _) in zip(made, lines, strict=True):
+            values = by_seed(methods[method], last)
+            of_each = dict.fromkeys(compared, means[-1]) if method[0] == "any" else values
+            gap = "-" if method == reference else gap_over_seeds(of_each, compared)
+            entries[-1:] = [", ".join(f"{value:.1f}" for value in values.values()), gap]
+    return Table(name=name, title=title, columns=("head", "score", *columns, *beside), rows=made, note=note, heads=2)
 
 
 def value_entry(value: float | None, best: bool = False) -> Entry:
@@ -206,7 +247,7 @@ def photographs(id_name: str, *, fine_tuned: bool = False) -> Table:
     network = "EfficientNet-lite0, last block fine-tuned" if fine_tuned else "frozen EfficientNet-lite0"
     rows = list(store.select(store.read(step), id=id_name, unseen=None))
     title = f"Other photographs beside {id_name}, {network}, AUROC in percent"
-    return ranking(rows, columns, name=f"{step}-{id_name}", title=title)
+    return ranking(rows, columns, name=f"{step}-{id_name}", title=title, reference=("cosine", "two-cosines"))
 
 
 def published(network: str) -> Table:
@@ -232,8 +273,10 @@ def scratch(id_name: str, only: Sequence[Method] = (), *, network: str | None = 
     network = network or MAIN[id_name]
     rows = rows_from_scratch(id_name, network)
     title = f"{id_name} from scratch, {network}, AUROC in percent"
-    note = precisions([row for row in rows if "precision" in row])
-    return ranking(rows, groups_of(id_name), name=f"scratch-{id_name}", title=title, only=only, note=note)
+    shown = {head for head, _ in only} or set(HEADS)
+    note = precisions([row for row in rows if "precision" in row and row["head"] in shown])
+    groups, two = groups_of(id_name), ("cosine-paper", "two-cosines")
+    return ranking(rows, groups, name=f"scratch-{id_name}", title=title, only=only, note=note, reference=two)
 
 
 OWN_SCORES: tuple[Method, ...] = (
@@ -309,17 +352,15 @@ def ablation(id_name: str) -> Table:
 
 
 def precisions(networks: Sequence[store.Row]) -> str:
-    """Say which networks were trained in 32 bits and which in bf16."""
-    if not networks:
-        return ""
-    whole = [
-        f"{HEADS.get(row['head'], row['head'])} (seed {row['seed']})"
-        for row in networks
-        if row["precision"] == "32-true"
-    ]
-    if len(whole) in (0, len(networks)):
-        return f"All trained in {'32 bits' if whole else 'bf16'}."
-    return f"Trained in 32 bits: {', '.join(whole)}; the others in bf16."
+    """Say which networks were trained in 32 bits and which in bf16, by the shorter of the two lists."""
+    named: dict[str, list[str]] = {"32 bits": [], "bf16": []}
+    for row in networks:
+        head = HEADS.get(row["head"], row["head"])
+        named["32 bits" if row["precision"] == "32-true" else "bf16"].append(f"{head} (seed {row['seed']})")
+    few, most = sorted(named, key=lambda bits: len(named[bits]))
+    if not named[few]:
+        return f"All trained in {most}." if networks else ""
+    return f"Trained in {few}: {', '.join(named[few])}; the others in {most}."
 
 
 def finetuned(stage: str = "kept", depth: int = 20) -> Table:
@@ -327,7 +368,8 @@ def finetuned(stage: str = "kept", depth: int = 20) -> Table:
     network = f"resnet{depth}-cifar fine-tuned" + (", last stage anew" if stage == "anew" else "")
     title = f"ResNet-{depth}, fine-tuned, last stage {stage}, AUROC in percent"
     rows = list(store.select(store.read("finetune"), network=network))
-    return ranking(rows, groups_of("cifar10"), name=f"fine-tuned-{depth}-{stage}", title=title)
+    two = ("cosine", "two-cosines")
+    return ranking(rows, groups_of("cifar10"), name=f"fine-tuned-{depth}-{stage}", title=title, reference=two)
 
 
 def corrupted(id_name: str) -> Table:
