@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from offaxis.errors import ArgumentError
 from offaxis.heads import make_head
 from offaxis.metrics import auroc
 from offaxis.reports.tables import Table
 from study.page import TABLES
 from study.second import answers, scratch, store, tables
+from study.second.compare import compared
 from study.second.corruptions import rates
 from study.second.judge import Images, fitted, judge, scores_of
 from study.second.sets import (
@@ -171,6 +173,26 @@ def test_methods_are_compared_seed_by_seed_with_a_reference() -> None:
     }
 
 
+def test_two_methods_are_compared_over_seeds_and_over_sets() -> None:
+    ahead = {"linear": 0.0, "cosine": 0.02}
+    rows = [
+        row
+        for head, gap in ahead.items()
+        for seed in range(3)
+        for row in rows_of(
+            head, seed, "knn", {"vegetables": 0.80 + gap + seed / 100, "clothing": 0.90 + gap * (seed + 1)}
+        )
+    ]
+    made = compared(rows, "fruit", ("cosine", "knn"), ("linear", "knn"))
+    assert [row[0] for row in texts_of(made)] == ["near", "far", "all"]
+    near, far, every = texts_of(made)
+    assert near[1:] == ["82.0, 83.0, 84.0", "80.0, 81.0, 82.0", "+2.0 [+2.0, +2.0]", "+2.0"]
+    assert far[1:] == ["92.0, 94.0, 96.0", "90.0, 90.0, 90.0", tables.interval([2.0, 4.0, 6.0]), "+4.0"]
+    assert every[-2:] == [tables.interval([2.0, 3.0, 4.0]), "+3.0"]  # two sets have no interval
+    with pytest.raises(ArgumentError, match="cosine:knn, linear:knn"):
+        compared(rows, "fruit", ("cosine", "energy"), ("linear", "knn"))
+
+
 @pytest.mark.parametrize(
     ("precisions", "words"),
     [
@@ -223,6 +245,7 @@ def test_unseen_classes_of_all_sets_are_compared_choice_by_choice(
 def test_an_interval_is_that_of_students_t() -> None:
     assert tables.interval([1.0, 2.0, 3.0]) == "+2.0 [-0.5, +4.5]"
     assert tables.interval([1.0]) == "+1.0"
+    assert tables.interval([1.0, 2.0]) == "+1.5"
 
 
 def test_the_store_is_small_and_whole() -> None:

@@ -119,18 +119,14 @@ def by_seed(rows: Iterable[store.Row], sets: Sequence[str]) -> dict[int, float]:
 
 
 def gap_over_seeds(values: Mapping[int, float], reference: Mapping[int, float]) -> str:
-    """Return the mean difference of seeds that both have, with its interval from three seeds on: two say too little.
+    """Return the mean difference over the seeds that both have, with its interval; a dash where there are none.
 
     Example:
         >>> gap_over_seeds({0: 91.0, 1: 92.0, 2: 93.0}, {0: 90.0, 1: 90.0, 2: 90.0})
         '+2.0 [-0.5, +4.5]'
-        >>> gap_over_seeds({0: 91.0, 1: 92.0}, {0: 90.0, 1: 90.0, 2: 90.0})
-        '+1.5'
     """
     differences = [value - reference[seed] for seed, value in values.items() if seed in reference]
-    if not differences:
-        return "-"
-    return interval(differences) if len(differences) >= 3 else f"{fmean(differences):+.1f}"
+    return interval(differences) if differences else "-"
 
 
 def ranking(
@@ -205,14 +201,16 @@ def unseen_values(id_name: str) -> dict[Method, dict[int, float]]:
 
 
 def interval(differences: Sequence[float]) -> str:
-    """Return a mean difference with its 95 % interval by Student's t.
+    """Return a mean difference with its 95 % interval by Student's t; without it where there are less than three.
 
     Example:
         >>> interval([1.0, 2.0, 3.0])
         '+2.0 [-0.5, +4.5]'
+        >>> interval([1.0, 2.0])
+        '+1.5'
     """
     mean = fmean(differences)
-    if len(differences) < 2 or not any(differences):
+    if len(differences) < 3 or not any(differences):
         return f"{mean:+.1f}"
     spread = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
     half = float(stats.t.ppf(0.975, len(differences) - 1)) * spread
