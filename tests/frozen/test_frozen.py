@@ -1,0 +1,81 @@
+"""What users hold of version 0.2.0 is read by this one and means the same: bundles, runs, stores, requests, commands."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import offaxis
+from offaxis.cli import app
+from offaxis.training import read_run
+
+from . import record
+
+CHANGED: dict[str, dict[str, str]] = {}
+"""Options and commands that were changed on purpose, each with the reason; CHANGELOG.md tells users."""
+GONE: dict[str, dict[str, str]] = {}
+"""Options that were removed, each with the reason; CHANGELOG.md tells users."""
+
+
+def kept(name: str) -> Any:
+    return json.loads((record.KEPT / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def close(found: Any, expected: Any) -> bool:
+    """Whether two values agree, numbers to a relative 1e-3: other processors round otherwise."""
+    if isinstance(expected, dict):
+        return isinstance(found, dict) and all(key in found and close(found[key], expected[key]) for key in expected)
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(close, found, expected))
+    if isinstance(expected, float):
+        return bool(found == pytest.approx(expected, rel=1e-3, abs=1e-4))
+    return bool(found == expected)
+
+
+@pytest.mark.parametrize("name", record.BUNDLES)
+def test_a_bundle_gives_the_predictions_that_it_gave(name: str) -> None:
+    assert close(record.answers([name])[name], kept("answers")[name])
+
+
+@pytest.mark.parametrize("name", ["cosine0", "cosine1", "linear"])
+def test_a_run_is_opened_with_its_record(name: str) -> None:
+    opened = offaxis.open_network(record.KEPT / "runs" / name)
+    assert opened.head is not None
+    assert opened.head["name"] == ("linear" if name == "linear" else "cosine")
+    assert opened.seed == int(name == "cosine1")
+    assert read_run(record.KEPT / "runs" / name)["settings"]["recipe"]["epochs"] == 2
+
+
+def test_a_finished_run_is_resumed_to_the_same_weights(tmp_path: Path) -> None:
+    shutil.copytree(record.KEPT / "runs" / "cosine0", tmp_path / "run")
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    done = CliRunner().invoke(app, [*record.TRAIN, "--resume", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_the_results_of_a_store_are_read() -> None:
+    assert close(record.results(), kept("results"))
+
+
+def test_the_service_answers_as_it_did() -> None:
+    for found, expected in zip(record.service(), kept("service"), strict=True):
+        for answer in (found, expected):
+            (answer["body"] or {}).get("info", {}).pop("version", None)
+            (answer["body"] or {}).pop("offaxis", None)
+        assert close(found, expected), expected["request"]
+
+
+@pytest.mark.parametrize("command", kept("options"))
+def test_every_option_is_there_and_says_the_same(command: str) -> None:
+    found, expected = record.options()[command], kept("options")[command]
+    for name, option in expected["options"].items():
+        if name in GONE.get(command, {}):
+            assert name not in found["options"]
+        elif name not in CHANGED.get(command, {}):
+            assert found["options"].get(name) == option, name
+    assert found["epilog"] == expected["epilog"]
+    assert found["help"] == expected["help"]
