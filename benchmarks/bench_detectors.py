@@ -50,7 +50,7 @@ from offaxis.detectors import (
 from offaxis.heads import Outputs
 from offaxis.networks import densenet_bc, wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.third_party import import_library
+from tests.operators import import_library
 
 
 def noise(count: int, seed: int = 0) -> Tensor:

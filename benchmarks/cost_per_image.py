@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 import offaxis
-from offaxis.deploy.engine import with_engine
-from offaxis.deploy.scoring.engines import score_with_ray
-from offaxis.deploy.scoring.rows import row_of
-from offaxis.deploy.scoring.sources import WorkUnit, files, units
-from offaxis.networks.inference import run_batch, to_network
+from offaxis.engine import with_engine
+from offaxis.networks.run import run_batch, to_network
+from offaxis.score.engines import score_with_ray
+from offaxis.score.rows import row_of
+from offaxis.score.sources import WorkUnit, files, units
 
 
 def main(bundle: str, folder: str, count: str = "300", network: str | None = None) -> None:

@@ -89,7 +89,7 @@ def cleanlab(rows: Array, labels: Array) -> Score:  # noqa: ARG001 - it takes no
 
 def pytorch_ood(rows: Array, labels: Array) -> Score:
     """Fit pytorch-ood's KNN."""
-    from offaxis.networks.third_party import import_library
+    from tests.operators import import_library
 
     detector = (
         import_library("pytorch_ood.detector").KNN(None).fit_features(torch.from_numpy(rows), torch.from_numpy(labels))

@@ -23,7 +23,7 @@ from offaxis.detectors import Detector, make_detectors
 from offaxis.detectors.passes import fit_all
 from offaxis.heads import Outputs
 from offaxis.metrics import auroc
-from offaxis.networks.inference import Network, run
+from offaxis.networks.run import Network, run
 
 CANDIDATES = ("energy", "mean-cosine", "fdbd", "mahalanobis++", "relative-mahalanobis++")
 BESIDE = ("max-softmax", "knn")

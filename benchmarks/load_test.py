@@ -36,7 +36,7 @@ from PIL import Image
 import offaxis
 from offaxis import Model, networks
 from offaxis.data import TensorSet, load_images
-from offaxis.deploy.onnx import export_onnx, output_names
+from offaxis.onnx import export_onnx, output_names
 from offaxis.training import laptop
 
 BATCH = 32

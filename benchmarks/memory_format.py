@@ -14,10 +14,10 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.paired import paired, publish
-from offaxis.deploy.open import open_network
 from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import memory_parts, run_batch, to_network
+from offaxis.networks.open import open_network
+from offaxis.networks.run import memory_parts, run_batch, to_network
 
 NETWORKS = ("wrn-10-1-half", "wrn-10-4-half", "densenet-22-12-half", "wrn-16-2")
 

@@ -28,8 +28,8 @@ from benchmarks.paired import publish, ratio_of
 from offaxis.data import Normalise, load_images
 from offaxis.data.decode import decode
 from offaxis.data.transforms import centre, fit
-from offaxis.deploy.open import open_network
 from offaxis.networks.classifier import Classifier
+from offaxis.networks.open import open_network
 from offaxis.training import Recipe, train
 
 

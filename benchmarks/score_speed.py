@@ -28,10 +28,11 @@ from PIL import Image
 import offaxis
 from benchmarks.load_test import resident
 from offaxis import Model
+from offaxis.data.preprocessing import Preprocessing
 from offaxis.data.transforms import fit
-from offaxis.deploy import Preprocessing
-from offaxis.deploy.engine import with_engine
-from offaxis.deploy.scoring import ScoringOptions, score_images
+from offaxis.engine import with_engine
+from offaxis.options import ScoreOptions
+from offaxis.score import score_images
 
 BATCH = 64
 
@@ -82,8 +83,8 @@ def main(bundle: str, folder: str, rounds: str = "5", network: str | None = None
                 if name == "bare":
                     assert bare(model, paths) == len(paths)
                 else:
-                    options = ScoringOptions(out=str(Path(room) / "x.csv"), quiet=True, top=0)
-                    assert score_images(Path(bundle), model, [folder], options)["images"] == len(paths)
+                    options = ScoreOptions(bundle=Path(bundle), out=str(Path(room) / "x.csv"), quiet=True, top=0)
+                    assert score_images(model, options, [folder])["images"] == len(paths)
                     memory.append(resident(os.getpid()) // 2**20)
                 times[name].append(time.perf_counter() - began)
     ratio = np.median(np.array(times["bare"]) / np.array(times["score"]))

@@ -9,7 +9,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, Trainer, Tr
 
 import offaxis
 from offaxis.data import Normalise
-from offaxis.deploy import Preprocessing
+from offaxis.data.preprocessing import Preprocessing
 from offaxis.integrations.transformers import CalibrateOODCallback, TrainerClassifier
 
 PREPROCESSING = Preprocessing((1, 28, 28), Normalise((0.13,), (0.31,)))

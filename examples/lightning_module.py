@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import offaxis
 from offaxis.data import Normalise
-from offaxis.deploy import Preprocessing
+from offaxis.data.preprocessing import Preprocessing
 from offaxis.integrations.lightning import CalibrateOOD
 
 PREPROCESSING = Preprocessing((1, 28, 28), Normalise((0.13,), (0.31,)))

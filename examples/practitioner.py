@@ -19,8 +19,9 @@ from torch import nn
 
 import offaxis
 from offaxis.data import ImageSet, load_images
-from offaxis.deploy.scoring import ScoringOptions, score_images
-from offaxis.server.run import make_server
+from offaxis.options import ScoreOptions, ServeOptions
+from offaxis.score import score_images
+from offaxis.serve.server import make_server
 from offaxis.training import laptop
 
 CLASSES = 10
@@ -71,11 +72,11 @@ def main(out: Path, epochs: int = 8, port: int = 8137) -> None:
 
     write_pictures(rest, out / "pictures", 40)
     write_pictures(load_images("letters"), out / "pictures", 10)
-    options = ScoringOptions(out=str(out / "scores.csv"), overwrite=True, quiet=True)
-    summary = score_images(out / "digits.oax", model, [str(out / "pictures")], options)
+    options = ScoreOptions(bundle=out / "digits.oax", out=str(out / "scores.csv"), overwrite=True, quiet=True)
+    summary = score_images(model, options, [str(out / "pictures")])
     print(f"scored {summary['images']} files: {out / 'scores.csv'}, highest score {summary['top'][0]['path']}")
 
-    server = make_server(model, port=port)
+    server = make_server(model, ServeOptions(port=port))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

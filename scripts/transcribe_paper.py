@@ -1,4 +1,4 @@
-"""Read the paper's tables out of its LaTeX source into ``src/offaxis/reproduce/data``.
+"""Read the paper's tables out of its LaTeX source into ``src/offaxis/paper/data``.
 
 The source is not part of the project: it comes with arXiv:1905.10628.
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from offaxis.files import write_text
-from offaxis.reproduce.paper import PaperCell, as_csv
+from offaxis.paper.published import PaperCell, as_csv
 
 DATA = Path(__file__).parents[1] / "src" / "offaxis" / "reproduce" / "data"
 

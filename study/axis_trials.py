@@ -12,17 +12,18 @@ from torch.nn import functional as F
 
 from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.transforms import Batches
-from offaxis.deploy.open import EvaluatedNetwork, open_network
 from offaxis.heads import CosineHead, Outputs
 from offaxis.metrics import auroc
-from offaxis.networks.inference import run
+from offaxis.networks.open import open_network
+from offaxis.networks.opened import OpenedNetwork
+from offaxis.networks.run import run
 from study.sets import DEVELOPMENT
-from study.steps import SEEDS, chain_for, longer_runs, main_runs
+from study.steps import SEEDS, chain_for, longer_runs, main_runs, name_of
 
 IMAGES, FITTED = 1000, 10_000
 
 
-def outputs_of(subject: EvaluatedNetwork, images: ImageSet, mirrored: bool = False) -> Outputs:
+def outputs_of(subject: OpenedNetwork, images: ImageSet, mirrored: bool = False) -> Outputs:
     """Compute the outputs of all images, mirrored or not."""
     assert subject.normalise is not None
     batches = (batch.flip(-1) if mirrored else batch for batch, _ in Batches(images, subject.normalise, 256))
@@ -31,7 +32,7 @@ def outputs_of(subject: EvaluatedNetwork, images: ImageSet, mirrored: bool = Fal
     return Outputs(torch.cat([o.features for o in parts]), torch.cat([o.logits for o in parts]), cosine, scale)
 
 
-def weight_of(subject: EvaluatedNetwork) -> Tensor:
+def weight_of(subject: OpenedNetwork) -> Tensor:
     """Return the class weights (C, d) of a cosine network."""
     head = subject.network.head
     assert isinstance(head, CosineHead)
@@ -114,7 +115,7 @@ def main() -> None:
         ood = {name: limit_images(load_images(name, "test", like=test), IMAGES) for name in DEVELOPMENT}
         trial_values: dict[str, list[list[float]]] = {}
         for seed in SEEDS:
-            subject = open_network(chain_for(id_name).runs / main_runs(id_name, seed)[1].name)
+            subject = open_network(chain_for(id_name).runs / name_of(main_runs(id_name, seed)[1]))
             weight = weight_of(subject)
             fitted = outputs_of(subject, train)
             print(f"{id_name}, seed {seed}: {alignment(fitted, labels, weight)}", flush=True)
@@ -124,7 +125,7 @@ def main() -> None:
                 values = [auroc(-score(*id_outputs).double(), -score(*other).double()) for other in ood_outputs]
                 trial_values.setdefault(name, []).append(values)
         if id_name == longer_runs()[1].id:
-            subject = open_network(chain_for(id_name).runs / longer_runs()[1].name)
+            subject = open_network(chain_for(id_name).runs / name_of(longer_runs()[1]))
             print(f"{id_name}, longer: {alignment(outputs_of(subject, train), labels, weight_of(subject))}", flush=True)
         print(f"| {id_name} | {' | '.join(ood)} | mean |\n|---|" + "---:|" * (len(ood) + 1))
         for name, rows in sorted(trial_values.items(), key=lambda item: -float(np.mean(item[1]))):

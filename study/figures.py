@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from offaxis.evaluation.summary import summarise
+from offaxis.paper import figures as drawings
+from offaxis.paper.commands import Reproduction
+from offaxis.paper.items import sweep
 from offaxis.reports.figures import fixed_scale, histograms, ranking, save_figure
-from offaxis.reproduce import figures as drawings
-from offaxis.reproduce.commands import Reproduction
-from offaxis.reproduce.items import sweep
 from study.query import is_evaluated, results_for
 from study.sets import REPORTED
 from study.steps import KEPT, SEEDS, WORK, chain_for, main_runs

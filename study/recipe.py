@@ -35,7 +35,7 @@ def main() -> None:
         recipe,
         validation=images.subset(order[:HELD_OUT]),
         quiet=True,
-        fabric=Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"),
+        device=Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"),
     )
     accuracies = ", ".join(f"{100 * epoch['validation_accuracy']:.2f}" for epoch in trained.history)
     print(f"{' '.join(sys.argv[1:])}: {accuracies} % after each epoch, {time.monotonic() - begun:.0f} s")

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from offaxis.reproduce.commands import Command
+from offaxis.paper.commands import Command
 from study.steps import WORK, all_steps
 
 LOG = WORK / "log"

@@ -10,16 +10,17 @@ from numpy.typing import NDArray
 
 from offaxis.data import ImageSet, limit_images, load_images
 from offaxis.data.transforms import Batches
-from offaxis.deploy.open import EvaluatedNetwork, open_network
 from offaxis.metrics import auroc
+from offaxis.networks.open import open_network
+from offaxis.networks.opened import OpenedNetwork
 from study.sets import DEVELOPMENT, REPORTED
-from study.steps import SEEDS, chain_for, main_runs
+from study.steps import SEEDS, chain_for, main_runs, name_of
 
 IMAGES = 1000
 
 
 @torch.no_grad()
-def scores(subject: EvaluatedNetwork, images: ImageSet) -> NDArray[np.float64]:
+def scores(subject: OpenedNetwork, images: ImageSet) -> NDArray[np.float64]:
     """Compute (N, 4): minus the largest cosine, the scale, the largest logit and the length of the features."""
     parts = []
     assert subject.normalise is not None
@@ -36,7 +37,7 @@ def scores(subject: EvaluatedNetwork, images: ImageSet) -> NDArray[np.float64]:
 def main() -> None:
     """Print the table for both ID sets."""
     for id_name in ("cifar10", "fashion-mnist"):
-        subjects = [open_network(chain_for(id_name).runs / main_runs(id_name, seed)[1].name) for seed in SEEDS]
+        subjects = [open_network(chain_for(id_name).runs / name_of(main_runs(id_name, seed)[1])) for seed in SEEDS]
         test = limit_images(load_images(id_name, "test"), IMAGES)
         id_scores = [scores(subject, test) for subject in subjects]
         print(f"| {id_name} | cosine | scale | cosine x scale | length of features |\n|---|---:|---:|---:|---:|")

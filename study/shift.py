@@ -19,10 +19,10 @@ from offaxis.calibration.conformal import threshold
 from offaxis.data import limit_images, load_images
 from offaxis.data.image_set import TensorSet
 from offaxis.data.transforms import Batches
-from offaxis.deploy.open import open_network
 from offaxis.detectors import fit_all, make_detectors, score_all
 from offaxis.files import write_text
-from study.steps import FREE, KEPT, SEEDS, chain_for, main_runs
+from offaxis.networks.open import open_network
+from study.steps import FREE, KEPT, SEEDS, chain_for, main_runs, name_of
 
 ALPHA = 0.05
 IMAGES = 2000
@@ -84,7 +84,7 @@ def flagged(id_name: str, seed: int) -> list[dict[str, object]]:
     others = test.batch(torch.arange(IMAGES, 2 * IMAGES))
     records = []
     for run in main_runs(id_name, seed):
-        subject = open_network(chain_for(id_name).runs / run.name)
+        subject = open_network(chain_for(id_name).runs / name_of(run))
         assert subject.normalise is not None
         detectors = make_detectors(FREE, subject.network, subject.normalise.std)
         detectors = [d for d in detectors if "cosine" not in d.uses or run.head == "cosine"]

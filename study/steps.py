@@ -4,16 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from offaxis.jobs import Kind, RecipeOverrides, TrainingRun
-from offaxis.reproduce.commands import Command, Reproduction
-from offaxis.reproduce.items import ablation_rows, sweep
-from offaxis.reproduce.settings import EvaluationSettings, NetworkRecipe, laptop_settings
+from offaxis.options import Kind, TrainOptions
+from offaxis.paper.commands import Command, Reproduction, run_name
+from offaxis.paper.items import ablation_rows, sweep
+from offaxis.paper.settings import EvaluationSettings, NetworkRecipe, laptop_settings
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
 
 COLOUR = NetworkRecipe(architecture="wrn-10-4-half", recipe="short", precision="bf16-mixed")
-GREY = NetworkRecipe(
-    architecture="wrn-10-2-half", recipe="short", overrides=RecipeOverrides(epochs=6), precision="bf16-mixed"
-)
+GREY = NetworkRecipe(architecture="wrn-10-2-half", recipe="short", overrides={"epochs": 6}, precision="bf16-mixed")
 DENSE = NetworkRecipe(architecture="densenet-22-12-half", recipe="short", precision="bf16-mixed")
 NETWORKS = {"cifar10": COLOUR, "cifar100": COLOUR, "fashion-mnist": GREY}
 SEEDS = (0, 1, 2)
@@ -52,6 +50,11 @@ WORK, KEPT = Path("runs/study"), Path("study")
 """Where networks and whole results are while the study runs, and where the small copy of the results is kept."""
 
 
+def name_of(run: TrainOptions) -> str:
+    """Return the name of a training's folder, which says where there are more epochs than the recipe's."""
+    return run_name(run, f"epochs {LONGER_EPOCHS}" if run.epochs == LONGER_EPOCHS else "")
+
+
 def chain_for(id_name: str, out: Path = WORK) -> Reproduction:
     """Return the settings of the study for an ID set, and where its networks and results are."""
     scale = laptop_settings().replace(
@@ -66,7 +69,7 @@ def chain_for(id_name: str, out: Path = WORK) -> Reproduction:
         scales=(4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
         evaluation=EvaluationSettings(images=1000, fit_images=10000),
     )
-    return Reproduction(scale, out, WORK / "networks")
+    return Reproduction(scale, out, WORK / "networks", name=name_of)
 
 
 def sets_of(id_name: str) -> tuple[str, ...]:
@@ -74,28 +77,24 @@ def sets_of(id_name: str) -> tuple[str, ...]:
     return (*DEVELOPMENT, *REPORTED[id_name])
 
 
-def main_runs(id_name: str, seed: int) -> tuple[TrainingRun, TrainingRun]:
+def main_runs(id_name: str, seed: int) -> tuple[TrainOptions, TrainOptions]:
     """Return the standard and the cosine network of a seed."""
     return NETWORKS[id_name].training(id_name, seed, "linear"), NETWORKS[id_name].training(id_name, seed, "cosine")
 
 
-def fixed_scale_run(id_name: str) -> TrainingRun:
+def fixed_scale_run(id_name: str) -> TrainOptions:
     """Return the network with the fixed scale."""
     return NETWORKS[id_name].training(id_name, 0, "cosine", scale=FIXED_SCALE, decay_head=True)
 
 
-def leave_out_runs(id_name: str) -> list[TrainingRun]:
+def leave_out_runs(id_name: str) -> list[TrainOptions]:
     """Return the networks of the leave-out ensemble."""
     return [NETWORKS[id_name].training(id_name, k, "linear", leave_out=(k, FOLDS)) for k in range(FOLDS)]
 
 
-def longer_runs() -> tuple[TrainingRun, TrainingRun]:
+def longer_runs() -> tuple[TrainOptions, TrainOptions]:
     """Return the same pair with more than twice the training, one seed."""
-    longer = RecipeOverrides(epochs=LONGER_EPOCHS)
-    standard, cosine = (
-        COLOUR.training("cifar10", 0, head, overrides=longer, suffix=f"epochs {LONGER_EPOCHS}")
-        for head in ("linear", "cosine")
-    )
+    standard, cosine = (COLOUR.training("cifar10", 0, head, epochs=LONGER_EPOCHS) for head in ("linear", "cosine"))
     return standard, cosine
 
 
@@ -126,7 +125,7 @@ def all_steps() -> Iterator[tuple[Command, Sequence[Command]]]:
     yield from _rivals("cifar10")
 
 
-def _evaluated(runs: Sequence[TrainingRun], detectors: Sequence[str]) -> Iterator[tuple[Command, Sequence[Command]]]:
+def _evaluated(runs: Sequence[TrainOptions], detectors: Sequence[str]) -> Iterator[tuple[Command, Sequence[Command]]]:
     """Train some networks, evaluate each with some detectors, and measure its accuracy on all test images."""
     for run in runs:
         chain = chain_for(run.id)
@@ -169,7 +168,7 @@ def _untuned(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
         yield chain.evaluate([run], sets_of(id_name), ("mahalanobis",), tune=False), (chain.train(run),)
 
 
-def _accuracy(runs: Sequence[TrainingRun], kind: Kind = "single") -> tuple[Command, Sequence[Command]]:
+def _accuracy(runs: Sequence[TrainOptions], kind: Kind = "single") -> tuple[Command, Sequence[Command]]:
     """Evaluate a network on all ID test images; an OOD set has to be named, and letters are in no table."""
     chain = chain_for(runs[0].id)
     whole = replace(chain, scale=chain.scale.replace(evaluation=EvaluationSettings()))

@@ -7,10 +7,10 @@ from statistics import fmean
 import numpy as np
 
 from offaxis.evaluation.summary import Summary, View, summarise
-from offaxis.jobs import TrainingRun
+from offaxis.options import TrainOptions
+from offaxis.paper.tables import paper_rows
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, in_percent
-from offaxis.reproduce.tables import paper_rows
 from offaxis.training import RECIPES
 from study.query import GROUPS, is_evaluated, main_networks, records_of, results_for
 from study.second.answers import all_choices
@@ -26,7 +26,7 @@ def accuracy(id_name: str) -> Table:
     return _networks(id_name, main_networks(id_name))
 
 
-def _networks(id_name: str, runs: Sequence[TrainingRun]) -> Table:
+def _networks(id_name: str, runs: Sequence[TrainOptions]) -> Table:
     return networks_table(records_of(id_name, runs), id_name)
 
 
@@ -140,7 +140,7 @@ def dense_accuracy(id_name: str) -> Table:
     return _networks(id_name, _dense_runs(id_name))
 
 
-def _dense_runs(id_name: str) -> list[TrainingRun]:
+def _dense_runs(id_name: str) -> list[TrainOptions]:
     return [DENSE.training(id_name, 0, head) for head in ("linear", "cosine")]
 
 

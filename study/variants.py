@@ -6,10 +6,11 @@ import numpy as np
 
 from offaxis.evaluation import Result
 from offaxis.evaluation.summary import summarise
-from offaxis.jobs import TrainingRun
+from offaxis.options import TrainOptions
+from offaxis.paper.commands import variant_of
+from offaxis.paper.items import ablation_rows, native_score, sweep
 from offaxis.reports.result_tables import set_title
 from offaxis.reports.tables import Entry, Table, Value, percent
-from offaxis.reproduce.items import ablation_rows, native_score, sweep
 from study.query import GROUPS, is_evaluated, records_of, results_for
 from study.sets import REPORTED
 from study.steps import (
@@ -36,12 +37,12 @@ def _table(id_name: str, name: str, *, title: str, rows: Sequence[list[Entry]], 
     return Table(name=f"{name}-{id_name}", title=title, columns=("variant", *GROUPS, "accuracy"), rows=rows, note=note)
 
 
-def _with_accuracy(id_name: str, label: str, run: TrainingRun, detector: str) -> list[Entry]:
+def _with_accuracy(id_name: str, label: str, run: TrainOptions, detector: str) -> list[Entry]:
     results = [r for r in results_for(id_name, [run], REPORTED[id_name]) if r.detector == detector]
     return [*_mean_row(label, results), _accuracy(id_name, [run])]
 
 
-def _accuracy(id_name: str, runs: Sequence[TrainingRun], combined: bool = False) -> Value:
+def _accuracy(id_name: str, runs: Sequence[TrainOptions], combined: bool = False) -> Value:
     """Return the mean accuracy of some networks; with ``combined``, of the one network that they were combined into."""
     return _mean([record.accuracy for record in records_of(id_name, runs, combined)])
 
@@ -58,7 +59,7 @@ def ablation(id_name: str) -> Table:
     """Make the table of the ten variants of the head, one seed."""
     chain = chain_for(id_name, KEPT)
     rows = [
-        _with_accuracy(id_name, f"{n}: {run.head} {run.variant}".strip(), run, native_score(run))
+        _with_accuracy(id_name, f"{n}: {run.head} {variant_of(run)}".strip(), run, native_score(run))
         for n, run in enumerate(ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values(), 1)
         if is_evaluated(id_name, [run])
     ]

@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from offaxis.networks.third_party import import_library
 from tests.browser import browser, chromium
 from tests.models import bundle, cosine_runs, ensemble, leave_out, leave_out_runs, model, pictures, world
+from tests.operators import import_library
 
 __all__ = [
     "browser",

@@ -10,8 +10,8 @@ from PIL import Image
 
 from offaxis import Model, networks, train
 from offaxis.data import ImageSet, Normalise, load_images
-from offaxis.deploy.open import combine
-from offaxis.networks.ensemble import folds
+from offaxis.networks.combine import folds
+from offaxis.networks.open import combine
 from offaxis.training import Loss, Trained, cross_entropy, laptop
 from offaxis.training.leave_out import MarginEntropyLoss
 

@@ -17,7 +17,7 @@ from PIL import Image
 import offaxis
 from offaxis.cli import app
 from offaxis.detectors import DETECTORS
-from offaxis.networks.third_party import import_library
+from tests.operators import import_library
 from tests.waiting import eventually, free_port
 
 ROOT = Path(__file__).parents[1]

@@ -18,8 +18,8 @@ from PIL import Image
 
 from offaxis.data.formats import write_records
 from offaxis.networks.resnet import resnet_cifar, to_published
-from offaxis.networks.third_party import import_library
 from tests.data.openood_root import CLASSES, noise_root
+from tests.operators import import_library
 from tests.test_docs import PAGES, ROOT, TUTORIALS, run_shell
 from tests.waiting import eventually, free_port
 

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import EmbeddingDetector, Model
 from offaxis.cli import app
-from offaxis.deploy.onnx import export_onnx
-from offaxis.deploy.preprocessing import read_rows
+from offaxis.data.preprocessing import read_rows
 from offaxis.errors import (
     BundleError,
     DataError,
@@ -24,9 +23,10 @@ from offaxis.errors import (
     OverlapError,
     TooFewImagesError,
 )
+from offaxis.onnx import export_onnx
 from tests.embeddings import draw
 from tests.hostile.damage import rewritten
-from tests.server.serving import running
+from tests.serve.serving import running
 
 run = CliRunner().invoke
 

@@ -11,6 +11,7 @@ from offaxis.errors import ArgumentError
 from offaxis.heads import make_head
 from offaxis.metrics import auroc
 from offaxis.reports.tables import Table
+from offaxis.training.recipe import recipe_of
 from study.page import TABLES
 from study.second import answers, scratch, store, tables
 from study.second.compare import compared
@@ -25,7 +26,7 @@ from study.second.sets import (
     is_development,
     unseen_classes,
 )
-from study.steps import LONGER_EPOCHS, longer_runs
+from study.steps import LONGER_EPOCHS, longer_runs, name_of
 
 
 def test_no_set_is_in_both_parts_of_the_split() -> None:
@@ -261,8 +262,8 @@ def test_every_training_has_a_name_and_rows_of_its_own() -> None:
     assert len({each.name for each in every}) == len({tuple(each.key.values()) for each in every}) == len(every)
     by_head = {each.key["head"] for each in every if each.run.id == "cifar10" and each.run.seed == 0}
     assert set(tables.ABLATION) <= by_head
-    longer = {each.name for each in every if each.run.numbers().epochs == LONGER_EPOCHS}
-    assert {run.name for run in longer_runs()} <= longer
+    longer = {each.name for each in every if recipe_of(each.run).epochs == LONGER_EPOCHS}
+    assert {name_of(run) for run in longer_runs()} <= longer
     assert len(longer) == 9
 
 

@@ -12,7 +12,7 @@ from efficientnet_lite_pytorch import EfficientNet
 from torch import nn
 
 from offaxis.data import Normalise
-from offaxis.deploy.preprocessing import Preprocessing
+from offaxis.data.preprocessing import Preprocessing
 
 IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 

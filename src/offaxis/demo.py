@@ -20,7 +20,7 @@ from offaxis.files import write_text
 from offaxis.heads import CosineHead
 from offaxis.metrics import auroc
 from offaxis.networks import by_name
-from offaxis.networks.inference import run
+from offaxis.networks.run import run
 from offaxis.reports.figures import Panel, as_png_data_uri, as_svg, histograms, image_sheet
 from offaxis.training import Recipe, Trained, train
 
@@ -101,8 +101,7 @@ def run_demo(
         for head, kind in HEADS.items():
             torch.manual_seed(seed)
             network = by_name(NETWORK)(num_classes=10, in_channels=1, head=head)
-            title = f"{kind + ' network':16s} {seed + 1} of {seeds}"
-            trained = train(network, training, RECIPE.replace(epochs=epochs), seed=seed, title=title, quiet=quiet)
+            trained = train(network, training, RECIPE.replace(epochs=epochs), seed=seed, quiet=quiet)
             detectors = _detectors(trained, training)
             by_set = {name: _score(trained, images, list(detectors.values())) for name, images in sets.items()}
             accuracy[kind].append(_accuracy(trained, id_images))

@@ -3,7 +3,6 @@
 import math
 import platform
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,21 +17,21 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from offaxis import __version__
-from offaxis.calibration.calibrate import Calibration, ScoredBatches, check_copies, score_batches
+from offaxis.bundle import load as load_bundle
+from offaxis.calibration.calibration import Calibration, calibrate
 from offaxis.calibration.conformal import Floats, check_alpha, check_count
-from offaxis.data.image_set import hash_batch
-from offaxis.deploy.bundle import load as load_bundle
-from offaxis.deploy.calibrating import pack_hashes, unpack_hashes
-from offaxis.deploy.model import Model
-from offaxis.deploy.preprocessing import VectorInput
+from offaxis.data.image_set import hash_batch, pack_hashes, unpack_hashes
+from offaxis.data.preprocessing import VectorInput
 from offaxis.detectors import Detector, Reads
+from offaxis.detectors.base import ScoredBatches, score_batches
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.registry import make_detector
 from offaxis.errors import ArgumentError, BundleError, CalibrationError, DataError
 from offaxis.heads import Head, LinearHead
 from offaxis.heads.linear import NoClassesHead
+from offaxis.model import Model
 from offaxis.networks.classifier import Classifier, FeatureInput
-from offaxis.networks.inference import stream
+from offaxis.networks.run import stream
 from offaxis.training.frozen import train_head
 
 BATCH = 4096  # rows that are scored together
@@ -158,13 +157,11 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         rows = self._rows(X)
         check_count(len(rows), check_alpha(self.alpha), what="rows")
         labels = self._known_labels(y, len(rows))
-        check_copies(hash_batch(rows), unpack_hashes(self._used))
-        scored = self._scored(rows)
-        calibration = Calibration.from_scores(
-            scored.scores, scored.predicted, self.network_.num_classes, self.alpha, cosine=scored.cosine
+        data = rows if labels is None else (rows, np.searchsorted(self.classes_, labels))
+        used = [unpack_hashes(self._used)]
+        self.calibration_ = calibrate(
+            self.network_, data, None, self.detector_, alpha=self.alpha, used=used, batch=BATCH
         )
-        accuracy = None if labels is None else float(np.mean(self.classes_[scored.predicted] == labels))
-        self.calibration_ = replace(calibration, accuracy=accuracy)
         self.offset_ = -self.calibration_.threshold()
         return self
 

@@ -21,10 +21,10 @@ from torch.nn import functional as F
 
 from offaxis import open_network
 from offaxis.data import load_images
-from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors.feature_mahalanobis import ledoit_wolf
 from offaxis.heads import Head
 from offaxis.metrics import auroc
+from offaxis.networks.opened import OpenedNetwork
 from offaxis.reports.tables import markdown
 from study.second import store, tables
 from study.second.features import WORK, head_of
@@ -145,7 +145,7 @@ def cifar_cases(weights: Path | None) -> Iterator[Case]:
             yield each.key, partial(_cifar_rows, each.name, partial(open_network, NETWORKS / each.name))
 
 
-def _cifar_rows(name: str, opened: Callable[[], EvaluatedNetwork]) -> list[store.Row]:
+def _cifar_rows(name: str, opened: Callable[[], OpenedNetwork]) -> list[store.Row]:
     folder = WORK / "features" / name
     if not (folder / "cifar10-train.npy").exists():
         return []

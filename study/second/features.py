@@ -7,10 +7,10 @@ import torch
 
 from offaxis.data import ImageSet, Normalise, limit_images, load_images
 from offaxis.data.sources import as_batches
-from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.files import replacing
 from offaxis.heads import Head
-from offaxis.networks.inference import run
+from offaxis.networks.opened import OpenedNetwork
+from offaxis.networks.run import run
 from study.second.judge import Images
 from study.second.sets import DEVELOPMENT, REPORTED
 
@@ -20,7 +20,7 @@ OOD_IMAGES = 5000
 BATCH = 500
 
 
-def features(subject: EvaluatedNetwork, images: ImageSet, path: Path) -> Images:
+def features(subject: OpenedNetwork, images: ImageSet, path: Path) -> Images:
     """Compute the features (N, d) of a set, or read them where they are kept."""
     if not path.exists():
         normalise = subject.normalise
@@ -33,7 +33,7 @@ def features(subject: EvaluatedNetwork, images: ImageSet, path: Path) -> Images:
 
 
 def cifar_features(
-    subject: EvaluatedNetwork, name: str, id_name: str = "cifar10"
+    subject: OpenedNetwork, name: str, id_name: str = "cifar10"
 ) -> tuple[Images, Images, dict[str, Images]]:
     """Return the features of all training images, all test images, and up to 5,000 of each OOD set.
 
@@ -56,7 +56,7 @@ def cifar_features(
     )
 
 
-def head_of(subject: EvaluatedNetwork) -> Head:
+def head_of(subject: OpenedNetwork) -> Head:
     """Return the head of a single network."""
     head: Head = subject.network.head
     return head.eval()

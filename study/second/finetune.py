@@ -26,9 +26,9 @@ from torch import nn
 
 from offaxis import open_network
 from offaxis.data import ImageSet, load_images
-from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.heads import CosineHead, make_head
 from offaxis.networks import Classifier
+from offaxis.networks.opened import OpenedNetwork
 from offaxis.training import short, train
 from study.second import store
 from study.second.features import WORK, cifar_features, head_of
@@ -78,7 +78,7 @@ class Setting:
 SETTINGS = [Setting(*each) for each in product((0.01, 0.05, 0.1), (2,), (False, True))]
 
 
-def start(weights: Path, name: str, head: str, seed: int, anew: bool) -> EvaluatedNetwork:
+def start(weights: Path, name: str, head: str, seed: int, anew: bool) -> OpenedNetwork:
     """Return a published network with a new head, and with a new last stage where it is wanted."""
     subject = open_network(name, weights=weights / PUBLISHED[name], head="keep")
     network = subject.network

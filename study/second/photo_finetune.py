@@ -14,7 +14,7 @@ import torch
 
 from offaxis import load_images, open_network
 from offaxis.data.catalogue import Split
-from offaxis.deploy.open import EvaluatedNetwork
+from offaxis.networks.opened import OpenedNetwork
 from study.second import store
 from study.second.features import WORK, features, head_of
 from study.second.judge import Images, judge, record
@@ -24,7 +24,7 @@ STEP = "photo-finetune"
 SPLITS: tuple[Split, Split] = ("train", "test")
 
 
-def photographs(subject: EvaluatedNetwork, folder: Path, split: Split, kept: Path) -> Images:
+def photographs(subject: OpenedNetwork, folder: Path, split: Split, kept: Path) -> Images:
     """Return the features of a folder of photographs, at the size that the network takes."""
     assert subject.size is not None
     return features(subject, load_images(folder, split, size=subject.size[0], resize=subject.resize), kept)

@@ -21,15 +21,19 @@ from lightning_fabric import Fabric
 from offaxis import open_network
 from offaxis.data import PUBLISHED, TensorSet, load_images
 from offaxis.heads import HEADS
-from offaxis.jobs import Precision, RecipeOverrides, Start, TrainingRun, train_run, training_words
 from offaxis.networks import by_name
-from offaxis.reproduce.items import ablation_rows
+from offaxis.options import Precision, Start, TrainOptions
+from offaxis.paper.commands import variant_of
+from offaxis.paper.items import ablation_rows
 from offaxis.training import read_run, train
+from offaxis.training.recipe import recipe_of
+from offaxis.training.record import RunFolder
+from offaxis.training.start import head_arguments, train_by_options
 from study.second import store
 from study.second.features import WORK, cifar_features, head_of
 from study.second.judge import Images, judge, record
 from study.second.sets import CHOICES, CLASSES, SEEDS, unseen_classes
-from study.steps import LONGER_EPOCHS, chain_for
+from study.steps import LONGER_EPOCHS, chain_for, name_of
 from study.steps import NETWORKS as RECIPES_OF
 
 STEP = "scratch"
@@ -53,13 +57,13 @@ class Training:
         unseen: the choice of classes that are left out; None for none.
     """
 
-    run: TrainingRun
+    run: TrainOptions
     unseen: int | None = None
 
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return self.run.name + ("" if self.unseen is None else f"-unseen{self.unseen}")
+        return name_of(self.run) + ("" if self.unseen is None else f"-unseen{self.unseen}")
 
     @property
     def trained(self) -> bool:
@@ -71,8 +75,8 @@ class Training:
         """What tells its rows from others: the network with more epochs than the recipe's, the head with what is special."""
         run = self.run
         head = next((name for name, start in STARTS.items() if start == run.start), run.head)
-        special = replace(run, start=None, suffix="").variant
-        network = f"{run.architecture}, {LONGER_EPOCHS} epochs" if run.suffix else run.architecture
+        special, longer = variant_of(replace(run, start=None)), run.epochs == LONGER_EPOCHS
+        network = f"{run.architecture}, {LONGER_EPOCHS} epochs" if longer else run.architecture
         named = {"id": run.id, "network": network, "head": f"{head} {special}".strip()}
         return {**named, "seed": run.seed, "unseen": self.unseen}
 
@@ -85,16 +89,15 @@ class Training:
 def training(id_name: str, head: str, seed: int, architecture: str | None = None, *, longer: bool = False) -> Training:
     """Return a training by the first study's recipe, or with more epochs."""
     recipe = RECIPES_OF[id_name]
-    run = TrainingRun(
+    run = TrainOptions(
         id=id_name,
-        architecture=architecture or recipe.architecture,
+        network=architecture or recipe.architecture,
         head="cosine" if head in STARTS else head,
         start=STARTS.get(head),
         recipe=recipe.recipe,
-        overrides=RecipeOverrides(epochs=LONGER_EPOCHS) if longer else recipe.overrides,
         seed=seed,
         precision=recipe.precision,
-        suffix=f"epochs {LONGER_EPOCHS}" if longer else "",
+        **({"epochs": LONGER_EPOCHS} if longer else recipe.overrides),
     )
     return Training(run)
 
@@ -123,7 +126,7 @@ def trainings() -> Iterator[Training]:
     for seed in SEEDS:
         for head in (*PAIR, RIVAL):
             yield training("cifar10", head, seed, longer=True)
-    yield from (Training(run) for run in ablation("cifar10") if run.variant)
+    yield from (Training(run) for run in ablation("cifar10") if variant_of(run))
 
 
 def without_classes(head: str, choices: Sequence[int]) -> Iterator[Training]:
@@ -131,7 +134,7 @@ def without_classes(head: str, choices: Sequence[int]) -> Iterator[Training]:
     yield from (Training(training("cifar10", head, 0).run, choice) for choice in choices)
 
 
-def ablation(id_name: str) -> list[TrainingRun]:
+def ablation(id_name: str) -> list[TrainOptions]:
     """Return the trainings of the ablation's ten rows; two of them, the pair, are trained anyway."""
     return list(ablation_rows(RECIPES_OF[id_name], id_name, 0, chain_for(id_name).scale.hidden).values())
 
@@ -139,9 +142,9 @@ def ablation(id_name: str) -> list[TrainingRun]:
 def train_one(each: Training) -> None:
     """Train a network, or continue its training."""
     out, run = NETWORKS / each.name, each.run
-    words = ["offaxis", "train", *training_words(run), "--resume", "--out", str(out)]
+    words = ["offaxis", "train", *run.words(), "--resume", "--out", str(out)]
     if each.unseen is None:
-        train_run(run, out=out, resume=True, device="cpu", command=words, quiet=True, note=print)
+        train_by_options(replace(run, out=out, resume=True, device="cpu", quiet=True), words, print)
         return
     images = load_images(run.id, "train")
     unseen = unseen_classes(run.id, each.unseen)
@@ -153,13 +156,20 @@ def train_one(each: Training) -> None:
     )
     torch.manual_seed(run.seed)
     network = by_name(run.architecture)(
-        num_classes=len(known), in_channels=images.shape[0], head=partial(HEADS[run.head], **run.head_arguments)
+        num_classes=len(known), in_channels=images.shape[0], head=partial(HEADS[run.head], **head_arguments(run))
     )
     own = ["python", "-m", "study.second.scratch", "train", each.name]
     train(
-        network, data, run.numbers(images.shape), seed=run.seed, out=out, resume=True, command=own, quiet=True,
-        normalise=PUBLISHED.get(run.id), fabric=Fabric(accelerator="cpu", devices=1, precision=run.precision),
-    )  # fmt: skip
+        network,
+        data,
+        recipe_of(run, images.shape),
+        seed=run.seed,
+        out=RunFolder(out, command=own),
+        resume=True,
+        quiet=True,
+        normalise=PUBLISHED.get(run.id),
+        device=Fabric(accelerator="cpu", devices=1, precision=run.precision),
+    )
 
 
 def judge_one(each: Training) -> None:

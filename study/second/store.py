@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offaxis.evaluation.store import quantise
 from offaxis.files import replacing, write_text
+from study.archive import quantise
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]

@@ -2,9 +2,7 @@
 
 import csv
 import html
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,14 +13,13 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
-from offaxis.deploy.open import open_network
 from offaxis.detectors import DETECTORS as ALL_DETECTORS
 from offaxis.detectors import make_detectors
 from offaxis.errors import ArgumentError, OffaxisError
 from offaxis.evaluation import Store
-from offaxis.jobs import evaluation as evaluation_job
-from offaxis.jobs.training import single
+from offaxis.networks.open import open_network
 from offaxis.networks.resnet import to_published
+from offaxis.training.start import single
 
 DETECTORS = "cosine,max-softmax,knn:k=5,odin:temperatures=(1.0,1000.0):epsilons=(0.0,0.01)"
 
@@ -173,8 +170,6 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--protocol", "fair"), "--protocol"),
-        (("--as", "team"), "--as"),
         (("--detectors", "magic"), "magic"),
         (("--detectors", "knn:k"), "knn:k=10"),
         (("--detectors", "knn:size=3"), "does not take"),
@@ -188,6 +183,13 @@ def test_wrong_words_are_refused(runs: Path, tmp_path: Path, words: tuple[str, .
     shown = run("evaluate", str(runs / "cosine0"), "--ood", "letters", "--out", str(tmp_path / "s"), *words)
     assert isinstance(shown.exception, OffaxisError)
     assert said in str(shown.exception)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--protocol", "fair"), ("--as", "team")])
+def test_words_that_are_not_among_the_choices_are_refused(runs: Path, tmp_path: Path, option: str, value: str) -> None:
+    shown = run("evaluate", str(runs / "cosine0"), "--ood", "letters", "--out", str(tmp_path / "s"), option, value)
+    assert shown.exit_code == 2
+    assert option in shown.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="cuda can be used here")
@@ -316,33 +318,6 @@ def test_a_detector_of_ones_own_from_evaluation_to_scores(runs: Path, own: Path,
     assert len(scores.read_text().splitlines()) == 2
 
 
-def test_a_finished_evaluation_is_recognised_by_its_files(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(runs / "cosine0", copy)
-    words = ("evaluate", str(copy), "--ood", "letters", "--images", "40", "--detectors", "cosine,max-softmax")
-    first = run(*words, "--out", str(tmp_path / "store"))
-    assert first.exit_code == 0, first.output
-    opened: list[str] = []
-
-    def open_networks(_: object) -> list[object]:
-        opened.append("network")
-        return []
-
-    monkeypatch.setattr(evaluation_job, "_open_networks", open_networks)
-    again = run(*words, "--out", str(tmp_path / "store"))
-    assert again.exit_code == 0, again.output
-    assert "max-softmax" in again.output
-    assert not opened
-    os.utime(next(copy.glob("*.safetensors")), ns=(1, 1))  # another file, perhaps
-    run(*words, "--out", str(tmp_path / "store"))
-    assert opened
-    opened.clear()
-    run(*words, "--no-tune", "--out", str(tmp_path / "store"))  # another command
-    assert opened
-
-
 def save_noise(folder: Path, count: int, seed: int = 0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
@@ -372,26 +347,6 @@ def test_a_store_holds_no_results_of_training_images_that_have_changed(tmp_path:
     assert sorted(found) == ["energy", "knn", "knn"]
 
 
-def test_changed_images_of_the_home_folder_and_links_to_nowhere_are_noticed(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    strangers = tmp_path / "strangers"
-    strangers.mkdir()
-    (strangers / ".link").symlink_to("/nowhere/at/all")
-
-    def evaluated(count: int) -> int:
-        save_noise(strangers, count)
-        asked = ("--ood", "~/strangers", "--images", "40", "--detectors", "cosine", "--no-tune")
-        done = run("evaluate", str(runs / "cosine0"), *asked, "--out", str(tmp_path / "store"))
-        assert done.exit_code == 0, (done.output, done.exception)
-        return max(result.images[1] for result in Store(tmp_path / "store").results())
-
-    assert evaluated(10) == 8
-    assert len(list((tmp_path / "store" / "finished").iterdir())) == 1
-    assert evaluated(20) == 16
-
-
 def test_weights_go_out_by_their_published_names(tmp_path: Path) -> None:
     trained = run(
         *("train", "--id", "small-digits", "--network", "resnet8-cifar", "--head", "linear", "--epochs", "1"),
@@ -407,3 +362,22 @@ def test_weights_go_out_by_their_published_names(tmp_path: Path) -> None:
     assert torch.equal(again(images), open_network(tmp_path / "run").network(images))
     for extra in ((), ("--onnx", "x.onnx", "--published", "y.ckpt")):
         assert isinstance(run("export", str(tmp_path / "run"), *extra).exception, ArgumentError)
+
+
+def test_changed_images_of_the_home_folder_are_noticed(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    strangers = tmp_path / "strangers"
+    strangers.mkdir()
+    (strangers / ".link").symlink_to("/nowhere/at/all")
+
+    def evaluated(count: int) -> int:
+        save_noise(strangers, count)
+        asked = ("--ood", "~/strangers", "--images", "40", "--detectors", "cosine", "--no-tune")
+        done = run("evaluate", str(runs / "cosine0"), *asked, "--out", str(tmp_path / "store"))
+        assert done.exit_code == 0, (done.output, done.exception)
+        return max(result.images[1] for result in Store(tmp_path / "store").results())
+
+    assert evaluated(10) == 8
+    assert evaluated(20) == 16

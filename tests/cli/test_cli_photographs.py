@@ -22,7 +22,7 @@ NETWORK = """
 import torch
 from torch import nn
 from offaxis.data import Normalise
-from offaxis.deploy import Preprocessing
+from offaxis.data.preprocessing import Preprocessing
 
 def plain():
     return nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 9))
@@ -181,7 +181,7 @@ def test_size_rule_mean_and_std_can_be_chosen(photos: Path) -> None:
         (("--holdout", "1.5"), "share between 0 and 1"),
         (("--holdout", "0.2", "--resize", "squash"), "one of crop, stretch but got 'squash'"),
         (("--holdout", "0.2", "--mean", "0.5"), "both --mean and --std"),
-        (("--holdout", "0.2", "--mean", "a,b", "--std", "1"), "--mean to be numbers with commas"),
+        (("--holdout", "0.2", "--mean", "a,b", "--std", "1"), "--mean and --std to be numbers with commas"),
         (("--holdout", "0.2", "--mean", "0.5", "--std", "1"), "for 3 channels but got 1"),
         (("--holdout", "0.2", "--network", "nets.py:fixed", "--size", "40"), "takes images of 40x40 .*--size"),
         (("--holdout", "0.2", "--network", "nets.py:fixed", "--size", "40"), r"have 4800\)\. Choose the size"),

@@ -119,6 +119,6 @@ def test_a_package_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPa
     def broken(name: str) -> None:
         raise RuntimeError("operator torchvision::nms\ndoes not exist")
 
-    monkeypatch.setattr("offaxis.networks.third_party.import_library", broken)
+    monkeypatch.setattr("importlib.import_module", broken)
     assert doctor._importable("nothing-of-this-name") == "not installed"
     assert "cannot be imported (RuntimeError: operator torchvision::nms does not exist)" in doctor._importable("numpy")

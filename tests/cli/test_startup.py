@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import typer
 
+from offaxis import names
 from offaxis.cli import app
-from offaxis.cli.app import HEAD_NAMES, METRIC_NAMES, POOL_NAMES, RECIPE_NAMES
 from offaxis.evaluation import POOLS
-from offaxis.heads import HEADS
 from offaxis.metrics import HIGHER_IS_BETTER
-from offaxis.training import RECIPES
 
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "requests", "lightning_fabric", "PIL", "pandas", "jinja2")
 SCRIPT = f"""
@@ -54,11 +52,13 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
     assert done.stdout or "Missing option" in done.stderr
 
 
-def test_help_texts_name_what_there_is() -> None:
-    assert tuple(HEADS) == HEAD_NAMES
-    assert tuple(RECIPES) == RECIPE_NAMES
-    assert tuple(POOLS) == POOL_NAMES
-    assert tuple(HIGHER_IS_BETTER) == METRIC_NAMES
+def test_names_are_those_of_what_they_name() -> None:
+    assert tuple(POOLS) == names.POOLS
+    assert tuple(HIGHER_IS_BETTER) == names.METRICS
+    for table in (names.HEADS, names.NETWORKS, names.RECIPES, names.NATIVE):
+        assert all(callable(table[name]) for name in table)
+    assert all(kind.name == name for name, kind in names.NATIVE.items())
+    assert all(make().name == name for name, make in names.RECIPES.items())
 
 
 @pytest.mark.parametrize(

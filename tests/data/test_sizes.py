@@ -12,8 +12,8 @@ from PIL import Image
 from offaxis.data import Normalise, load_images, match
 from offaxis.data.image_set import TensorSet
 from offaxis.data.load import own_classes
+from offaxis.data.preprocessing import Preprocessing
 from offaxis.data.transforms import centre, fit, fit_batch, resize_rule
-from offaxis.deploy import Preprocessing
 from offaxis.errors import ArgumentError, DataError
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from offaxis.calibration.calibrate import score_batches
 from offaxis.detectors import NATIVE, Detector, GeneralizedODIN, Mahalanobis, fit_all
+from offaxis.detectors.base import score_batches
 from tests.apple import GPU, AppleGPU
 from tests.detectors.test_detector_contract import CASES
 from tests.detectors.toy import NetworkOf, Toy

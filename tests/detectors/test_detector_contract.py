@@ -48,8 +48,8 @@ from offaxis.detectors.base import best_setting
 from offaxis.detectors.odin import backbone_of
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, DetectorError, NotFittedError
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import Ensemble
-from offaxis.networks.inference import run_batch
+from offaxis.networks.combine import Ensemble
+from offaxis.networks.run import run_batch
 from tests.detectors.toy import NetworkOf, Toy
 
 STD = (0.5,)

@@ -5,7 +5,7 @@ import torch
 
 from offaxis.detectors import GeneralizedODIN, State, fit_all
 from offaxis.errors import DetectorError, MissingOutputError, NotFittedError
-from offaxis.networks.classifier import Paired
+from offaxis.networks.combine import Paired
 from tests.detectors.toy import NetworkOf, Toy
 
 STD = (0.5,)

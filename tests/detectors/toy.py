@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.heads import make_head
-from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.ensemble import Ensemble
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.combine import Ensemble, Paired
 from offaxis.training.leave_out import MarginEntropyLoss, train_leave_out
 
 NetworkOf = Callable[[str], Any]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise, TensorSet
-from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.heads import make_head
 from offaxis.networks.classifier import Classifier
+from offaxis.networks.opened import OpenedNetwork
 
 CLASSES = 3
 
@@ -58,8 +58,8 @@ NORMALISE = Normalise((0.5,), (0.25,))
 
 
 @pytest.fixture
-def subject() -> Callable[..., EvaluatedNetwork]:
-    return lambda head="cosine", seed=0: EvaluatedNetwork(
+def subject() -> Callable[..., OpenedNetwork]:
+    return lambda head="cosine", seed=0: OpenedNetwork(
         network=trained(head, seed), normalise=NORMALISE, label=f"toy {head}", seed=seed, origin=f"{head}{seed}"
     )
 

@@ -14,21 +14,21 @@ from torch import Tensor
 from offaxis.data import TensorSet
 from offaxis.data.splits import limit_images, split_validation
 from offaxis.data.transforms import Batches
-from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
 from offaxis.detectors.passes import compatible_detectors
 from offaxis.errors import ArgumentError, DataError, DetectorError, EvaluationError, StoreError
 from offaxis.evaluation import Result, Results, Store, evaluate
-from offaxis.evaluation.grid_scores import ScoreRequest, detector_run, score_requests
-from offaxis.evaluation.store import archive_store
+from offaxis.evaluation.scores import ScoreRequest, detector_run, score_requests
 from offaxis.files import digest
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
+from offaxis.networks.opened import OpenedNetwork
 from offaxis.reports.report import build_sections
+from study.archive import archive_store
 
 from .conftest import NORMALISE, World
 
-Make = Callable[..., EvaluatedNetwork]
+Make = Callable[..., OpenedNetwork]
 
 
 def small() -> list[Detector]:
@@ -40,7 +40,7 @@ def small() -> list[Detector]:
     ]
 
 
-def run(subject: EvaluatedNetwork, world: World, store: Store | None, **options: Any) -> list[Result]:
+def run(subject: OpenedNetwork, world: World, store: Store | None, **options: Any) -> list[Result]:
     detectors = options.pop("detectors", None) or small()
     both = {"protocols": ("one-vs-one", "less-biased"), "tune": True, "fitted_on": "all training images"}
     ood = options.pop("ood", world["ood"])

@@ -15,17 +15,18 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import offaxis
 from offaxis.data import Normalise, TensorSet
-from offaxis.deploy.open import EvaluatedNetwork, combine
 from offaxis.detectors import KNN, ODIN, Cosine, Detector
 from offaxis.errors import ArgumentError, DataError, EvaluationError, MissingPackageError
 from offaxis.evaluation import Result, Results, Store
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
 from offaxis.networks.classifier import Classifier
+from offaxis.networks.open import combine
+from offaxis.networks.opened import OpenedNetwork
 
 from .conftest import NORMALISE, World
 
-Make = Callable[..., EvaluatedNetwork]
+Make = Callable[..., OpenedNetwork]
 
 
 def numbers(results: Results) -> dict[tuple[str, str], dict[str, float]]:
@@ -473,7 +474,7 @@ def test_unknown_scores_are_refused(results: Results) -> None:
 
 
 def test_records_hold_fields(network: Classifier, world: World) -> None:
-    member = EvaluatedNetwork(
+    member = OpenedNetwork(
         network=network,
         normalise=NORMALISE,
         label="mine",

@@ -248,16 +248,6 @@ def test_from_the_shell_to_openoods_table(tmp_path: Path, monkeypatch: pytest.Mo
     assert "openood-cifar10 (partial) in distribution" in text
     assert "OpenOOD, tuned on its validation lists" in text
 
-    def again(*_: object, **__: object) -> None:
-        raise AssertionError("computed again")
-
-    monkeypatch.setattr("offaxis.jobs.evaluation._evaluate", again)  # which nothing has changed for
-    done = CliRunner().invoke(app, [*network, *options, "--partial"])
-    assert done.exception is None, done.output
-    (root / "images_classic" / "texture" / "test" / "images" / "new.png").write_bytes(b"")
-    done = CliRunner().invoke(app, [*network, *options, "--partial"])
-    assert isinstance(done.exception, AssertionError)
-    monkeypatch.undo()
     taken = (["--id", "digits"], ["--images", "5"], ["--ood", "digits"], ["--near", "tin"], ["--skip-bad"])
     for extra in (*taken, ["--protocol", "both"], ["--validation", "50"]):
         refused = CliRunner().invoke(app, [*network, *options, "--partial", *extra])

@@ -20,8 +20,9 @@ from offaxis.errors import StoreError
 from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.evaluation import store as store_module
 from offaxis.evaluation.results import SetRecord
-from offaxis.evaluation.store import archive_store, narrow, quantise
+from offaxis.evaluation.store import narrow
 from offaxis.files import json_line, write_json
+from study.archive import archive_store, quantise
 from tests.hostile.damage import flipped
 
 RESULT = Result(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from offaxis.data.transforms import resize_rule
-from offaxis.deploy.open import open_network
+from offaxis.networks.open import open_network
 
 NETWORKS = Path(__file__).parents[2] / "examples" / "networks"
 

@@ -21,7 +21,7 @@ import offaxis
 from offaxis.cli import app
 from offaxis.data import load_images
 from offaxis.evaluation import Store
-from tests.server.serving import png, running
+from tests.serve.serving import png, running
 
 KEPT = Path(__file__).parent / "kept"
 TRAIN = ["train", "--id", "digits", "--network", "densenet-10-4-half", "--epochs", "2", "--batch-size", "64", "--quiet"]
@@ -63,7 +63,8 @@ def options() -> dict[str, Any]:
         }
 
     look(typer.main.get_command(app), "")
-    return json.loads(json.dumps(found, default=str))
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return plain
 
 
 def rows() -> "np.ndarray[Any, np.dtype[np.float64]]":
@@ -78,7 +79,8 @@ def answers(names: Sequence[str] = BUNDLES) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for name in names:
         model = offaxis.load(KEPT / name)
-        predictions = model.predict(rows()[:16] if name == "vectors.oax" else images)
+        inputs: Any = rows()[:16] if name == "vectors.oax" else images
+        predictions = model.predict(inputs)
         found[name] = [
             {
                 "class": each.class_name,

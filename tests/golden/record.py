@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from offaxis.networks.third_party import import_library
+from tests.operators import import_library
 
 from . import cases, subjects
 

@@ -25,7 +25,7 @@ from offaxis.data import Normalise
 from offaxis.data.embedded import letters, small_digits
 from offaxis.heads import CosineHead, make_head
 from offaxis.networks import densenet_bc
-from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble, folds
+from offaxis.networks.combine import Ensemble, LeaveOutEnsemble, folds
 from offaxis.training.leave_out import MarginEntropyLoss
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from functools import cache
 from typer.testing import CliRunner
 
 from offaxis.cli import app
-from offaxis.reproduce.items import ITEMS
-from offaxis.reproduce.paper import TABLES as PAPER_TABLES
+from offaxis.paper.items import ITEMS
+from offaxis.paper.published import TABLES as PAPER_TABLES
 from study.page import BLOCK, PAGES, filled
 from study.tables import TABLES as FIRST_TABLES
 

@@ -14,18 +14,20 @@ import safetensors.torch
 import torch
 
 import offaxis
-from offaxis import Model
+from offaxis import Model, container
 from offaxis.calibration import Calibration
 from offaxis.data import Normalise, TensorSet
-from offaxis.deploy import Preprocessing, container
-from offaxis.deploy.build import read_weights
+from offaxis.data.preprocessing import Preprocessing
 from offaxis.detectors import KNN
 from offaxis.errors import BundleError, CheckpointError, DataError, OffaxisError
 from offaxis.evaluation import Store
 from offaxis.evaluation import store as store_module
 from offaxis.networks import wide_resnet
+from offaxis.networks.weights import read_weights
+from offaxis.options import TrainOptions
 from offaxis.training import Recipe, load_run
 from offaxis.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from offaxis.training.record import RunFolder
 from tests.hostile.damage import Counts, damaged, flipped, picture, rewritten, try_inputs
 
 HUGE: tuple[Any, ...] = (
@@ -227,7 +229,7 @@ def fuzz_runs(count: int, seed: int) -> Counts:
         noise = TensorSet("noise", torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8))
         classifier = wide_resnet(10, 1, in_channels=1)
         recipe = Recipe(epochs=1, batch_size=20, crop=0, flip=False)
-        offaxis.train(classifier, digits, recipe, out=run, log_every=1, quiet=True)
+        offaxis.train(classifier, digits, recipe, out=RunFolder(run, options=TrainOptions(log_every=1)), quiet=True)
         offaxis.evaluate(run, digits, noise, ["cosine"], store=store, validation=10)
         files = [file for place in (run, store) for file in sorted(place.rglob("*")) if file.is_file()]
         for number in range(count):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from offaxis.deploy import container
+from offaxis import container
 from offaxis.errors import OffaxisError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")

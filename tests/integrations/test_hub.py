@@ -13,8 +13,8 @@ import torch
 
 import offaxis
 from offaxis import Model
-from offaxis.deploy.hub import model_card
 from offaxis.errors import ArgumentError, BundleError, StorageError
+from offaxis.hub import model_card
 from tests.integrations.hub_server import Hub, running_hub
 from tests.models import World
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import offaxis
 from offaxis.data import Normalise
-from offaxis.deploy import Preprocessing
+from offaxis.data.preprocessing import Preprocessing
 from offaxis.errors import (
     ArgumentError,
     DataError,
@@ -25,7 +25,7 @@ from offaxis.errors import (
     TooFewImagesError,
 )
 from offaxis.integrations import LoopCalibration
-from offaxis.networks.ensemble import find_network
+from offaxis.networks.combine import find_network
 from tests.models import write_images
 from tests.waiting import eventually
 
@@ -34,7 +34,7 @@ PREPROCESSING = Preprocessing((1, 8, 8), Normalise((0.0,), (1.0,)))
 PATIENCE = 600  # seconds for a process that takes about 40 alone: a busy machine is no failure
 RUN = """
 import runpy, sys
-from offaxis.networks.third_party import import_library
+from tests.operators import import_library
 import_library("torchvision")
 sys.argv = sys.argv[1:]
 start = runpy.run_path if sys.argv[0].endswith(".py") else runpy.run_module

@@ -167,9 +167,6 @@ def test_another_number_of_channels_is_refused_with_the_remedy(expected: int, gi
     network = small(in_channels=expected).eval()
     with pytest.raises(ArgumentError, match=rf"\(N, {expected}, h, w\).* but got \(2, {given}, 8, 8\): .*{remedy}"):
         network(torch.rand(2, given, 8, 8))
-    own = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), LinearHead(2, 3))
-    with pytest.raises(ArgumentError, match="images of 4 values.* have 12: another size or number of channels"):
-        own(torch.rand(2, 3, 2, 2))
     broken = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(12, 2), nn.Linear(5, 2)), LinearHead(2, 3))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # what is not known is not hidden
         broken(torch.rand(2, 3, 2, 2))
@@ -180,7 +177,7 @@ def test_another_number_of_channels_is_refused_with_the_remedy(expected: int, gi
     [
         (
             torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
-            r"torch\.float32, normalised .* torch\.uint8: Normalise\(mean, std\)",
+            r"floating point, normalised .* torch\.uint8: Normalise\(mean, std\)",
         ),
         (torch.zeros(2, 1, 8, 8, dtype=torch.float64), r"images\.to\(torch\.float32\)"),
         (np.zeros((2, 1, 8, 8), np.float32), r"got a ndarray: torch\.from_numpy"),

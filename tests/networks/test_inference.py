@@ -1,27 +1,19 @@
 """The one inference loop: modes, device, types, layers, labels, progress and finite numbers."""
 
 import copy
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
-from offaxis import load_images, train
-from offaxis.cli import app
 from offaxis.detectors import MahalanobisPlusPlus, MeanCosine
 from offaxis.detectors.odin import fast_gradient_sign
 from offaxis.errors import ArgumentError, BadOutputsError, DetectorError
 from offaxis.heads import make_head
-from offaxis.networks import inference, wide_resnet
+from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import (
+from offaxis.networks.run import (
     check_takes,
-    eval_mode,
     memory_parts,
     prepared_batches,
     resolve_device,
@@ -29,7 +21,7 @@ from offaxis.networks.inference import (
     run_batch,
     to_network,
 )
-from offaxis.training.checkpoint import checksum
+from offaxis.networks.weights import checksum
 
 
 @pytest.fixture
@@ -67,27 +59,6 @@ def test_the_modes_are_back_whenever_a_batch_is_handed_out(network: Classifier) 
         assert torch.is_grad_enabled()
     assert seen
     assert not any(seen)
-
-
-def test_a_network_that_another_thread_runs_stays_in_eval_mode(network: Classifier) -> None:
-    network.train()
-    network.backbone.eval()
-    before = [module.training for module in network.modules()]
-    entered, leave = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with eval_mode(network):
-            entered.set()
-            assert leave.wait(60)
-
-    other = threading.Thread(target=hold)
-    other.start()
-    assert entered.wait(60)
-    with eval_mode(network):
-        leave.set()
-        other.join()
-        assert not any(module.training for module in network.modules())
-    assert [module.training for module in network.modules()] == before
 
 
 def test_the_loop_can_be_left_early(network: Classifier) -> None:
@@ -195,36 +166,6 @@ def test_small_images_stay_in_one_batch_and_so_do_vectors() -> None:
     assert [len(part) for part in memory_parts(torch.zeros(600, 8))] == [600]
     assert [len(part) for part in memory_parts(torch.zeros(2, 1, 1024, 1024))] == [1, 1]
     assert [len(part) for part in memory_parts(torch.zeros(0, 3, 224, 224))] == [0]
-
-
-@pytest.fixture
-def killed_by_bfloat16(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine where a product in bfloat16 is an illegal instruction."""
-    monkeypatch.setattr(inference, "_BFLOAT16_TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    inference._killed_by_bfloat16.cache_clear()
-    yield
-    inference._killed_by_bfloat16.cache_clear()
-
-
-@pytest.mark.usefixtures("killed_by_bfloat16")
-def test_bfloat16_that_would_kill_the_process_is_refused(network: Classifier, tmp_path: Path) -> None:
-    remedy = "killed by SIGILL.* set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
-    with pytest.raises(ArgumentError, match=remedy):
-        list(run(network.to(torch.bfloat16), [images(4)]))
-    digits = load_images("small-digits")
-    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    with pytest.raises(ArgumentError, match=remedy):
-        train(wide_resnet(10, 1, in_channels=1), digits, fabric=fabric, out=tmp_path / "run")
-    words = ["train", "--id", "small-digits", "--network", "wrn-10-1", "--precision", "bf16-mixed"]
-    told = CliRunner().invoke(app, [*words, "--device", "cpu", "--out", str(tmp_path / "run")])
-    assert isinstance(told.exception, ArgumentError)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_trial_of_bfloat16_that_ends_well_refuses_nothing(network: Classifier) -> None:
-    outputs = next(iter(run(network.to(torch.bfloat16), [images(4)])))[0]
-    assert outputs.logits.dtype == torch.float32  # of the head
-    assert inference._killed_by_bfloat16.cache_info().currsize == 1
 
 
 class TwoArguments(nn.Module):

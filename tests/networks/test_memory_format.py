@@ -40,10 +40,10 @@ from offaxis.detectors import (
 from offaxis.detectors.pytorch_ood_table import TABLE, Feed
 from offaxis.heads import make_head
 from offaxis.networks import densenet_bc, resnet_cifar, wide_resnet
-from offaxis.networks import inference as running
-from offaxis.networks.classifier import Classifier, Paired
-from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
-from offaxis.networks.inference import to_network
+from offaxis.networks import run as running
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.combine import Ensemble, LeaveOutEnsemble, Paired
+from offaxis.networks.run import to_network
 
 NETWORKS: dict[str, Callable[..., Classifier]] = {
     "wide ResNet": lambda **kw: wide_resnet(10, 1, **kw),

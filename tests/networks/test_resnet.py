@@ -13,8 +13,8 @@ from offaxis import Classifier, open_network
 from offaxis.data import load_images
 from offaxis.errors import ArgumentError, CheckpointError
 from offaxis.networks import build, by_name, description, resnet18_32, resnet_cifar
-from offaxis.networks.inference import run
 from offaxis.networks.resnet import to_published
+from offaxis.networks.run import run
 
 
 def by_the_book(weights: dict[str, Tensor], images: Tensor, layers: int, blocks: int) -> Tensor:

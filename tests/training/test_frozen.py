@@ -13,8 +13,8 @@ from offaxis import Classifier, evaluate
 from offaxis.data import Normalise, TensorSet
 from offaxis.errors import ArgumentError, DataError, RunError
 from offaxis.heads import HEADS, CosineHead, HeadLike
+from offaxis.networks.weights import read_tensors
 from offaxis.training import Recipe, finetune, frozen, load_run, train, train_frozen
-from offaxis.training.checkpoint import read_tensors
 from offaxis.training.features import extract_features
 from offaxis.training.frozen import share_of_rate, train_head, with_enough_epochs
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,15 +11,17 @@ import torch
 from offaxis import train
 from offaxis.errors import ArgumentError, CheckpointError
 from offaxis.heads import complete_description, head_maker
-from offaxis.jobs import RecipeOverrides, TrainingRun, train_run, training_words
 from offaxis.networks import build, description, wide_resnet
-from offaxis.reproduce.settings import laptop_settings, paper_settings
+from offaxis.options import TrainOptions
+from offaxis.paper.commands import run_name
+from offaxis.paper.settings import laptop_settings, paper_settings
 from offaxis.training import load_run, read_run
+from offaxis.training.start import head_arguments, train_by_options
 
 from .small import SHORT, few
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
-ONE = RecipeOverrides(epochs=1, batch_size=256, crop=0)
+ONE = {"epochs": 1, "batch_size": 256, "crop": 0, "device": "cpu", "quiet": True}
 
 
 @pytest.mark.parametrize(
@@ -35,33 +38,35 @@ ONE = RecipeOverrides(epochs=1, batch_size=256, crop=0)
 def test_the_start_follows_from_the_option_and_the_recipe(
     tmp_path: Path, recipe: str, start: str | None, expected: str
 ) -> None:
-    run = TrainingRun(id="small-digits", architecture="wrn-10-1-half", recipe=recipe, start=start, overrides=ONE)  # type: ignore[arg-type]
-    assert ("--start" in training_words(run)) == (start is not None)
-    train_run(run, out=tmp_path / "run", device="cpu", quiet=True)
+    digits: dict[str, Any] = {"id": "small-digits", "network": "wrn-10-1-half", **ONE}
+    run = TrainOptions(recipe=recipe, start=start, out=tmp_path / "run", **digits)  # type: ignore[arg-type]
+    assert ("--start" in run.words()) == (start is not None)
+    train_by_options(run)
     assert read_run(tmp_path / "run")["settings"]["head"]["start"] == expected
 
 
 def test_a_trained_backbone_has_the_default_start() -> None:
-    fresh = TrainingRun(id="fruit", architecture="timm:resnet18", recipe="short")
-    assert fresh.head_arguments == {"start": "paper"}
+    fresh = TrainOptions(id="fruit", network="timm:resnet18", recipe="short")
+    assert head_arguments(fresh) == {"start": "paper"}
     for trained in ({"pretrained": True}, {"freeze": True}, {"weights": "w.th"}, {"source": "run"}, {"unfreeze": "fc"}):
-        assert replace(fresh, **trained).head_arguments == {}, trained  # type: ignore[arg-type]
+        assert head_arguments(replace(fresh, **trained)) == {}, trained  # type: ignore[arg-type]
 
 
 def test_names_and_reproductions_keep_the_papers_start() -> None:
     laptop, paper = (
         settings().networks[0].training("cifar10", 0, "cosine") for settings in (laptop_settings, paper_settings)
     )
-    assert (laptop.start, laptop.name) == ("paper", "wrn-10-4-half-cosine-cifar10-seed0")
-    assert (paper.start, paper.head_arguments["start"]) == (None, "paper")
+    assert (laptop.start, run_name(laptop)) == ("paper", "wrn-10-4-half-cosine-cifar10-seed0")
+    assert (paper.start, head_arguments(paper)["start"]) == (None, "paper")
     assert laptop_settings().networks[0].training("cifar10", 0, "cosine", scale=16.0).start is None
-    assert TrainingRun(id="x", architecture="y", start="sizes").name == "y-cosine-start-sizes-x-seed0"
+    assert run_name(TrainOptions(id="x", network="y", start="sizes")) == "y-cosine-start-sizes-x-seed0"
 
 
 def test_a_head_without_a_scale_takes_no_start(tmp_path: Path) -> None:
-    run = TrainingRun(id="small-digits", architecture="wrn-10-1-half", head="linear", start="paper", overrides=ONE)
+    digits: dict[str, Any] = {"id": "small-digits", "network": "wrn-10-1-half", **ONE}
+    run = TrainOptions(head="linear", start="paper", out=tmp_path / "run", **digits)
     with pytest.raises(ArgumentError, match="'linear' takes no --start"):
-        train_run(run, out=tmp_path / "run", device="cpu", quiet=True)
+        train_by_options(run)
 
 
 def test_old_records_mean_the_papers_start(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from offaxis.errors import DetectorError
 from offaxis.metrics import auroc
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import SelectedEpoch, kept_classes
+from offaxis.networks.combine import SelectedEpoch, kept_classes
 from offaxis.training import AfterEpoch, Recipe
 from offaxis.training.leave_out import BestEpoch, MarginEntropyLoss, SelectOn, leave_out_score, train_leave_out
 

@@ -16,7 +16,7 @@ from offaxis.data import Normalise
 from offaxis.data.embedded import small_digits
 from offaxis.errors import DataError, HeadError
 from offaxis.heads import make_head
-from offaxis.networks.learned import learned_nothing
+from offaxis.training.check import learned_nothing
 
 from .small import SHORT
 

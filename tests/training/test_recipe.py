@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from offaxis.errors import ArgumentError
-from offaxis.jobs.training_settings import RecipeOverrides, TrainingRun
+from offaxis.options import TrainOptions
 from offaxis.training import RECIPES, Recipe, laptop, paper_densenet, paper_wide_resnet
+from offaxis.training.recipe import recipe_of
 
 
 def test_the_papers_recipes_are_exact() -> None:
@@ -96,11 +97,10 @@ def test_openoods_recipe_falls_along_half_a_cosine() -> None:
 
 @pytest.mark.parametrize("shape", [None, (3, 32, 32), (3, 224, 224)])
 def test_two_kinds_of_random_crops_are_refused(shape: tuple[int, int, int] | None) -> None:
-    def run(crop: int, min_area: float) -> TrainingRun:
-        given = RecipeOverrides(crop=crop, min_area=min_area)
-        return TrainingRun(id="cifar10", architecture="wrn-10-1", overrides=given)
+    def run(crop: int, min_area: float) -> TrainOptions:
+        return TrainOptions(id="cifar10", network="wrn-10-1", crop=crop, min_area=min_area)
 
     with pytest.raises(ArgumentError, match=r"got crop 8, .* and min_area 0\.5, .*leave out --crop or --min-area"):
-        run(8, 0.5).numbers(shape)
-    assert run(8, 1.0).numbers(shape).crop == 8
-    assert run(0, 0.5).numbers(shape).min_area == 0.5
+        recipe_of(run(8, 0.5), shape)
+    assert recipe_of(run(8, 1.0), shape).crop == 8
+    assert recipe_of(run(0, 0.5), shape).min_area == 0.5

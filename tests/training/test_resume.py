@@ -19,9 +19,11 @@ from offaxis.errors import (
     TrainingStopped,
 )
 from offaxis.files import lock, unlock, write_text
+from offaxis.heads.batch_norm import synchronise
+from offaxis.options import TrainOptions
 from offaxis.training import load_run
 from offaxis.training.leave_out import MarginEntropyLoss
-from offaxis.training.run import RunFolder, open_run
+from offaxis.training.record import RunFolder, open_run
 
 from .small import SHORT, fabric, few, frozen, network, same, stop_after, weights
 
@@ -34,12 +36,28 @@ def test_stopped_anywhere_it_goes_on_to_the_same_weights(tmp_path: Path, step: i
     straight = train(network(dropout=0.2), few(), SHORT.replace(epochs=2), seed=1, quiet=True)
     run = tmp_path / "run"
     with pytest.raises(TrainingStopped, match="Its state is saved: resume it with") as stopped:
-        train(network(dropout=0.2), few(), SHORT, seed=1, out=run, loss=stop_after(step, how), log_every=1, quiet=True)
+        train(
+            network(dropout=0.2),
+            few(),
+            SHORT,
+            seed=1,
+            out=RunFolder(run, options=TrainOptions(log_every=1)),
+            loss=stop_after(step, how),
+            quiet=True,
+        )
     assert stopped.value.exit_code == 128 + how
     assert f"after step {step} of 8" in str(stopped.value)
     with pytest.raises(RunError, match="is not finished"):
         load_run(run)
-    resumed = train(network(seed=9, dropout=0.2), few(), SHORT, seed=1, out=run, resume=True, log_every=1, quiet=True)
+    resumed = train(
+        network(seed=9, dropout=0.2),
+        few(),
+        SHORT,
+        seed=1,
+        out=RunFolder(run, options=TrainOptions(log_every=1)),
+        resume=True,
+        quiet=True,
+    )
     assert same(weights(resumed.classifier), weights(straight.classifier))
     steps = [r["step"] for r in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if r["kind"] == "step"]
     assert steps == list(range(1, 9))
@@ -111,7 +129,7 @@ def test_of_two_processes_that_begin_at_once_one_is_refused(tmp_path: Path, monk
         write_text(tmp_path / "run" / "run.json", "{}")  # by the other, a moment later
         return lock(file)
 
-    monkeypatch.setattr("offaxis.training.run.lock", replaced)
+    monkeypatch.setattr("offaxis.training.record.lock", replaced)
     with pytest.raises(RunError, match="Another process is training in"):
         train(network(), few(), SHORT, out=tmp_path / "run", quiet=True)
 
@@ -145,8 +163,8 @@ def test_a_lock_ends_though_another_process_has_inherited_the_file(tmp_path: Pat
             {"loss": MarginEntropyLoss([1, 4], 10)},
             r"loss\.left_out was None and is now \[1, 4\].*name was 'cross_ent",
         ),
-        ({"sync_bn": True}, "sync_bn was False and is now True"),
-        ({"fabric": fabric("bf16-mixed")}, "precision was '32-true' and is now 'bf16-mixed'"),
+        ({"classifier": synchronise(network())}, "sync_bn was False and is now True"),
+        ({"device": fabric("bf16-mixed")}, "precision was '32-true' and is now 'bf16-mixed'"),
         ({"classifier": frozen()}, "frozen was False and is now True"),
     ],
 )

@@ -20,9 +20,13 @@ from offaxis import CosineHead, Outputs, train
 from offaxis.errors import RunError, StorageError
 from offaxis.files import json_line
 from offaxis.networks import build
-from offaxis.training import RECIPES, Recipe, checkpoint, cross_entropy, load_run, read_run, short
+from offaxis.networks.opened import check_folds
+from offaxis.networks.weights import write_tensors
+from offaxis.options import TrainOptions
+from offaxis.training import RECIPES, Recipe, cross_entropy, load_run, read_run, short
 from offaxis.training.checkpoint import load_checkpoint
-from offaxis.training.leave_out import MarginEntropyLoss, check_folds
+from offaxis.training.leave_out import MarginEntropyLoss
+from offaxis.training.record import RunFolder
 from offaxis.training.step import describe_loss
 from tests.hostile.damage import flipped
 
@@ -35,7 +39,7 @@ WORDS = ["offaxis", "train", "--id", "small digits", "--out", "runs/x"]
 def test_every_fact_of_a_run_is_a_field(tmp_path: Path) -> None:
     model = network(head=partial(CosineHead, scale=16.0))
     recipe = short().replace(epochs=1, crop=1, flip=False)
-    trained = train(model, few(), recipe, seed=5, out=tmp_path / "run", command=WORDS, quiet=True)
+    trained = train(model, few(), recipe, seed=5, out=RunFolder(tmp_path / "run", command=WORDS), quiet=True)
     record = read_run(tmp_path / "run")
     assert record == trained.record == load_run(tmp_path / "run").record
     assert (record["format"], record["version"]) == ("offaxis-run", 3)
@@ -138,7 +142,7 @@ def test_a_record_of_another_version_is_refused(tmp_path: Path, record: Any, rea
 
 def test_a_changed_bit_in_any_file_of_a_run_is_refused(tmp_path: Path) -> None:
     run, chance = tmp_path / "run", random.Random(0)
-    train(network(), few(), SHORT, out=run, log_every=1, quiet=True)
+    train(network(), few(), SHORT, out=RunFolder(run, options=TrainOptions(log_every=1)), quiet=True)
     readers: dict[str, Callable[[], Any]] = {
         "run.json": lambda: read_run(run),
         "log.jsonl": lambda: load_run(run),
@@ -215,6 +219,6 @@ def test_a_full_disk_is_told_in_the_words_of_any_version_of_safetensors(
     def full(*_: object) -> None:
         raise SafetensorError(words)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr("offaxis.networks.weights.save_file", full)
     with pytest.raises(StorageError, match="The disk is full"):
-        checkpoint.write_tensors(tmp_path / "x.safetensors", {"x": torch.zeros(1)}, {})
+        write_tensors(tmp_path / "x.safetensors", {"x": torch.zeros(1)}, {})

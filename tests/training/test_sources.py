@@ -14,9 +14,11 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDat
 from offaxis import Classifier, train
 from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, DataError, TrainingStopped
+from offaxis.options import TrainOptions
 from offaxis.training import load_run
+from offaxis.training.record import RunFolder
 
-from .small import SHORT, fabric, few, network, same, stop_after, weights
+from .small import SHORT, few, network, same, stop_after, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 
@@ -82,9 +84,23 @@ def test_a_training_on_a_loader_is_resumed_at_the_end_of_an_epoch(tmp_path: Path
     straight = train(network(dropout=0.2), loader(), SHORT, seed=1, quiet=True)
     run = tmp_path / "run"
     with pytest.raises(TrainingStopped, match="Its state after epoch 1 is saved: resume it"):
-        train(network(dropout=0.2), loader(), SHORT, seed=1, out=run, loss=stop_after(6), log_every=1, quiet=True)
+        train(
+            network(dropout=0.2),
+            loader(),
+            SHORT,
+            seed=1,
+            out=RunFolder(run, options=TrainOptions(log_every=1)),
+            loss=stop_after(6),
+            quiet=True,
+        )
     resumed = train(
-        network(seed=9, dropout=0.2), loader(), SHORT, seed=1, out=run, resume=True, log_every=1, quiet=True
+        network(seed=9, dropout=0.2),
+        loader(),
+        SHORT,
+        seed=1,
+        out=RunFolder(run, options=TrainOptions(log_every=1)),
+        resume=True,
+        quiet=True,
     )
     assert same(weights(resumed.classifier), weights(straight.classifier))
     steps = [r["step"] for r in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if r["kind"] == "step"]
@@ -165,8 +181,6 @@ def test_the_device_is_chosen_by_name_and_only_once() -> None:
         assert same(weights(auto.classifier), weights(expected.classifier))
     with pytest.raises(ArgumentError, match="can use here"):
         train(network(), few(), SHORT, device="quantum", quiet=True)
-    with pytest.raises(ArgumentError, match="got both"):
-        train(network(), few(), SHORT, device="cpu", fabric=fabric("32-true"), quiet=True)
 
 
 def test_what_is_no_recipe_no_normalisation_or_no_validation_is_named() -> None:

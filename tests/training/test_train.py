@@ -26,7 +26,9 @@ from offaxis.errors import (
     TrainingStopped,
 )
 from offaxis.networks import wide_resnet
+from offaxis.options import TrainOptions
 from offaxis.training import Recipe, cross_entropy, laptop, paper_wide_resnet
+from offaxis.training.record import RunFolder
 
 from .small import SHORT, fabric, few, network, same, stop_after, weights
 
@@ -79,7 +81,15 @@ def test_after_epoch_sees_every_epoch_in_eval_mode_and_changes_nothing(tmp_path:
     seen.clear()
     run = tmp_path / "run"
     with pytest.raises(TrainingStopped):
-        train(network(), few(), SHORT, out=run, loss=stop_after(6), after_epoch=look, log_every=1, quiet=True)
+        train(
+            network(),
+            few(),
+            SHORT,
+            out=RunFolder(run, options=TrainOptions(log_every=1)),
+            loss=stop_after(6),
+            after_epoch=look,
+            quiet=True,
+        )
     assert [epoch for epoch, _ in seen] == [1]
     resumed = train(network(), few(), SHORT, out=run, resume=True, after_epoch=look, quiet=True)
     assert [epoch for epoch, _ in seen] == [1, 2]
@@ -238,7 +248,7 @@ def test_images_that_are_decoded_as_it_goes_train_like_those_in_memory(tmp_path:
 
 @pytest.mark.filterwarnings("ignore:This CPU has no instructions for bfloat16")
 def test_mixed_precision_trains() -> None:
-    trained = train(network(), small_digits("train"), SHORT.replace(epochs=3), fabric=fabric("bf16-mixed"), quiet=True)
+    trained = train(network(), small_digits("train"), SHORT.replace(epochs=3), device=fabric("bf16-mixed"), quiet=True)
     assert trained.history[-1]["accuracy"] > 0.6
     assert trained.classifier.head.weight.dtype == torch.float32
 
@@ -249,13 +259,13 @@ def test_bfloat16_on_a_cpu_without_it_is_told(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        train(network(), few(64), SHORT.replace(epochs=1), fabric=fabric("bf16-mixed"), quiet=True)
+        train(network(), few(64), SHORT.replace(epochs=1), device=fabric("bf16-mixed"), quiet=True)
     assert any("--precision 32-true" in str(each.message) for each in caught) == (capability == "AVX2")
 
 
 def test_in_64_bits_it_trains_validates_and_is_scored() -> None:
     images = few()
-    trained = train(network(), images, SHORT, fabric=fabric("64-true"), validation=images, quiet=True)
+    trained = train(network(), images, SHORT, device=fabric("64-true"), validation=images, quiet=True)
     assert trained.history[-1]["validation_accuracy"] > 0
     assert trained.normalise is not None
     scores = Cosine().score_images(trained.classifier, trained.normalise(images.images[:5]))
@@ -268,7 +278,7 @@ def test_gradients_that_overflow_in_16_bits_do_not_stop_it() -> None:
 
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)  # so large that the first steps overflow and are skipped
     mixed = Fabric(accelerator="cpu", devices=1, plugins=MixedPrecision("16-mixed", "cpu", scaler=scaler))
-    trained = train(network(), few(), SHORT.replace(epochs=4), fabric=mixed, quiet=True)
+    trained = train(network(), few(), SHORT.replace(epochs=4), device=mixed, quiet=True)
     assert trained.history[-1]["loss"] < trained.history[0]["loss"]
     assert scaler.get_scale() < 2.0**24
 

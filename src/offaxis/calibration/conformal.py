@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from offaxis.errors import ArgumentError, CalibrationError, TooFewImagesError
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 
 def check_alpha(alpha: float, name: str = "alpha") -> float:
@@ -84,23 +85,47 @@ def check_count(
         )
 
 
-def p_values(*, calibration_scores: Floats, scores: Floats) -> Floats:
-    """Compute p-values (N,) in [1 / (n + 1), 1] of scores (N,), given sorted calibration scores (n,): small = OOD.
+def p_value(at_least: Counts, count: Counts | int) -> Floats:
+    """Compute p-values from how many of ``count`` calibration scores are at least as large: the one formula of all of them."""
+    p: Floats = (1 + at_least) / (count + 1)
+    return p
 
-    Examples:
-        >>> p_values(calibration_scores=np.array([1.0, 2.0, 3.0]), scores=np.array([0.0, 2.5, 9.0]))
-        array([1.  , 0.5 , 0.25])
+
+def p_values(*, calibration_scores: Floats, scores: Floats) -> Floats:
+    """Compute p-values (N,) in (0, 1] of scores (N,), each among the sorted calibration scores (n,): small = OOD.
+
+    Args:
+        calibration_scores: sorted scores (n,) of ID images.
+        scores: (N,), larger = more out-of-distribution.
 
     Raises:
         ArgumentError: the calibration scores are not sorted.
     """
-    return ranked(check_sorted(calibration_scores), np.asarray(scores))
+    known = check_sorted(calibration_scores)
+    return p_value(len(known) - known.searchsorted(np.asarray(scores)), len(known))
 
 
-def ranked(calibration: Floats, scores: Floats) -> Floats:
-    """Compute what ``p_values`` does, without a look at the order of the calibration scores."""
-    p: Floats = (1 + len(calibration) - calibration.searchsorted(scores)) / (len(calibration) + 1)
-    return p
+class Grouped:
+    """Sorted calibration scores (n,) in groups, for p-values within a group.
+
+    A score is found among those of its group by its rank among all of them, so that one search serves every group.
+
+    Args:
+        scores: sorted scores (n,).
+        groups: the group (n,) of each, from 0 to G - 1.
+        count: G.
+    """
+
+    def __init__(self, scores: Floats, groups: Counts, count: int) -> None:
+        self.scores = scores
+        self.counts = np.bincount(groups, minlength=count)
+        self.ends = np.cumsum(self.counts)
+        self._keys = np.sort(groups * (len(scores) + 1) + np.arange(len(scores)))
+
+    def p_values(self, scores: Floats, groups: Counts) -> Floats:
+        """Compute p-values (N,) of scores (N,), each within its group (N,)."""
+        keys = groups * (len(self.scores) + 1) + self.scores.searchsorted(scores)
+        return p_value(self.ends[groups] - self._keys.searchsorted(keys), self.counts[groups])
 
 
 def threshold(calibration: Floats, alpha: float, confidence: float | None = None) -> float:

@@ -12,33 +12,18 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import MISSING, Field, fields
 from functools import partial
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
 from offaxis import __version__
 from offaxis.errors import ArgumentError, OffaxisError, StorageError, TrainingStopped
-
-HEAD_NAMES = ("cosine", "linear", "deconf-c", "deconf-i", "deconf-e", "isomax", "logitnorm", "t2fnorm", "elogitnorm")
-RECIPE_NAMES = ("laptop", "short", "finetune", "frozen", "paper-wide-resnet", "paper-densenet", "openood")
-POOL_NAMES = ("paper-one-vs-one", "paper-frame-free", "paper-framed", "embedded", "here")
-METRIC_NAMES = (
-    "auroc",
-    "aupr_in",
-    "aupr_out",
-    "aupr_in_trapezoid",
-    "aupr_out_trapezoid",
-    "accuracy_at_tpr95",
-    "fpr_at_tpr95",
-    "fpr_at_tpr95_ood",
-    "fpr_at_tpr95_openood",
-    "detection_error",
-)
-"""The names that help texts list, without the import of what they name; a test compares them."""
-
+from offaxis.options import Options
 
 COMMANDS = (
     *("demo", "data", "train", "bundle", "score", "serve", "calibrate", "export"),
@@ -217,49 +202,60 @@ def _exit_with(error: Exception) -> NoReturn:
     sys.exit(2)
 
 
-Device = Annotated[
-    str, typer.Option(help="Where networks run: auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:1, ... or mps.")
-]
-Data = Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and list them.")]
-Quiet = Annotated[bool, typer.Option(help="Show no progress.")]
-Network = Annotated[
-    str | None,
-    typer.Option(help="file.py:function that makes the network, where the run or bundle holds only its weights."),
-]
-Weights = Annotated[
-    str | None,
-    typer.Option(help="A file of weights for a network that is named: safetensors, or a state dictionary of PyTorch."),
-]
+Task = TypeVar("Task", bound=Options)
 
 
-def _register_own(value: str | None) -> str | None:
-    if value is not None:
-        from offaxis.detectors.registry import register_file
+def command(
+    name: str, task: type[Task], *examples: str
+) -> Callable[[Callable[[Task, tuple[str, ...]], None]], Callable[[Task, tuple[str, ...]], None]]:
+    """Register a function of (options, words of the command line) as a command whose options are the fields of ``task``."""
 
-        register_file(value)
-    return value
+    def register(function: Callable[[Task, tuple[str, ...]], None]) -> Callable[[Task, tuple[str, ...]], None]:
+        own = {each.name: each for each in fields(task)}
+        hints = get_type_hints(task)
+
+        def run(context: typer.Context, **given: Any) -> None:
+            values = {key: _value(own[key], value) for key, value in given.items()}
+            function(task(**values), command_words(context))
+
+        context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        parameters = [context, *(_parameter(each, hints[each.name]) for each in own.values())]
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__doc__ = function.__doc__
+        app.command(name, epilog=example(*examples))(run)
+        return function
+
+    return register
 
 
-OwnDetector = Annotated[
-    str | None,
-    typer.Option(
-        "--detector",
-        callback=_register_own,
-        help="file.py:Class, where the bundle's detector is one of your own: bundles never hold code.",
-    ),
-]
+def _value(each: "Field[Any]", given: Any) -> Any:
+    """Return the value of a field from what Typer gives."""
+    parse = each.metadata.get("parse")
+    if parse is not None and isinstance(given, str):
+        return parse(given)
+    return () if given is None and each.default == () else tuple(given) if isinstance(given, list) else given
 
 
-def choice(option: str, value: str, names: tuple[str, ...]) -> Any:
-    """Return the value of an option if it is one of some names.
-
-    Raises:
-        ArgumentError: it is another.
-    """
-    if value not in names:
-        raise ArgumentError(f"Expected {option} to be one of {', '.join(names)} but got {value!r}.")
-    return value
+def _parameter(each: "Field[Any]", hint: Any) -> Parameter:
+    """Return the parameter by which Typer knows the option of a field."""
+    how, default = each.metadata, each.default
+    required = how.get("required") or default is MISSING
+    if "parse" in how:
+        hint = str if required or default is not None else str | None
+        default = default if default is None else how["text"](default)
+    elif hint == tuple[str, ...]:
+        hint, default = (list[str], None) if required else (list[str] | None, None)
+    elif required:
+        hint = next((part for part in get_args(hint) if part is not type(None)), hint)
+    make = typer.Argument if how.get("argument") else typer.Option
+    names = [how["flags"]] if "flags" in how else []
+    known = {"shown": "show_default", "least": "min", "most": "max", "environment": "envvar"}
+    passed = {known.get(key, key): how[key] for key in how if key in (*known, "metavar", "hidden", "callback")}
+    info = make(*names, help=how["help"], **passed)
+    info.rich_help_panel = how["group"]
+    value = Parameter.empty if required else default
+    return Parameter(each.name, Parameter.KEYWORD_ONLY, default=value, annotation=Annotated[hint, info])
 
 
 @app.command("demo", epilog=example("offaxis demo --out demo", "offaxis demo --quick"))
@@ -273,7 +269,7 @@ def demo_command(
     ] = False,
     seeds: Annotated[int | None, typer.Option(help="Networks of each kind.", min=1, show_default="3")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of each training.", min=1)] = 5,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
 ) -> None:
     """Train a standard and a cosine network on digits and compare them on OOD images; about a minute on two cores."""
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from offaxis.cli.app import SkipBad, example, print_note
+from offaxis.cli.app import example, print_note
 from offaxis.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from offaxis.data import Entry, ImageSet
     from offaxis.data.inspection import Inspection
 
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and list them.")]
 app = typer.Typer(
     name="data",
     help="List, download and inspect image sets.",

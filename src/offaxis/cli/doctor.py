@@ -1,5 +1,6 @@
 """``offaxis doctor``: what is installed, what is missing, devices, threads and folders, as a bug report needs it."""
 
+import importlib
 import json
 import os
 import platform
@@ -7,12 +8,13 @@ import re
 import sys
 from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from offaxis import __version__
-from offaxis.cli.app import Data, app, example
+from offaxis.cli.app import app, example
 
 FOR_DEVELOPERS = ("browser", "dev", "docs", "hostile", "notebook", "test", "thirdparty")
 """Extras that are not shown: only working on offaxis itself needs them."""
@@ -39,13 +41,11 @@ def _version(package: str) -> str | None:
 
 def _importable(package: str) -> str:
     """Return the version of a package, or why it cannot be used."""
-    from offaxis.networks.third_party import import_library
-
     version = _version(package)
     if version is None:
         return "not installed"
     try:
-        import_library(package.replace("-", "_"))
+        importlib.import_module(package.replace("-", "_"))
     except Exception as error:  # whatever a broken installation raises
         reason = " ".join(str(error).split())[:120]
         return f"{version}, which cannot be imported ({type(error).__name__}: {reason})"
@@ -81,7 +81,7 @@ def examine(data: Any = None) -> dict[str, Any]:
 
 @app.command("doctor", epilog=example("offaxis doctor", "offaxis doctor --json"))
 def doctor_command(
-    data: Data = None,
+    data: Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same, as JSON.")] = False,
 ) -> None:
     """Show what is installed, which extras are missing, devices, threads and image sets: paste it into a bug report."""

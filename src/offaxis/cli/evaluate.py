@@ -1,33 +1,20 @@
 """``offaxis evaluate`` and ``offaxis report``: networks x detectors x sets -> a results store -> tables and one page."""
 
-import gc
-import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from offaxis.cli.app import (
-    METRIC_NAMES,
-    POOL_NAMES,
-    Data,
-    Device,
-    Network,
-    Quiet,
-    SkipBad,
-    app,
-    choice,
-    command_words,
-    example,
-    print_note,
-)
-from offaxis.errors import ArgumentError, DataError
-from offaxis.jobs import BENCHMARKS, EvaluationRun, Kind, ProtocolName, evaluate_run
+from offaxis.cli.app import command, print_note
+from offaxis.errors import DataError
+from offaxis.options import EvaluateOptions, ReportOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from offaxis.data import ImageSet
     from offaxis.evaluation import Result
     from offaxis.evaluation.summary import Summary
 
@@ -35,125 +22,24 @@ SHOWN = 20
 """Rows of the table in the terminal."""
 
 
-@app.command(
+@command(
     "evaluate",
-    epilog=example(
-        "offaxis evaluate runs/digits --ood letters,photographs,gaussian --out results/digits",
-        "offaxis evaluate resnet18-32 --weights best.ckpt --benchmark openood-cifar10 --data data --out results/openood",
-    ),
+    EvaluateOptions,
+    "offaxis evaluate runs/digits --ood letters,photographs,gaussian --out results/digits",
+    "offaxis evaluate resnet18-32 --weights best.ckpt --benchmark openood-cifar10 --data data --out results/openood",
 )
-def evaluate_command(
-    context: typer.Context,
-    networks: Annotated[
-        list[str],
-        typer.Argument(
-            help="Folders of training runs, bundles, names such as resnet18-32 (with --weights), or file.py:function that "
-            "returns a Classifier.",
-            metavar="RUN",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="The results store; what is in it already is not computed again.")],
-    id: Annotated[
-        str | None, typer.Option(help="The ID set: a name or a folder.", show_default="what the run was trained on")
-    ] = None,
-    ood: Annotated[
-        str, typer.Option(help=f"OOD sets with commas: names, folders, or {', '.join(POOL_NAMES)}.")
-    ] = "here",
-    near: Annotated[
-        str,
-        typer.Option(help="Folders among the OOD sets that are near-OOD, by name, with commas; others count as far."),
-    ] = "",
-    benchmark: Annotated[
-        str | None,
-        typer.Option(
-            help="OpenOOD's lists under --data instead of --id, --ood and the options that split or tune these: "
-            f"{', '.join(BENCHMARKS)}."
-        ),
-    ] = None,
-    partial_data: Annotated[
-        bool, typer.Option("--partial", help="Evaluate the benchmark on the part of its images that is there.")
-    ] = False,
-    detectors: Annotated[
-        str,
-        typer.Option(
-            help="Detectors with commas: names, arguments as in knn:k=10, file.py:Class, or native, pytorch-ood, all."
-        ),
-    ] = "native",
-    protocol: Annotated[
-        str, typer.Option(help=f"How detectors are tuned: {', '.join(get_args(ProtocolName))}.")
-    ] = "one-vs-one",
-    tune: Annotated[
-        bool, typer.Option(help="Report detectors that have a grid tuned too, beside their published values.")
-    ] = True,
-    kind: Annotated[
-        str,
-        typer.Option("--as", help="The networks: each by itself (single), or as one: ensemble, paired, leave-out."),
-    ] = "single",
-    network: Network = None,
-    weights: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A file of weights for a network that is named: safetensors, or a state dictionary of PyTorch. Given again "
-            "for each further seed."
-        ),
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="What tables call the networks.", show_default="network and head")
-    ] = None,
-    skip_bad: SkipBad = False,
-    images: Annotated[
-        int | None, typer.Option(help="At most so many images of each OOD and ID test set.", show_default="all", min=1)
-    ] = None,
-    fit_images: Annotated[
-        int | None,
-        typer.Option(help="At most so many training images to fit detectors with.", show_default="all", min=1),
-    ] = None,
-    validation: Annotated[
-        int, typer.Option(help="Images of each set that tuning may see; never more than a fifth.", min=0)
-    ] = 1000,
-    batch_size: Annotated[int, typer.Option(help="Images at a time.", min=1)] = 64,
-    device: Device = "auto",
-    data: Data = None,
-    quiet: Quiet = False,
-) -> None:
+def evaluate_command(options: EvaluateOptions, words: tuple[str, ...]) -> None:
     """Compare detectors on trained networks; it can be stopped at any time and resumes where it stopped."""
-    if benchmark is not None and ood != "here":
-        raise ArgumentError("Expected no --ood beside --benchmark, which has its own OOD sets.")
-    run = EvaluationRun(
-        networks=tuple(networks),
-        network=network,
-        weights=tuple(weights or ()),
-        id=id,
-        benchmark=None if benchmark is None else choice("--benchmark", benchmark, BENCHMARKS),
-        partial=partial_data,
-        ood=_parts(ood),
-        near=_parts(near),
-        detectors=_parts(detectors),
-        protocol=choice("--protocol", protocol, get_args(ProtocolName)),
-        tune=tune,
-        kind=choice("--as", kind, get_args(Kind)),
-        label=label,
-        skip_bad=skip_bad,
-        images=images,
-        fit_images=fit_images,
-        validation=validation,
-        batch_size=batch_size,
-    )
+    from offaxis.evaluation.start import evaluate_by_options
 
     def note(text: str) -> None:
-        if not quiet:
+        if not options.quiet:
             print_note(text, "yellow")
 
-    results = evaluate_run(
-        run, out=out, device=device, data=data, command=command_words(context), quiet=quiet, note=note
-    )
-    if not quiet:
-        _show(results, out)
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    """Return the parts between commas that are not inside brackets."""
-    return tuple(word.strip() for word in re.split(r",(?![^(\[]*[)\]])", text) if word.strip())
+    results = evaluate_by_options(options, words, note)
+    if not options.quiet:
+        assert options.out is not None
+        _show(results, options.out)
 
 
 def _show(results: "list[Result]", store: Path) -> None:
@@ -202,76 +88,30 @@ def _ranked(rows: "list[tuple[str, Summary]]", grouped: bool = False) -> "Table"
     return table
 
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from offaxis.data import ImageSet
-
-
-@app.command("report", epilog=example("offaxis report results/digits --out report"))
-def report_command(
-    store: Annotated[Path, typer.Argument(help="The folder that [cyan]offaxis evaluate --out[/cyan] was given.")],
-    out: Annotated[Path, typer.Option(help="Folder for report.md, tables/ and index.html.")],
-    metrics: Annotated[
-        str, typer.Option(help=f"Metrics with commas; the first one ranks: {', '.join(METRIC_NAMES)}.")
-    ] = "auroc,accuracy_at_tpr95,aupr_in",
-    thumbnails: Annotated[
-        int, typer.Option(help="Images with the highest and the lowest scores of each detector; 0 for none.", min=0)
-    ] = 6,
-    paper: Annotated[
-        bool, typer.Option(help="Put the paper's numbers beside ours, where it has the same sets.")
-    ] = False,
-    oracle: Annotated[
-        bool, typer.Option(help="Rank detectors tuned on the tested set itself among the others, not apart from them.")
-    ] = False,
-    title: Annotated[str, typer.Option(help="Title of the page.")] = "Out-of-distribution detection",
-    openood: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write the results of --benchmark as OpenOOD's table, and as lines of its leaderboard beside it "
-            "(x.csv and x-leaderboard.csv)."
-        ),
-    ] = None,
-    archive: Annotated[
-        int | None,
-        typer.Option(
-            help="Also write a small copy of the store, OUT/results, with scores of so many images of each set.", min=1
-        ),
-    ] = None,
-    data: Data = None,
-) -> None:
+@command("report", ReportOptions, "offaxis report results/digits --out report")
+def report_command(options: ReportOptions, _: tuple[str, ...]) -> None:
     """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
-    from offaxis.evaluation.store import Store, archive_store
+    from offaxis.evaluation.store import Store
     from offaxis.reports.page import write_page
     from offaxis.reports.report import PublishedTable, write_openood, write_tables
 
-    names = [word.strip() for word in metrics.split(",") if word.strip()]
-    if not names or not set(names) <= set(METRIC_NAMES):
-        raise ArgumentError(f"Expected metrics out of {', '.join(METRIC_NAMES)} but got {metrics!r}.")
-    results = Store.existing(store)
+    results, out = Store.existing(options.store), options.out
     beside: PublishedTable | None = None
-    if paper:
-        from offaxis.reproduce.tables import beside_view
+    if options.paper:
+        from offaxis.paper.tables import beside_view
 
         beside = beside_view
-    page = out / "index.html"
-    gc.disable()  # to look for cycles among thousands of records, where there are none, takes an eighth of the time
-    try:
-        sections = write_tables(results, out, names, beside, oracle=oracle)
-        write_page(results, sections, page, title=title, thumbnails=thumbnails, load=partial(_load, data))
-    finally:
-        gc.enable()
+    sections = write_tables(results, out, list(options.metrics), beside, oracle=options.oracle)
+    page, load = out / "index.html", partial(_load, options.data)
+    write_page(results, sections, page, title=options.title, thumbnails=options.thumbnails, load=load)
     typer.echo(f"The page: {page}")
     typer.echo(f"Tables: {out / 'report.md'} and {out / 'tables'}")
-    if openood is not None:
-        for path in write_openood(results, openood):
+    if options.openood is not None:
+        for path in write_openood(results, options.openood):
             typer.echo(f"OpenOOD's: {path}")
-    if archive is not None:
-        archive_store(results, out / "results", archive)
-        typer.echo(f"A small copy of the results: {out / 'results'}")
 
 
-def _load(root: Path | None, about: "Mapping[str, Any]", like: "ImageSet | None") -> "ImageSet":
+def _load(root: Path | None, about: Mapping[str, Any], like: "ImageSet | None") -> "ImageSet":
     from offaxis.data.catalogue import CATALOGUE, data_root
 
     name, options = about.get("path", about["name"]), about.get("options", {})

@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from offaxis.cli.app import Data, Device, Quiet, app, choice, example, print_note
+from offaxis.cli.app import app, command, example, print_note
 from offaxis.errors import ArgumentError
-from offaxis.reproduce.paper import CITATION, TABLES, PaperCell, as_csv, paper_table
+from offaxis.names import RECIPES
+from offaxis.options import ReproduceOptions
+from offaxis.paper.published import CITATION, TABLES, PaperCell, as_csv, paper_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,106 +24,76 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from offaxis.reproduce.commands import Command
-    from offaxis.reproduce.cost import Cost
-    from offaxis.reproduce.items import PaperItem
-    from offaxis.reproduce.settings import Settings
+    from offaxis.paper.commands import Command
+    from offaxis.paper.cost import Cost
+    from offaxis.paper.items import PaperItem
+    from offaxis.paper.settings import Settings
 
 
-@app.command("reproduce", epilog=example("offaxis reproduce one-vs-one --scale laptop --dry-run"))
-def reproduce_command(
-    item: Annotated[
-        str | None, typer.Argument(help="The table or figure; without one, all are listed.", show_default=False)
-    ] = None,
-    scale: Annotated[str, typer.Option(help="paper or laptop.")] = "laptop",
-    out: Annotated[Path | None, typer.Option(help="Folder for everything.", show_default="reproduce/SCALE")] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="Folder with trained networks; what is there is used.", show_default="OUT/runs")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Show what would be done, and how long it would take here.")] = False,
-    list_steps: Annotated[
-        bool,
-        typer.Option("--list", help="Print the commands, one a line; each can run on any machine, trainings first."),
-    ] = False,
-    id: Annotated[str | None, typer.Option(help="ID sets with commas.", show_default="the scale's")] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many.", show_default="the scale's", min=1)] = None,
-    network: Annotated[
-        str | None, typer.Option(help="Network in place of the scale's.", show_default="the scale's")
-    ] = None,
-    recipe: Annotated[str | None, typer.Option(help="Recipe for it.", show_default="laptop")] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Epochs of each training.", show_default="the recipe's", min=1)
-    ] = None,
-    device: Device = "auto",
-    data: Data = None,
-    quiet: Quiet = False,
-) -> None:
+@command("reproduce", ReproduceOptions, "offaxis reproduce one-vs-one --scale laptop --dry-run")
+def reproduce_command(options: ReproduceOptions, _: tuple[str, ...]) -> None:
     """Compute a table or a figure of the paper again; what is there already is not computed again."""
-    from rich.console import Console
+    from offaxis.paper.commands import Reproduction, TrainCommand
+    from offaxis.paper.items import ITEMS, paper_item
 
-    from offaxis.reproduce.commands import Reproduction, TrainCommand
-    from offaxis.reproduce.items import ITEMS, paper_item
-
-    console = Console()
+    console, item = Console(), options.item
     if item is None:
         for entry in ITEMS.values():
             console.print(f"[cyan]{entry.name:<20}[/cyan]{entry.title}", highlight=False)
         return
-    folder = out or Path("reproduce") / scale
-    for option, place in {"--out": folder, "--runs": runs}.items():
+    folder = options.out or Path("reproduce") / options.scale
+    for name, place in {"--out": folder, "--runs": options.runs}.items():
         if place is not None and place.exists() and not place.is_dir():
-            raise ArgumentError(f"Expected a folder for {option} but {place} is a file: name another place.")
-    settings = _settings(scale, id, seeds, network, recipe, epochs)
-    chain = Reproduction(settings, folder, runs or folder / "runs", data=data, device=device)
+            raise ArgumentError(f"Expected a folder for {name} but {place} is a file: name another place.")
+    runs = options.runs or folder / "runs"
+    chain = Reproduction(_settings(options), folder, runs, data=options.data, device=options.device)
     chosen = paper_item(item)
     steps = list({step.words: step for step in chosen.steps(chain)}.values())
     steps.sort(key=lambda step: not isinstance(step, TrainCommand))
-    if list_steps:
+    if options.list_steps:
         for step in steps:
             console.print(step.command, soft_wrap=True, highlight=False, markup=False)
         return
     for step in steps:
         step.check()
     left = [step for step in steps if not step.done]
-    if dry_run:
+    if options.dry_run:
         _explain(console, chosen, steps, left)
         console.print(f"Then tables or figures are written into {folder / item}.", highlight=False, markup=False)
         return
     for step in left:
         step.forget()  # evaluations of a network that is trained now are repeated, even by a later call
-    _run(left, quiet)
+    _run(left, options.quiet)
     for path in chosen.finish(chain, folder / item):
-        Console(quiet=quiet).print(str(path), highlight=False, markup=False, soft_wrap=True)
+        Console(quiet=options.quiet).print(str(path), highlight=False, markup=False, soft_wrap=True)
 
 
-def _settings(
-    name: str, ids: str | None, seeds: int | None, network: str | None, recipe: str | None, epochs: int | None
-) -> "Settings":
+def _settings(options: ReproduceOptions) -> "Settings":
     """Return the settings of a scale with what the options change."""
-    from offaxis.jobs import RecipeOverrides
-    from offaxis.reproduce.settings import SCALES, NetworkRecipe
-    from offaxis.training import RECIPES
+    from offaxis.paper.settings import SCALES, NetworkRecipe
 
-    if name not in SCALES:
-        raise ArgumentError(f"Expected --scale to be paper or laptop but got {name!r}.")
-    if recipe is not None:
-        choice("--recipe", recipe, tuple(RECIPES))
-    settings = SCALES[name]()
+    if options.scale not in SCALES:
+        raise ArgumentError(f"Expected --scale to be paper or laptop but got {options.scale!r}.")
+    recipe = options.recipe
+    if recipe is not None and recipe not in RECIPES:
+        raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
+    settings = SCALES[options.scale]()
     networks = settings.networks
-    if network:
-        networks = (NetworkRecipe(architecture=network, recipe=recipe or "laptop"),)
+    if options.network:
+        networks = (NetworkRecipe(architecture=options.network, recipe=recipe or "laptop"),)
     elif recipe:
         networks = tuple(replace(entry, recipe=recipe) for entry in networks)
-    changed = RecipeOverrides(epochs=epochs)
-    networks = tuple(replace(entry, overrides=entry.overrides.updated(changed)) for entry in networks)
-    chosen = tuple(word.strip() for word in ids.split(",")) if ids else None
-    return settings.replace(networks=networks, ids=chosen, seeds=tuple(range(seeds)) if seeds else None)
+    if options.epochs:
+        changed = {"epochs": options.epochs}
+        networks = tuple(replace(entry, overrides={**entry.overrides, **changed}) for entry in networks)
+    seeds = tuple(range(options.seeds)) if options.seeds else None
+    return settings.replace(networks=networks, ids=options.id, seeds=seeds)
 
 
 def _explain(console: "Console", item: "PaperItem", steps: "Sequence[Command]", left: "Sequence[Command]") -> None:
     """Print the commands, which of them are done, and how long the others would take."""
-    from offaxis.reproduce.commands import EvaluateCommand, TrainCommand
-    from offaxis.reproduce.cost import total_seconds
+    from offaxis.paper.commands import EvaluateCommand, TrainCommand
+    from offaxis.paper.cost import total_seconds
 
     console.print(f"{item.title}", style="bold", highlight=False)
     for step in steps:
@@ -177,14 +149,17 @@ def cost_command(
     ] = None,
     batch: Annotated[int, typer.Option(help="Images in a batch.", min=1)] = 128,
     rounds: Annotated[int, typer.Option(help="Batches that the median is taken over.", min=1)] = 5,
-    device: Device = "auto",
+    device: Annotated[
+        str,
+        typer.Option(help="Where networks run: auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:1, ... or mps."),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One object a network, as JSON lines.")] = False,
 ) -> None:
     """Measure the paper's table of computing times: seconds per batch for Mahalanobis, ODIN and the cosine score."""
     from rich.console import Console
 
-    from offaxis.networks.inference import resolve_device
-    from offaxis.reproduce.cost import PAPER, measure_cost
+    from offaxis.networks.run import resolve_device
+    from offaxis.paper.cost import PAPER, measure_cost
 
     where = str(resolve_device(device))
     costs = []

@@ -3,8 +3,9 @@
 Names are imported when they are first used, so that the catalogue can be listed without torch.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from offaxis.names import lazy
 
 if TYPE_CHECKING:
     from offaxis.data.catalogue import CATALOGUE as CATALOGUE
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from offaxis.data.load import load_images as load_images
     from offaxis.data.openood_lists import OpenOOD as OpenOOD
     from offaxis.data.openood_lists import openood as openood
+    from offaxis.data.preprocessing import Preprocessing as Preprocessing
     from offaxis.data.sources import as_batches as as_batches
     from offaxis.data.sources import as_image_set as as_image_set
     from offaxis.data.sources import is_loader as is_loader
@@ -40,6 +42,7 @@ _HOMES = {
     "GaussianNoise": "embedded",
     "ImageSet": "image_set",
     "Normalise": "transforms",
+    "Preprocessing": "preprocessing",
     "OpenOOD": "openood_lists",
     "Relation": "catalogue",
     "Skipped": "image_set",
@@ -64,10 +67,5 @@ _HOMES = {
 __all__ = [*_HOMES]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module at its first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'offaxis.data' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"offaxis.data.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})

@@ -311,6 +311,17 @@ def image_hashes(images: ImageSet, batch: int = 1024) -> list[bytes]:
     return [value for pixels in images.batches(batch) for value in hash_batch(pixels)]
 
 
+def pack_hashes(hashes: Sequence[bytes], *, distinct: bool = True) -> Tensor:
+    """Pack hashes of 16 bytes into uint8 (N, 16), sorted, each once unless copies are to be counted."""
+    packed = b"".join(sorted(set(hashes) if distinct else hashes))
+    return torch.from_numpy(np.frombuffer(packed, np.uint8).reshape(-1, 16).copy())
+
+
+def unpack_hashes(packed: Tensor) -> list[bytes]:
+    """Return the hashes that ``pack_hashes`` packed."""
+    return [row.tobytes() for row in packed.numpy()]
+
+
 def shared(first: Iterable[bytes], second: Iterable[bytes]) -> list[int]:
     """Return the indices in ``second`` of images that are in ``first`` too."""
     present = set(first)

@@ -28,7 +28,7 @@ from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError, fr
 from offaxis.heads import CosineHead, Head, LinearHead, Outputs
 from offaxis.heads.base import at_least_float32
 from offaxis.heads.cosine import EPS
-from offaxis.networks.inference import Network, widest
+from offaxis.networks.run import Network, widest
 
 
 class HeadCopy(Fitted):

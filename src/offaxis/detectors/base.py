@@ -5,39 +5,48 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import product
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from offaxis.data.sources import as_batches
-from offaxis.data.transforms import Normalise
+from offaxis.data.image_set import hash_batch
 from offaxis.detectors.statistics import Fitted
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32, check_outputs
 from offaxis.metrics import auroc, fpr_at_tpr
-from offaxis.networks.ensemble import check_single
-from offaxis.networks.inference import (
+from offaxis.networks.combine import check_single
+from offaxis.networks.run import (
     Batches,
     ImageBatches,
     Network,
     device_of,
     prepared_batches,
+    run,
     run_batch,
     stream,
     to_network,
 )
 
+if TYPE_CHECKING:
+    from offaxis.data.transforms import Normalise
+
 TrainingImages = Any
 """Batches of (images, labels), a DataLoader of them, an ImageSet, or a torch or Hugging Face dataset of (image, label)."""
 
 
-def training_batches(network: Network, images: TrainingImages, normalise: Normalise | None, batch_size: int) -> Batches:
+def training_batches(
+    network: Network, images: TrainingImages, normalise: "Normalise | None", batch_size: int
+) -> Batches:
     """Return training images as normalised batches of (images, labels); batches are returned unchanged."""
     batches: Batches = images
     if normalise is not None or isinstance(images, (Dataset, DataLoader)) or hasattr(images, "column_names"):
+        from offaxis.data.sources import as_batches  # only where there are no batches yet
+
         batches = as_batches(images, normalise, batch_size, labels=True, num_classes=network.num_classes)
     return batches
 
@@ -238,7 +247,7 @@ class Detector(Fitted, ABC):
         """Compute the buffers from what was collected."""
 
     def fit(
-        self, network: Network, images: TrainingImages, normalise: Normalise | None = None, *, batch_size: int = 256
+        self, network: Network, images: TrainingImages, normalise: "Normalise | None" = None, *, batch_size: int = 256
     ) -> Self:
         """Fit on training images; ``fit_all`` fits several detectors in a single pass.
 
@@ -402,3 +411,49 @@ class Detector(Fitted, ABC):
                 "score the images instead."
             )
         return place
+
+
+class ScoredBatches(NamedTuple):
+    """The scores of N images or feature vectors.
+
+    Attributes:
+        scores: (N,) float64; larger = more out-of-distribution.
+        predicted: (N,) int64, the predicted classes.
+        cosine: (N,) float64, the largest cosines; None where the network has none.
+        hashes: 16 bytes of each image or row, as the network got it, by which copies are found.
+        accuracy: the share whose class is predicted; None where not all have labels.
+    """
+
+    scores: NDArray[np.float64]
+    predicted: NDArray[np.int64]
+    cosine: NDArray[np.float64] | None
+    hashes: list[bytes]
+    accuracy: float | None
+
+
+def score_batches(network: Network, batches: ImageBatches, detector: Detector) -> ScoredBatches:
+    """Score batches of normalised images, or of feature vectors, with a detector that is fitted where it must be."""
+    scores: list[NDArray[np.float64]] = []
+    predicted: list[NDArray[np.int64]] = []
+    cosines: list[NDArray[np.float64]] = []
+    hashes: list[bytes] = []
+    right = labelled = total = 0
+    for outputs, prepared, labels in run(network, batches, layers=detector.layers):
+        reads_images = detector.reads is Reads.IMAGES
+        values = detector.score_images(network, prepared) if reads_images else detector.score(outputs)
+        scores.append(values.cpu().double().numpy())
+        predicted.append(outputs.logits.argmax(1).cpu().numpy())
+        hashes += hash_batch(prepared.float().cpu())
+        total += len(values)
+        if labels is not None:
+            right += int((outputs.logits.argmax(1) == labels).sum())
+            labelled += len(labels)
+        if outputs.cosine is not None:
+            cosines.append(outputs.cosine.amax(1).cpu().double().numpy())
+    return ScoredBatches(
+        scores=np.concatenate(scores) if scores else np.empty(0),
+        predicted=np.concatenate(predicted) if predicted else np.empty(0, np.int64),
+        cosine=np.concatenate(cosines) if cosines else None,
+        hashes=hashes,
+        accuracy=right / total if total and labelled == total else None,
+    )

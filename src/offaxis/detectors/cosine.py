@@ -31,8 +31,8 @@ from offaxis.detectors.statistics import ClassMoments
 from offaxis.errors import DetectorError
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32
-from offaxis.networks.ensemble import Ensemble
-from offaxis.networks.inference import Network
+from offaxis.networks.combine import Ensemble
+from offaxis.networks.run import Network
 
 
 def cosine_score(cosine: Tensor) -> Tensor:

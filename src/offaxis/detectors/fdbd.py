@@ -26,7 +26,7 @@ from offaxis.detectors.base import Detector
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
 from offaxis.heads.elogitnorm import weight_distances
-from offaxis.networks.inference import Network, accumulating, widest
+from offaxis.networks.run import Network, accumulating, widest
 
 EPS = 1e-12
 

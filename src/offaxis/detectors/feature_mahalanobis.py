@@ -22,7 +22,7 @@ from offaxis.detectors.statistics import ClassMoments, Reservoir, TiedGaussian
 from offaxis.errors import true_or_false
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32
-from offaxis.networks.inference import Network, widest
+from offaxis.networks.run import Network, widest
 
 
 def relative_mahalanobis_score(to_classes: Tensor, to_all: Tensor) -> Tensor:

@@ -28,8 +28,8 @@ from offaxis.errors import (
 )
 from offaxis.heads import Head, Outputs
 from offaxis.heads.base import check_outputs
-from offaxis.networks.classifier import Paired
-from offaxis.networks.inference import (
+from offaxis.networks.combine import Paired
+from offaxis.networks.run import (
     Batches,
     ImageBatches,
     Network,

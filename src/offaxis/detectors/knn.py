@@ -19,7 +19,7 @@ from offaxis.detectors.base import Detector
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError, at_least_one, true_or_false
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32, check_outputs
-from offaxis.networks.inference import Network
+from offaxis.networks.run import Network
 
 QUERIES, ENTRIES = 1024, 8192  # a block of products has this many rows and columns: 32 MB in float32
 SEARCHES = ("auto", "blocks", "faiss")

@@ -27,8 +27,8 @@ from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.odin import perturbed_scores
 from offaxis.errors import DetectorError, channel_std, not_negative, positive
 from offaxis.heads import Outputs
-from offaxis.networks.ensemble import LeaveOutEnsemble
-from offaxis.networks.inference import Network, eval_mode, to_network
+from offaxis.networks.combine import LeaveOutEnsemble
+from offaxis.networks.run import Network, eval_mode, to_network
 from offaxis.training.leave_out import entropy, leave_out_score
 
 

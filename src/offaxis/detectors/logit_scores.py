@@ -17,7 +17,7 @@ from offaxis.detectors.base import Detector
 from offaxis.errors import at_least_one, positive
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32
-from offaxis.networks.inference import Network, widest
+from offaxis.networks.run import Network, widest
 
 
 def max_softmax_score(logits: Tensor, temperature: float = 1.0) -> Tensor:

@@ -31,7 +31,7 @@ from offaxis.detectors.statistics import ClassMoments, TiedGaussian
 from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negative, values_to_try
 from offaxis.heads import Outputs
 from offaxis.heads.base import check_outputs
-from offaxis.networks.inference import Batches, Network, eval_mode, to_network
+from offaxis.networks.run import Batches, Network, eval_mode, to_network
 
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
 """The magnitudes that the paper's code tries."""

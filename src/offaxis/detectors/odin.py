@@ -22,8 +22,9 @@ from offaxis.detectors.base import Detector, Passes, Reads
 from offaxis.detectors.logit_scores import max_softmax_score
 from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negative, positive, values_to_try
 from offaxis.heads import Outputs
-from offaxis.networks.classifier import Classifier, Paired, has_channels_last, pooled
-from offaxis.networks.inference import Network, check_finite, check_labels, eval_mode, to_network
+from offaxis.networks.classifier import Classifier, has_channels_last, pooled
+from offaxis.networks.combine import Paired
+from offaxis.networks.run import Network, check_finite, check_labels, eval_mode, to_network
 
 PerImage = Callable[[Tensor, float], Tensor]
 """(the network's logits (N, C), temperature) -> one value per image (N,)."""

@@ -10,8 +10,8 @@ from offaxis.detectors.registry import DETECTORS, FAMILIES, NATIVE, is_pytorch_o
 from offaxis.errors import ArgumentError, DetectorError, OffaxisError
 from offaxis.heads import DeConfHead, IsoMaxHead
 from offaxis.heads.base import at_least_float32
-from offaxis.networks.ensemble import Ensemble
-from offaxis.networks.inference import (
+from offaxis.networks.combine import Ensemble
+from offaxis.networks.run import (
     Batches,
     ImageBatches,
     Network,

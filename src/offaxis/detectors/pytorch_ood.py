@@ -4,6 +4,7 @@ Those that score logits or features read the outputs that all detectors share, s
 are called with images. pytorch-ood's scores have the same sign: larger = more out-of-distribution.
 """
 
+import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -25,8 +26,7 @@ from offaxis.detectors.pytorch_ood_table import (
 )
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Batches, Network, to_network
-from offaxis.networks.third_party import import_library
+from offaxis.networks.run import Batches, Network, to_network
 
 FITTED_BY_IMAGES = ("Gram", "NACUE")
 NOT_HYPERPARAMETERS = (
@@ -38,7 +38,7 @@ NOT_HYPERPARAMETERS = (
 def pytorch_ood() -> Any:
     """Import the module ``pytorch_ood.detector``, or raise MissingPackageError with the way to install it."""
     try:
-        return import_library("pytorch_ood.detector")
+        return importlib.import_module("pytorch_ood.detector")
     except ModuleNotFoundError as error:
         raise MissingPackageError(
             f"Expected the package pytorch-ood for the detectors pytorch-ood-... but {error.name} is not installed: "

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from offaxis.detectors.odin import backbone_of, maps_of
 from offaxis.errors import DetectorError
 from offaxis.networks.classifier import feature_tensor
-from offaxis.networks.inference import Batches, Network, eval_mode, prepared_batches
+from offaxis.networks.run import Batches, Network, eval_mode, prepared_batches
 
 
 class Feed(StrEnum):

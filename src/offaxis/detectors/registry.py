@@ -31,9 +31,9 @@ from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, Offa
 from offaxis.files import check_seal, running_python
 from offaxis.heads import CosineHead
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import Ensemble, LeaveOutEnsemble
-from offaxis.networks.inference import Network, eval_mode
-from offaxis.training.checkpoint import read_tensors, write_tensors
+from offaxis.networks.combine import Ensemble, LeaveOutEnsemble
+from offaxis.networks.run import Network, eval_mode
+from offaxis.networks.weights import read_tensors, write_tensors
 
 _PAPER = (Cosine, CosineEnsemble, TwoCosines, MeanCosine, MaxSoftmax, ODIN, Mahalanobis, LeaveOut)
 _LATER = (MaxLogit, Energy, GEN, KNN, ViM, RelativeMahalanobis, ReAct, ASH, SCALE, GeneralizedODIN, IsoMaxPlus)

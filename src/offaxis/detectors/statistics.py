@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from offaxis.errors import NotFittedError
-from offaxis.networks.inference import accumulating, widest
+from offaxis.networks.run import accumulating, widest
 
 
 class Fitted(nn.Module):

@@ -18,7 +18,7 @@ from offaxis.detectors.logit_scores import energy_score
 from offaxis.detectors.statistics import Reservoir
 from offaxis.errors import ArgumentError, at_least_one
 from offaxis.heads import Outputs
-from offaxis.networks.inference import Network, accumulating, widest
+from offaxis.networks.run import Network, accumulating, widest
 
 
 def vim_score(residual: Tensor, logits: Tensor, alpha: Tensor) -> Tensor:

@@ -15,11 +15,11 @@ from torch import Tensor
 from offaxis import __version__
 from offaxis.data import relation
 from offaxis.data.catalogue import Group
-from offaxis.deploy.open import EvaluatedNetwork
 from offaxis.detectors import Detector
 from offaxis.detectors.passes import try_fit_all
 from offaxis.errors import ArgumentError, DetectorError, EvaluationError, NotFittedError, OffaxisError, StoreError
-from offaxis.evaluation.grid_scores import (
+from offaxis.evaluation.results import NetworkFields, NetworkRecord, Result, Results, result_key
+from offaxis.evaluation.scores import (
     Array,
     Confidence,
     DetectorRun,
@@ -28,7 +28,6 @@ from offaxis.evaluation.grid_scores import (
     compute_scores,
     score_requests,
 )
-from offaxis.evaluation.results import NetworkFields, NetworkRecord, Result, Results, result_key
 from offaxis.evaluation.sets import EvaluationSet, LabelledBatches, TrainingImages
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import differences_in_words
@@ -38,7 +37,8 @@ from offaxis.metrics import (
     area_under_risk_coverage,
     expected_calibration_error,
 )
-from offaxis.networks.inference import Network
+from offaxis.networks.opened import OpenedNetwork
+from offaxis.networks.run import Network
 from offaxis.training.features import on_features
 
 VERSIONS = {
@@ -89,7 +89,7 @@ class Evaluation:
 
     def __init__(
         self,
-        subject: EvaluatedNetwork,
+        subject: OpenedNetwork,
         id: EvaluationSet,
         sets: Mapping[str, EvaluationSet],
         *,
@@ -359,7 +359,7 @@ def _learned(chosen: Detector, given: Detector) -> dict[str, Any]:
     return {name: t.tolist() for name, t in changed.items() if not torch.equal(t, before[name])}
 
 
-def network_fields(subject: EvaluatedNetwork) -> dict[str, Any]:
+def network_fields(subject: OpenedNetwork) -> dict[str, Any]:
     """Return the fields by which records describe a network."""
     settings = {key: value for key, value in subject.settings.items() if key not in ("recipe", "head", "data")}
     return {
@@ -374,7 +374,7 @@ def network_fields(subject: EvaluatedNetwork) -> dict[str, Any]:
     }
 
 
-def _check_label(subject: EvaluatedNetwork, id_name: str, store: Store) -> None:
+def _check_label(subject: OpenedNetwork, id_name: str, store: Store) -> None:
     own = NetworkFields(**network_fields(subject))
     for other in store.networks():
         same = (other.label, other.seed, other.id) == (subject.label, subject.seed, id_name)

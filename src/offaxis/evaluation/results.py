@@ -19,8 +19,8 @@ from offaxis.progress import html_card, html_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from offaxis.deploy.evaluated_network import Kind
     from offaxis.evaluation.store import Store
+    from offaxis.options import Kind
 
 Cell = str | int | float | None
 

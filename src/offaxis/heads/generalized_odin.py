@@ -8,6 +8,7 @@ with one of three numerators: **C** the cosine :math:`\cos(w_i, f)`, **I** the i
 **E** the negative squared distance :math:`-\lVert f - w_i \rVert^2`. The score of the detector is the largest h.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -77,3 +78,8 @@ class DeConfHead(Head):
         if self.similarity == "inner":
             return F.linear(f, weight, None if self.bias is None else self.bias.to(f.dtype))
         return 2 * F.linear(f, weight) - f.square().sum(1, keepdim=True) - weight.square().sum(1)
+
+
+deconf_c = partial(DeConfHead, similarity="cosine")
+deconf_i = partial(DeConfHead, similarity="inner")
+deconf_e = partial(DeConfHead, similarity="euclid")

@@ -7,17 +7,17 @@ from typing import Any
 
 from torch import nn
 
-from offaxis.calibration.calibrate import score_batches
 from offaxis.calibration.conformal import check_alpha, check_count
+from offaxis.data.preprocessing import Preprocessing
 from offaxis.data.sources import as_batches, is_loader
-from offaxis.deploy.model import Model
-from offaxis.deploy.preprocessing import Preprocessing
 from offaxis.detectors import Detector
+from offaxis.detectors.base import score_batches
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, DataError, OverlapError, StorageError
 from offaxis.files import is_regular
 from offaxis.metrics import auroc
-from offaxis.networks.ensemble import AnyNetwork, find_network
+from offaxis.model import Model
+from offaxis.networks.combine import AnyNetwork, find_network
 
 
 class LoopCalibration:
@@ -62,7 +62,7 @@ class LoopCalibration:
         if not isinstance(preprocessing, Preprocessing):
             raise ArgumentError(
                 f"Expected `preprocessing`, size, mean and std of the loader's images, but got a "
-                f"{type(preprocessing).__name__}: offaxis.deploy.Preprocessing((3, 224, 224), Normalise(mean, std))."
+                f"{type(preprocessing).__name__}: offaxis.data.Preprocessing((3, 224, 224), Normalise(mean, std))."
             )
         loaders = {"calibration": calibration, **(ood or {}), **({} if fit is None else {"fit": fit})}
         for name, loader in loaders.items():

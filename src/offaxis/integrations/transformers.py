@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from offaxis.errors import MissingPackageError
 from offaxis.integrations import LoopCalibration
-from offaxis.networks.ensemble import AnyNetwork
+from offaxis.networks.combine import AnyNetwork
 
 try:
     from transformers import TrainerCallback

@@ -1,20 +1,19 @@
-"""Classifier = backbone + head, and Paired: a classifier with a second network that detects."""
+"""Classifier = backbone + head."""
 
-import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from offaxis.data import Normalise
-from offaxis.data.sources import LoaderBatches, as_batches
 from offaxis.errors import ArgumentError, HeadError
 from offaxis.heads import Head, Outputs
 from offaxis.heads.batch_norm import ONE_IMAGE
 
 if TYPE_CHECKING:
-    from offaxis.networks.learned import TrainingCheck
+    from offaxis.data import Normalise
+    from offaxis.training.check import TrainingCheck
 
 
 class Classifier(nn.Module):
@@ -24,7 +23,7 @@ class Classifier(nn.Module):
     detector reads in the same single forward pass.
 
     Attributes:
-        builder: how a bundle rebuilds the backbone, where it came from one; see offaxis.networks.third_party.
+        builder: how a bundle rebuilds the backbone, where it came from one; see offaxis.networks.library.
 
     Args:
         backbone: images -> features (N, d), or anything ``feature_tensor`` can read them from.
@@ -108,45 +107,45 @@ class Classifier(nn.Module):
             ArgumentError: the images have another number of channels or another type than the network takes.
             HeadError: a batch of one image in train mode, which cannot be normalised.
         """
+        self._check(images)
         try:
             return feature_tensor(self.backbone(images))
         except ValueError as error:
-            if self.training and len(images) == 1 and "more than 1 value per channel" in str(error):
+            if self.training and len(images) == 1:  # PyTorch's normalisations refuse a single value
                 raise HeadError(ONE_IMAGE) from error
             raise
-        except (RuntimeError, TypeError) as error:
-            reason = self._unusable(images, str(error))
-            if reason is None:
+        except RuntimeError as error:
+            own = next((part.dtype for part in self.backbone.parameters()), images.dtype)
+            if images.dtype == own:
                 raise
-            raise ArgumentError(reason) from error
+            raise ArgumentError(
+                f"Expected images in {own}, normalised as in training, but got {images.dtype}: images.to({own})."
+            ) from error
 
-    def _unusable(self, images: Any, said: str) -> str | None:
-        """Say why the backbone could not take the images; None where it is none of the usual mistakes."""
+    def _check(self, images: Any) -> None:
+        """Raise ArgumentError for images of another kind, type or number of channels than the backbone takes."""
         if not isinstance(images, Tensor):
-            return (
+            raise ArgumentError(
                 f"Expected images as a tensor (N, c, h, w), normalised as in training, but got a {type(images).__name__}: "
                 "torch.from_numpy makes one of an array. For image files and PIL images there is Model.predict."
             )
-        own = next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.float32)
-        if images.dtype != own and "type" in said:
-            how = "images.to(" + str(own) + ")"
-            if not images.is_floating_point():
-                how = "Normalise(mean, std)(images), with the mean and std of the training images, does both"
-            return f"Expected images in {own}, normalised as in training, but got {images.dtype}: {how}."
-        flat = re.search(r"shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x", said)
-        if flat is not None and (len(images), images[0].numel()) == (int(flat[1]), int(flat[2])):
-            return (
-                f"Expected images of {flat[3]} values, as the network takes them in a row, but those of {tuple(images.shape)} "
-                f"have {flat[2]}: another size or number of channels than in training, or a layer given to attach that is not "
-                "the output layer."
+        if not images.is_floating_point():
+            raise ArgumentError(
+                f"Expected images in floating point, normalised as in training, but got {images.dtype}: Normalise(mean, "
+                "std)(images), with the mean and std of the training images, makes them so."
             )
-        channels = re.search(r"to have (\d+) channels, but got (\d+) channels", said)
-        if channels is None or images.dim() != 4 or images.shape[1] != int(channels[2]):
-            return None
-        return (
-            f"Expected images (N, {channels[1]}, h, w), as the network takes {_colour(int(channels[1]))}, but got "
-            f"{tuple(images.shape)}: {_remedy(int(channels[1]), int(channels[2]))}."
-        )
+        expected = self.in_channels
+        if expected is not None and images.dim() == 4 and images.shape[1] != expected:
+            raise ArgumentError(
+                f"Expected images (N, {expected}, h, w), as the network takes {_colour(expected)}, but got "
+                f"{tuple(images.shape)}: {_remedy(expected, images.shape[1])}."
+            )
+
+    @cached_property
+    def in_channels(self) -> int | None:
+        """The channels of the images that the backbone takes, by its first convolution; None where it has none."""
+        first = next((part for part in self.backbone.modules() if isinstance(part, nn.Conv2d)), None)
+        return None if first is None else first.in_channels
 
     def forward(
         self, images: Tensor | None = None, *, pixel_values: Tensor | None = None, labels: Tensor | None = None
@@ -182,7 +181,7 @@ class Classifier(nn.Module):
             out = self.head.outputs(self.features(images))
         return out._replace(layers=recorder.pooled)
 
-    def check_training(self, data: Any, *, normalise: Normalise | None = None) -> "TrainingCheck":
+    def check_training(self, data: Any, *, normalise: "Normalise | None" = None) -> "TrainingCheck":
         """Check on labelled images that a training has taught the network something, and warn where it has not.
 
         For loops of one's own; ``offaxis.train`` checks by itself. A few hundred training images suffice: accuracy and
@@ -200,13 +199,9 @@ class Classifier(nn.Module):
             DataError: there are no images or no labels.
             BadOutputsError: the network gives NaN or infinite numbers.
         """
-        from offaxis.networks.learned import check_training  # it runs networks, which are defined here
+        from offaxis.training.check import check_training  # it runs networks, which are defined here
 
-        if normalise is None and isinstance(data, list):
-            batches: Any = LoaderBatches(data, labels=True, num_classes=self.num_classes)
-        else:
-            batches = as_batches(data, normalise, 256, labels=True, num_classes=self.num_classes)
-        return check_training(self, batches)
+        return check_training(self, data, normalise)
 
     def parameter_groups(
         self,
@@ -256,52 +251,6 @@ class FeatureInput(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Compute features (N, d) of rows (N, d)."""
         return rows / self.unit.to(rows.dtype)
-
-
-class Paired(nn.Module):
-    """Two networks as one: a standard one classifies, a cosine one detects OOD images.
-
-    The paper's remedy for the small loss of accuracy of the cosine network. ``forward`` and the logits of ``outputs``
-    are the classifier's; features, cosine, scale and layers are the detector network's.
-    """
-
-    def __init__(self, classifier: Classifier, detector_network: Classifier) -> None:
-        super().__init__()
-        if classifier.num_classes != detector_network.num_classes:
-            raise ArgumentError(
-                "Expected two networks for the same classes but got one with "
-                f"{classifier.num_classes} and one with {detector_network.num_classes} classes."
-            )
-        self.classifier = classifier
-        self.detector_network = detector_network
-
-    @property
-    def num_classes(self) -> int:
-        """Return C, the number of classes."""
-        return self.classifier.num_classes
-
-    @property
-    def head(self) -> Head:
-        """Return the detector network's head, whose cosine detectors read."""
-        return self.detector_network.head
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Return the names of the detector network's layers for multi-layer methods."""
-        return self.detector_network.layers
-
-    def features(self, images: Tensor) -> Tensor:
-        """Compute the detector network's features (N, d) of images (N, c, h, w)."""
-        return self.detector_network.features(images)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the classifier's logits (N, C) of images (N, c, h, w)."""
-        logits: Tensor = self.classifier(images)
-        return logits
-
-    def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
-        """Compute the classifier's logits with the detector network's features, cosine, scale and layers."""
-        return self.detector_network.outputs(images, layers)._replace(logits=self.classifier(images))
 
 
 def _colour(channels: int) -> str:

@@ -1,10 +1,11 @@
 """Training: images -> a trained Classifier."""
 
+from offaxis.names import RECIPES
 from offaxis.training.frozen import train_frozen, train_head
 from offaxis.training.loop import AfterEpoch, train
 from offaxis.training.recipe import (
-    RECIPES,
     Recipe,
+    fast,
     finetune,
     frozen,
     laptop,
@@ -12,8 +13,9 @@ from offaxis.training.recipe import (
     paper_densenet,
     paper_wide_resnet,
     short,
+    usual_recipe,
 )
-from offaxis.training.run import Trained, load_run, read_run
+from offaxis.training.record import Trained, load_run, read_run
 from offaxis.training.step import Loss, cross_entropy
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Recipe",
     "Trained",
     "cross_entropy",
+    "fast",
     "finetune",
     "frozen",
     "laptop",
@@ -35,4 +38,5 @@ __all__ = [
     "train",
     "train_frozen",
     "train_head",
+    "usual_recipe",
 ]

@@ -16,9 +16,9 @@ from offaxis.data import ImageSet, Normalise
 from offaxis.data.transforms import NO_LABELS, Batches
 from offaxis.errors import CheckpointError, StorageError
 from offaxis.networks.classifier import Classifier, FeatureInput
-from offaxis.networks.inference import Network, check_finite, eval_mode, prepared_batches
+from offaxis.networks.run import Network, check_finite, eval_mode, prepared_batches
+from offaxis.networks.weights import checksum, read_tensors, write_tensors
 from offaxis.progress import Progress
-from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import ImageSetBatches, Share
 
 PART = 2048
@@ -145,17 +145,17 @@ class _FeatureStore:
     def __init__(self, folder: Path, classifier: Classifier) -> None:
         self.folder, backbone = folder, classifier.backbone
         device = next((parameter.device.type for parameter in classifier.parameters()), "cpu")
-        self.backbone = {"weights": checkpoints.checksum(backbone, None), "network": repr(backbone), "device": device}
+        self.backbone = {"weights": checksum(backbone, None), "network": repr(backbone), "device": device}
 
     def get(self, key: dict[str, Any], compute: Callable[[], Tensor]) -> Tensor:
         """Return the features of a key from the folder, or compute and keep them there."""
         whole = json.dumps({**self.backbone, **key}, sort_keys=True)
         path = self.folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.safetensors"
         with suppress(CheckpointError):  # a damaged file is computed anew
-            return checkpoints.read_tensors(path, required=True)[0]["features"]
+            return read_tensors(path, required=True)[0]["features"]
         features = compute()
         try:
-            checkpoints.write_tensors(path, {"features": features}, {"format": "offaxis-features-1"})
+            write_tensors(path, {"features": features}, {"format": "offaxis-features-1"})
         except StorageError as error:
             warnings.warn(f"The features were not kept for the next training. {error}", UserWarning, stacklevel=2)
         return features

@@ -26,7 +26,7 @@ from offaxis.training.batches import (
 from offaxis.training.features import extract_features, extract_view
 from offaxis.training.loop import checked_classifier, fabric_on
 from offaxis.training.recipe import Recipe, frozen
-from offaxis.training.run import RunFolder, Trained, open_run, run_record
+from offaxis.training.record import RunFolder, Trained, open_run, run_record
 from offaxis.training.step import cross_entropy
 
 if TYPE_CHECKING:
@@ -206,16 +206,14 @@ def train_frozen(
     recipe: Recipe | None = None,
     *,
     seed: int = 0,
-    out: str | Path | None = None,
+    out: "str | Path | RunFolder | None" = None,
     resume: bool = False,
     normalise: Normalise | None = None,
     validation: Any = None,
     views: int = 1,
     cache: str | Path | None = None,
-    device: str | torch.device = "auto",
-    fabric: "Fabric | None" = None,
+    device: "str | torch.device | Fabric" = "auto",
     quiet: bool = False,
-    command: Sequence[str] | None = None,
 ) -> Trained:
     """Train the head of a classifier and leave its backbone as it is; the backbone sees each image once.
 
@@ -235,10 +233,8 @@ def train_frozen(
         validation: like ``data``: labelled images whose accuracy is measured at the end.
         views: how many versions of each image are trained on: the image itself, and others cropped and flipped at random.
         cache: the folder of features; None computes them anew.
-        device: where the backbone runs, as in ``train``.
-        fabric: device and processes in place of ``device``; one process.
+        device: where the backbone runs, as in ``train``; one process.
         quiet: show no progress.
-        command: the words of the command line, recorded in run.json.
 
     Raises:
         DataError: the images or labels cannot be trained on.
@@ -246,7 +242,7 @@ def train_frozen(
         NotFiniteError: the training failed; the message says what helps.
     """
     classifier = checked_classifier(classifier)
-    fabric = fabric_on(device) if fabric is None else fabric
+    fabric = fabric_on(device)
     if views < 1 or fabric.world_size > 1:
         raise ArgumentError(
             f"Expected at least one view, and one process, to train on features but got {views} and {fabric.world_size}."
@@ -265,9 +261,9 @@ def train_frozen(
     assert isinstance(batches, ImageSetBatches)
     assert batches.normalise is not None
     to_validate = None if validation is None else make_validation_batches(classifier, validation, batches)
-    record = run_record(classifier, batches, loss=cross_entropy, fabric=fabric, sync_bn=False, command=command)
+    folder = None if out is None else RunFolder.of(out)
+    record = run_record(classifier, batches, cross_entropy, fabric, folder)
     record["settings"]["views"] = views
-    folder = None if out is None else RunFolder(Path(out))
     with folder or nullcontext():
         open_run(fabric, folder, record, resume)
         started = time.monotonic()

@@ -1,6 +1,6 @@
 """Train the networks of the leave-out method (Vyas et al. 2018), each with one fold of classes as OOD images."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise
-from offaxis.errors import ArgumentError, DetectorError
+from offaxis.errors import DetectorError
 from offaxis.heads import Outputs
 from offaxis.metrics import auroc
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.ensemble import LeaveOutEnsemble, SelectedEpoch, folds, kept_classes
-from offaxis.networks.inference import run, widest
+from offaxis.networks.combine import LeaveOutEnsemble, SelectedEpoch, folds, kept_classes
+from offaxis.networks.run import run, widest
 from offaxis.training.recipe import Recipe
 
 
@@ -150,23 +150,6 @@ class MarginEntropyLoss(nn.Module):
         gap = (h * inside).sum() / inside.sum().clamp_min(1) - (h * outside).sum() / outside.sum().clamp_min(1)
         both = inside.amax() * outside.amax()  # a batch without left-out classes, or of these alone, has no gap
         return wrong + self.weight * both * F.relu(self.margin + gap)
-
-
-def check_folds(members: Sequence[tuple[str, dict[str, Any] | None]], dealt: Sequence[Sequence[int]]) -> None:
-    """Raise ArgumentError where a network was trained without other classes than its place requires, as far as known.
-
-    Args:
-        members: for each network a name for the message, and the ``loss`` of its run; None where that is not known.
-        dealt: the classes that the network in each place leaves out.
-    """
-    for place, ((name, loss), fold) in enumerate(zip(members, dealt, strict=True)):
-        if loss is not None and loss.get("left_out") != sorted(fold):
-            without = f" without classes {loss['left_out']}" if "left_out" in loss else ""
-            raise ArgumentError(
-                f"Expected the network of offaxis train --leave-out {place}/{len(members)} in place {place}, which leaves out "
-                f"classes {sorted(fold)}, but {name} was trained with {loss['name']}{without}. Name all {len(members)} in "
-                "their order."
-            )
 
 
 def train_leave_out(

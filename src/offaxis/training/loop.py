@@ -4,7 +4,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +14,16 @@ from torch import Tensor
 
 from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, TrainingStopped
-from offaxis.heads.batch_norm import synchronise
+from offaxis.names import RECIPES
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.inference import check_bfloat16, is_slow_in_bfloat16, resolve_device, run
+from offaxis.networks.run import accuracy, is_slow_in_bfloat16, resolve_device
+from offaxis.networks.weights import restore
 from offaxis.progress import Progress
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import TrainingBatches, make_training_batches, make_validation_batches
 from offaxis.training.checkpoint import Checkpoint
-from offaxis.training.recipe import Recipe, laptop
-from offaxis.training.run import RunFolder, Trained, open_run, run_record
+from offaxis.training.recipe import Recipe, usual_recipe
+from offaxis.training.record import RunFolder, Trained, open_run, run_record
 from offaxis.training.step import CollapseGuard, Loss, RunningMeans, Stepper, StopRequest, cross_entropy
 
 if TYPE_CHECKING:
@@ -38,19 +39,14 @@ def train(
     recipe: Recipe | None = None,
     *,
     seed: int = 0,
-    out: str | Path | None = None,
+    out: "str | Path | RunFolder | None" = None,
     resume: bool = False,
     normalise: Normalise | None = None,
     validation: Any = None,
     loss: Loss = cross_entropy,
     after_epoch: AfterEpoch | None = None,
-    device: str | torch.device = "auto",
-    fabric: "Fabric | None" = None,
-    sync_bn: bool = False,
-    log_every: int | None = None,
-    title: str = "training",
+    device: "str | torch.device | Fabric" = "auto",
     quiet: bool = False,
-    command: Sequence[str] | None = None,
 ) -> Trained:
     """Train a classifier, in place.
 
@@ -63,7 +59,8 @@ def train(
             inside is trained, uncompiled.
         data: labelled training images: an ImageSet, a torch or Hugging Face dataset, a pair of tensors (images, labels);
             or a DataLoader of (images, labels), whose batches are used unchanged: it shuffles, augments and normalises.
-        recipe: epochs, batch size, learning rate and so on; ``laptop()`` if None.
+        recipe: epochs, batch size, learning rate and so on; if None that of :func:`offaxis.training.usual_recipe`:
+            ``laptop()`` from scratch, ``finetune()`` for a network that is trained already.
         seed: of the images' order, crops, flips and dropout.
         out: a folder for checkpoints, the log and the trained weights; None keeps nothing.
         resume: resume the run in ``out`` if there is one; with a DataLoader, from the end of its last finished epoch.
@@ -75,39 +72,30 @@ def train(
         after_epoch: called in every process with the number of each epoch, from 1, and the network in eval mode, before
             the epoch's checkpoint is written; it must not change the network. A resumed training calls it for the epochs
             that it trains itself, not for those before.
-        device: ``"auto"`` (CUDA, else MPS, else the CPU), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
-        fabric: device, precision and processes in place of ``device``; one device in 32 bits if None.
-        sync_bn: batch normalisations of the backbone, too, take their statistics over all processes. Those of the scale
-            always do.
-        log_every: steps between two lines of the log; about ten per epoch if None.
-        title: the title of the progress bar.
+        device: ``"auto"`` (CUDA, else MPS, else the CPU), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``, one of them in 32
+            bits; or a Fabric, which has device, precision and processes.
         quiet: show no progress.
-        command: the words of the command line, recorded in run.json.
 
     Raises:
         DataError: the images or labels cannot be trained on.
-        ArgumentError: this is no Classifier, the loss is not one number, there is no such device, it was given beside a
-            fabric, or the CPU cannot multiply in bfloat16.
+        ArgumentError: this is no Classifier, the loss is not one number, or there is no such device.
         NotFiniteError, ScaleCollapseError: the training failed; the message says why and what helps.
         TrainingStopped: Ctrl-C or SIGTERM; the state is saved where there is a folder.
     """
     classifier = checked_classifier(classifier)
-    fabric = fabric_on(device) if fabric is None else _without_device(fabric, device)
-    if str(fabric.strategy.precision.precision).startswith("bf16"):
-        check_bfloat16(fabric.device)
-        if is_slow_in_bfloat16(fabric.device):
-            warnings.warn(
-                "This CPU has no instructions for bfloat16: training takes many times as long as in 32 bits (--precision "
-                "32-true, Fabric(precision='32-true')).",
-                stacklevel=2,
-            )
+    fabric = fabric_on(device)
+    if str(fabric.strategy.precision.precision).startswith("bf16") and is_slow_in_bfloat16(fabric.device):
+        warnings.warn(
+            "This CPU has no instructions for bfloat16: training takes many times as long as in 32 bits (--precision "
+            "32-true, Fabric(precision='32-true')).",
+            stacklevel=2,
+        )
     launch(fabric)
-    if sync_bn:
-        synchronise(classifier)
-    batches = make_training_batches(classifier, data, recipe or laptop(), seed=seed, normalise=normalise, fabric=fabric)
+    recipe = RECIPES[usual_recipe(classifier)]() if recipe is None else recipe
+    batches = make_training_batches(classifier, data, recipe, seed=seed, normalise=normalise, fabric=fabric)
     to_validate = None if validation is None else make_validation_batches(classifier, validation, batches)
-    record = run_record(classifier, batches, loss=loss, fabric=fabric, sync_bn=sync_bn, command=command)
-    folder = None if out is None else RunFolder(Path(out))
+    folder = None if out is None else RunFolder.of(out)
+    record = run_record(classifier, batches, loss, fabric, folder)
     with folder or nullcontext():
         checkpoint = open_run(fabric, folder, record, resume)
         training = _Training(
@@ -115,14 +103,12 @@ def train(
             batches,
             validation=to_validate,
             stepper=Stepper(classifier, batches, loss, fabric),
-            fabric=fabric,
             folder=folder,
             settings=record["settings"],
-            log_every=log_every,
             after_epoch=after_epoch,
         )
         with torch.random.fork_rng():
-            history = training.run(checkpoint, title, quiet)
+            history = training.run(checkpoint, quiet)
     return Trained(
         classifier=classifier.eval(),
         normalise=batches.normalise,
@@ -150,23 +136,19 @@ def launch(fabric: "Fabric") -> None:
         fabric.launch()
 
 
-def fabric_on(device: str | torch.device) -> "Fabric":
-    """Make a Fabric of one process on a device, in 32 bits."""
-    chosen = resolve_device(device)
+def fabric_on(device: "str | torch.device | Fabric") -> "Fabric":
+    """Make a Fabric of one process on a device, in 32 bits; a Fabric is returned as it is."""
     from lightning_fabric import Fabric  # takes a second to import, which `offaxis --help` need not
 
+    if isinstance(device, Fabric):
+        return device
+    chosen = resolve_device(device)
     return Fabric(accelerator=chosen.type, devices=device_numbers(chosen))
 
 
 def device_numbers(device: torch.device) -> int | list[int]:
     """Return ``devices`` of a Fabric for one device: the number of a GPU where one is named; a CPU has no number."""
     return 1 if device.index is None or device.type == "cpu" else [device.index]
-
-
-def _without_device(fabric: "Fabric", device: str | torch.device) -> "Fabric":
-    if device != "auto":
-        raise ArgumentError(f"Expected either `device` or `fabric`, which has its own device, but got both ({device}).")
-    return fabric
 
 
 class _Training:
@@ -179,17 +161,15 @@ class _Training:
         *,
         validation: Iterable[tuple[Tensor, Tensor]] | None,
         stepper: Stepper,
-        fabric: "Fabric",
         folder: RunFolder | None,
         settings: dict[str, Any],
-        log_every: int | None,
         after_epoch: AfterEpoch | None,
     ) -> None:
         self.classifier, self.batches, self.plan, self.stepper = classifier, batches, batches.plan, stepper
-        self.validation, self.fabric, self.folder, self.settings = validation, fabric, folder, settings
+        self.validation, self.fabric, self.folder, self.settings = validation, stepper.fabric, folder, settings
         self.after_epoch = after_epoch
         recipe, per_epoch = self.plan.recipe, self.plan.steps_per_epoch
-        self.every = log_every or max(1, min(50, per_epoch // 10))
+        self.every = (folder and folder.log_every) or max(1, min(50, per_epoch // 10))
         self.guard = CollapseGuard(
             num_classes=classifier.num_classes,
             window=max(10, min(100, per_epoch // 2)),
@@ -200,10 +180,10 @@ class _Training:
         self.epoch_means = RunningMeans()
         self.history: list[dict[str, Any]] = []
 
-    def run(self, checkpoint: Checkpoint | None, title: str, quiet: bool) -> list[dict[str, Any]]:
+    def run(self, checkpoint: Checkpoint | None, quiet: bool) -> list[dict[str, Any]]:
         """Take all remaining steps; return one record per epoch."""
         first = 0 if checkpoint is None else self._restore(checkpoint)
-        progress = Progress(title, self.plan.steps, quiet or not self.fabric.is_global_zero, first)
+        progress = Progress("training", self.plan.steps, quiet or not self.fabric.is_global_zero, first)
         with progress, StopRequest() as request:
             self._steps(first, progress, request)
         if self.folder is not None and self.fabric.is_global_zero:
@@ -257,7 +237,8 @@ class _Training:
         record = self._record("epoch", done, self.epoch_means.means(self.scaled))
         record["seconds"] = round(self.epoch_means.seconds, 3)
         if self.validation is not None:
-            record["validation_accuracy"] = self._accuracy(self.validation)
+            with self.fabric.autocast():
+                record["validation_accuracy"] = accuracy(self.classifier, self.validation, check_finite=False)
             progress.say(f"epoch {record['epoch']}: validation accuracy {record['validation_accuracy']:.2%}")
         self._log(record)
         self.history.append(record)
@@ -267,15 +248,6 @@ class _Training:
             self.classifier.train()
         self.epoch_means = RunningMeans()
         self._save(done)
-
-    def _accuracy(self, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-        hits, count = 0, 0
-        with self.fabric.autocast():
-            for outputs, _, labels in run(self.classifier, batches, check_finite=False, labels=True):
-                assert labels is not None
-                hits += int((outputs.logits.argmax(1) == labels).sum())
-                count += len(outputs.logits)
-        return hits / count
 
     def _record(self, kind: str, done: int, means: dict[str, Any]) -> dict[str, Any]:
         epoch = (done - 1) // self.plan.steps_per_epoch + 1
@@ -294,7 +266,7 @@ class _Training:
 
     def _restore(self, checkpoint: Checkpoint) -> int:
         assert self.folder is not None
-        checkpoints.restore(self.classifier, checkpoint.weights, self.folder.checkpoint)
+        restore(self.classifier, checkpoint.weights, self.folder.checkpoint)
         self.stepper.restore(checkpoint)
         progress = checkpoint.progress
         self.epoch_means = RunningMeans(list(progress["sums"]), progress["seconds"])

@@ -8,13 +8,18 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
+from offaxis.data.catalogue import can_be_mirrored
+from offaxis.data.transforms import CROP_ABOVE
 from offaxis.errors import ArgumentError, DataError
+from offaxis.names import RECIPES, alike
+from offaxis.networks.classifier import Classifier
+from offaxis.options import TrainOptions
 
 _END = 1e-5  # share of the learning rate at the end of a cosine schedule, as in OpenOOD
 
@@ -143,6 +148,20 @@ def short() -> Recipe:
     return Recipe(epochs=14, batch_size=64, ramp=0.2, crop=2, name="short")
 
 
+def fast() -> Recipe:
+    """Return the recipe of ``convnet-256``: the highest accuracy on 32x32 colour images for an hour of one core."""
+    return Recipe(
+        epochs=20,
+        batch_size=512,
+        learning_rate=0.75,
+        momentum=0.85,
+        weight_decay=1.3e-3,
+        ramp=0.23,
+        crop=2,
+        name="fast",
+    )
+
+
 def openood_resnet() -> Recipe:
     """Return OpenOOD's recipe for its CIFAR networks (resnet18-32): 100 epochs, a cosine schedule, no clipping."""
     return Recipe(epochs=100, batch_size=128, cosine=True, clip=None, name="openood")
@@ -166,15 +185,56 @@ def frozen() -> Recipe:
     return Recipe(epochs=60, batch_size=256, learning_rate=0.01, weight_decay=0.01, clip=None, name="frozen")
 
 
-RECIPES = {
-    "laptop": laptop,
-    "short": short,
-    "finetune": finetune,
-    "frozen": frozen,
-    "paper-wide-resnet": paper_wide_resnet,
-    "paper-densenet": paper_densenet,
-    "openood": openood_resnet,
-}
+PHOTOGRAPH_AREA = 0.25
+"""Least share of a photograph that a random resized crop keeps."""
+
+
+def usual_recipe(classifier: Classifier) -> str:
+    """Return the name of the recipe that a network is trained with where none is named, in Python and in the shell.
+
+    A network that is trained already, or whose backbone is frozen in part, is fine-tuned: the rates of ``laptop`` would
+    overwrite what it has learned. It counts as trained where the weights or statistics of a
+    normalisation layer are not all alike.
+    """
+    return "finetune" if classifier.frozen or _is_trained(classifier.backbone) else "laptop"
+
+
+def _is_trained(backbone: nn.Module) -> bool:
+    """Return whether some normalisation layer has weights or statistics that are not all alike, as those of a new one are."""
+    layers = (module for module in backbone.modules() if "norm" in type(module).__name__.lower())
+    tensors = (tensor for layer in layers for tensor in layer.state_dict().values() if tensor.numel() > 1)
+    return any(bool((tensor != tensor.flatten()[0]).any()) for tensor in tensors)
+
+
+def recipe_of(options: TrainOptions, shape: tuple[int, int, int] | None = None, usual: str = "laptop") -> Recipe:
+    """Return the recipe that options describe.
+
+    Args:
+        options: the recipe's name and the numbers in place of its own.
+        shape: (c, h, w) of the images, by which ``crop`` and ``min_area`` are chosen where they are not given.
+        usual: the recipe where none is named.
+
+    Raises:
+        ArgumentError: there is no such recipe, a number is out of its range, or both kinds of random crops are asked for.
+    """
+    name = options.recipe or usual
+    if name not in RECIPES:
+        raise ArgumentError(f"Expected a recipe out of {', '.join(RECIPES)} but got {name!r}.{alike(name, RECIPES)}")
+    crop, min_area = options.crop, options.min_area
+    if crop and min_area is not None and min_area < 1:
+        raise ArgumentError(
+            f"Expected one kind of random crops but got crop {crop}, which shifts images, and min_area {min_area:g}, which "
+            "enlarges a part of them: leave out --crop or --min-area."
+        )
+    recipe = RECIPES[name]()
+    if shape is not None:
+        photographs = min(shape[1:]) > CROP_ABOVE and crop is None
+        recipe = recipe.replace(
+            crop=min(recipe.crop, min(shape[1:]) // 8), min_area=PHOTOGRAPH_AREA if photographs else None
+        )
+    given = {each.name: getattr(options, each.name) for each in fields(Recipe) if hasattr(options, each.name)}
+    mirrored = can_be_mirrored(options.id)
+    return recipe.replace(flip=mirrored).replace(**given)
 
 
 @dataclass(frozen=True, kw_only=True)

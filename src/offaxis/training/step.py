@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from offaxis.errors import ArgumentError, NotFiniteError, ScaleCollapseError
 from offaxis.heads import Outputs
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.learned import LEAST_SCALE, learned_nothing
+from offaxis.networks.weights import checksum
 from offaxis.training import checkpoint as checkpoints
 from offaxis.training.batches import Share, TrainingBatches
+from offaxis.training.check import LEAST_SCALE, learned_nothing
 from offaxis.training.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         holder = nn.Module()
         holder.register_buffer("value", value)
-        return checkpoints.checksum(holder, None)[:16]
+        return checksum(holder, None)[:16]
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__

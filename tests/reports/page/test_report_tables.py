@@ -14,14 +14,14 @@ import pytest
 from offaxis.data import ImageSet, load_images
 from offaxis.errors import ArgumentError, DataError, EvaluationError
 from offaxis.evaluation import Store
-from offaxis.evaluation.store import archive_store
 from offaxis.evaluation.summary import View, compare_pairs, summarise
+from offaxis.paper.tables import beside, paper_numbers, paper_rows
 from offaxis.reports.page import _dependency, _ranking, histogram, recorded_commands, score_plots, write_page
 from offaxis.reports.report import build_sections, write_openood, write_tables
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Table, Value, comma_separated, escape, in_percent, latex, markdown, percent
 from offaxis.reports.thumbnails import Thumbnails, extreme_images
-from offaxis.reproduce.tables import beside, paper_numbers, paper_rows
+from study.archive import archive_store
 
 GROUPS = ("letters", "photographs", "gaussian")
 TABLE = Table(

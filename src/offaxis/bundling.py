@@ -1,0 +1,272 @@
+"""Make a calibrated model of trained networks and ID images, as ``offaxis bundle`` does."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from offaxis.calibration.calibration import check_overlap
+from offaxis.calibration.conformal import smallest_count
+from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
+from offaxis.data.catalogue import Split, cache_folder
+from offaxis.data.image_set import list_skipped, unpack_hashes
+from offaxis.data.load import own_splits
+from offaxis.data.preprocessing import Preprocessing
+from offaxis.data.sources import as_batches
+from offaxis.data.splits import hold_out
+from offaxis.data.transforms import Shape
+from offaxis.detectors import Detector, default_detector, make_detector
+from offaxis.detectors.registry import find_detector, parse_detector
+from offaxis.errors import ArgumentError, BundleError, DataError, OverlapError
+from offaxis.explain import with_examples
+from offaxis.model import Model
+from offaxis.networks.open import combine, open_runs, open_trained
+from offaxis.networks.opened import OpenedNetwork, normalised
+from offaxis.options import BundleOptions
+from offaxis.prediction import Verdict
+from offaxis.progress import counting
+from offaxis.training.features import on_features
+
+FIT_BATCH = 256
+
+if TYPE_CHECKING:
+    from offaxis.networks.open import NetworkSource
+
+
+def make_model(
+    options: BundleOptions,
+    command: Sequence[str] | None = None,
+    note: Callable[[str], None] = lambda _: None,
+    networks: "Sequence[NetworkSource | Model] | None" = None,
+) -> Model:
+    """Make a calibrated model. Nothing is trained: networks by name keep their trained output layer.
+
+    Features of a frozen backbone that its training has kept are used again.
+
+    Args:
+        options: the networks, the ID images and what is made of them.
+        command: the command that makes the model, for the record.
+        note: called with the files that are left out.
+        networks: whatever ``open_network`` takes, leave-out networks in the order of their folds; None for those that the
+            options name.
+
+    Raises:
+        ArgumentError, BundleError, RunError, DataError, CalibrationError, DetectorError: the parts do not fit together.
+    """
+    kind = options.kind
+    if networks is None:
+        named = list(options.networks)
+        if options.detector_run is not None:
+            if kind not in ("single", "paired"):
+                raise ArgumentError(
+                    f"Expected --detector-run for a pair but got --as {kind} beside it: name one of them."
+                )
+            named, kind = [*named, options.detector_run], "paired"
+        networks = open_runs(named, options.network)
+    if options.detector is not None:
+        find_detector(parse_detector(options.detector)[0])  # before anything is read
+    if (options.weights is not None or options.pretrained) and len(networks) != 1:
+        raise ArgumentError(f"Expected one network beside --weights or --pretrained but got {len(networks)}.")
+    own = {"weights": options.weights, "pretrained": options.pretrained, "device": options.device}
+    members = [open_trained(each, **own) for each in networks]
+    network = combine(members, kind)
+    _chosen(options.detector, network).check_network(network.network)
+    _check_same_images(members)
+    if options.mean is not None and options.std is not None:
+        network = replace(network, normalise=Normalise(options.mean, options.std))
+    if options.size is not None:
+        network = replace(network, size=(options.size, options.size))
+    with counting(options.quiet):
+        return _calibrated(options, network, command, note)
+
+
+def _calibrated(
+    options: BundleOptions, network: OpenedNetwork, command: Sequence[str] | None, note: Callable[[str], None]
+) -> Model:
+    """Return the model of an opened network: its detector fitted, and calibrated on images that it has not seen."""
+    calibrate, fit, data, skip_bad = options.calibrate, options.fit, options.data, options.skip_bad
+    known = options.trained_on or (fit if network.data is None and network.id is None else None)
+    images = None if options.unchecked and known is None else training_images(network, known, data, skip_bad)
+    if images is not None:
+        network = normalised(network, known or network.id or "", lambda: images)
+    if network.normalise is None or (images is None and network.size is None):
+        raise ArgumentError(
+            "Expected --size, height and width of the training images, beside --unchecked, and a network that knows its mean "
+            "and std: --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 for those of ImageNet."
+        )
+    shape = (len(network.normalise.std), *(network.size or ())) if images is None else images.shape
+    rules = dict(images.options) if images is not None else {"resize": network.resize}
+    resize = rules.get("resize")
+    rules = {**_rules(rules, network, calibrate), **({"skip_bad": True} if skip_bad else {})}
+    id_images = images_like(calibrate, shape, data, **rules)
+    least = smallest_count(options.alpha, options.confidence)
+    least *= network.network.num_classes if options.per_class else 1
+    calibrating, rest = _divide(id_images, options.calibrate_share, least)
+    fitting = _load_named(fit, network, data, skip_bad) if fit is not None and fit != known else None
+    parts = [part for part in (id_images, images, fitting) if part is not None]
+    bad = {Path(each.path).resolve(): each for part in parts for each in part.skipped}
+    if bad:
+        note("\n".join(list_skipped(list(bad.values()))))
+    chosen = _chosen(options.detector, network)
+    if images is not None and chosen.needs_fit and not chosen.needs_images:
+        batches = as_batches(
+            images if fitting is None else fitting,
+            network.normalise,
+            FIT_BATCH,
+            labels=True,
+            num_classes=network.network.num_classes,
+        )
+        chosen.fit(*on_features(network.network, batches, cache_folder() / "features"))
+    try:
+        model = Model.calibrated(
+            network,
+            calibrating,
+            fit=fitting,
+            used=[] if images is None else [images],
+            detector=chosen,
+            alpha=options.alpha,
+            per_class=options.per_class,
+            confidence=options.confidence,
+            preprocessing=Preprocessing(shape, network.normalise, resize),
+            command=command,
+        )
+        if rest is not None and len(model.used):
+            check_overlap(rest, [unpack_hashes(model.used)])
+    except OverlapError as error:
+        trained = known or (network.data or {}).get("path") or network.id or fit or calibrate
+        raise OverlapError(f"{error} To see which: {_inspection(calibrate, trained)}") from error
+    if options.keep_examples:
+        model = with_examples(model, calibrating, options.keep_examples)
+    return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _report(model, rest)})
+
+
+def _inspection(calibrate: str, trained_on: str) -> str:
+    """Return the command that lists the images which two sets share."""
+    same = Path(calibrate).expanduser().resolve() == Path(trained_on).expanduser().resolve()
+    return shlex.join(["offaxis", "data", "inspect", calibrate, *([] if same else ["--id", trained_on])])
+
+
+def _divide(images: ImageSet, share: float, least: int) -> tuple[ImageSet, ImageSet | None]:
+    """Divide ID images into those that calibrate and those that tell how well; all calibrate where they are too few."""
+    if not 0 < share <= 1:
+        raise ArgumentError(f"Expected --calibrate-share to be above 0 and at most 1 but got {share:g}.")
+    if share == 1 or share * len(images) < least or (1 - share) * len(images) < 1:
+        return images, None
+    try:
+        calibrating, rest = hold_out(images, 1 - share)
+        return (images, None) if len(calibrating) < least else (calibrating, rest)
+    except DataError:  # a class has a single image
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+        cut = round(share * len(images))
+        return images.subset(order[:cut].sort().values), images.subset(order[cut:].sort().values)
+
+
+def _report(model: Model, images: ImageSet) -> dict[str, Any]:
+    """Measure a model on ID images that it was not calibrated on: accuracy (None without labels) and share flagged."""
+    predictions = model.predict(images)
+    flagged = sum(prediction.verdict is Verdict.OUT for prediction in predictions)
+    hits = None
+    if images.labels is not None and images.classes == model.classes:
+        pairs = zip(predictions, images.labels.tolist(), strict=True)
+        hits = sum(prediction.class_index == label for prediction, label in pairs)
+    count = len(predictions)
+    return {"images": count, "accuracy": None if hits is None else hits / count, "flagged": flagged / count}
+
+
+def _chosen(detector: str | None, network: OpenedNetwork) -> Detector:
+    std = None if network.normalise is None else network.normalise.std
+    if detector is None:
+        return default_detector(network.network, std)
+    return make_detector(detector, network.network, std)
+
+
+def images_like(
+    name: str,
+    shape: Shape,
+    data: Path | None = None,
+    *,
+    resize: str | None = None,
+    holdout: float | None = None,
+    seed: int = 0,
+    skip_bad: bool = False,
+) -> ImageSet:
+    """Load the test images of a set, a folder or an archive, matched to the shape that a network takes."""
+    if name in CATALOGUE:
+        return match(load_images(name, "test", root=data), shape, resize)
+    if not Path(name).expanduser().exists():
+        raise DataError(f"Expected a name of `offaxis data list`, a folder or an archive but there is no {name}.")
+    like = TensorSet("like", torch.zeros(1, *shape, dtype=torch.uint8))
+    return load_images(name, "test", root=data, like=like, resize=resize, holdout=holdout, seed=seed, skip_bad=skip_bad)
+
+
+def _rules(options: dict[str, Any], network: OpenedNetwork, name: str) -> dict[str, Any]:
+    """Return how the images of a name are read: as the training images were, where they lie in the same folder."""
+    same = (network.data or {}).get("path") == str(Path(name).expanduser().resolve())
+    kept = ("resize", "holdout", "seed", "skip_bad") if same else ("resize",)
+    return {key: value for key, value in options.items() if key in kept}
+
+
+def training_images(
+    network: OpenedNetwork, trained_on: str | None = None, data: Path | None = None, skip_bad: bool = False
+) -> ImageSet:
+    """Load the images that a network was trained on, and check them by their fingerprint where it is known.
+
+    Args:
+        network: the network.
+        trained_on: a name of the catalogue, a folder or an archive; None for the set that the network names.
+        data: where the catalogue's sets are kept.
+        skip_bad: leave out files that cannot be read, where the network does not say how its images were read.
+
+    Raises:
+        DataError: they cannot be found, or are not those.
+    """
+    known = network.data or {}
+    name = trained_on or known.get("path") or network.id
+    if name is None or (name not in CATALOGUE and not Path(name).expanduser().exists()):
+        raise DataError(
+            f"The network was trained on {name or 'images that it does not name'}, which "
+            f"{'are' if name is None else 'is'} neither in the catalogue nor a folder here. Name the training images "
+            "(--trained-on), so that none of them is used for calibration; or vouch for it yourself (--unchecked)."
+        )
+    images = (
+        load_images(name, "train", root=data, **known.get("options", {}))
+        if known
+        else _load_named(name, network, data, skip_bad)
+    )
+    if known.get("fingerprint") not in (None, images.fingerprint):
+        raise DataError(
+            f"The images of {name} are not those that the network was trained on (their checksums differ): name the right "
+            "ones with --trained-on."
+        )
+    return images
+
+
+def _load_named(name: str, network: OpenedNetwork, data: Path | None, skip_bad: bool) -> ImageSet:
+    """Load training images that the user names: as many channels as the network takes and, of a folder, its size."""
+    first = next((part for part in network.network.modules() if isinstance(part, nn.Conv2d)), None)
+    channels = 1 if first is not None and first.in_channels == 1 else 3
+    if network.normalise is not None:
+        channels = len(network.normalise.mean)
+    if name in CATALOGUE:
+        return load_images(name, "train", root=data)
+    split: Split = "train" if "train" in own_splits(Path(name).expanduser()) else "test"  # the whole folder
+    like = None
+    if network.size is not None:
+        like = TensorSet("like", torch.zeros(1, channels, *network.size, dtype=torch.uint8))
+    images = load_images(name, split, root=data, like=like, resize=network.resize, skip_bad=skip_bad)
+    return match(images, (channels, *images.shape[1:]), network.resize)
+
+
+def _check_same_images(members: Sequence[OpenedNetwork]) -> None:
+    """Refuse networks that were trained on other images: only one set is looked for among the calibration images."""
+    sets = [(member.origin, member.data) for member in members if member.data and member.data.get("fingerprint")]
+    if len({data["fingerprint"] for _, data in sets}) > 1:
+        shown = ", ".join(f"{origin} ({data['name']}, {data['images']} images)" for origin, data in sets)
+        raise BundleError(
+            f"Expected networks that were trained on the same images but got {shown}: train the networks of one bundle on one "
+            "set."
+        )

@@ -1,0 +1,364 @@
+"""ID images -> a p-value for each new image, and a threshold that flags at most alpha of new ID images.
+
+The guarantee is marginal (over all ID images) or per predicted class (Mondrian: each class is compared with its own
+calibration images alone); with a confidence it holds for this one calibration set with that probability. It requires that
+the calibration images come from the same source as the images to be scored, and that nothing was trained, fitted or selected
+on them.
+"""
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from offaxis.calibration import conformal
+from offaxis.calibration.conformal import Floats
+from offaxis.data import ImageSet, Normalise
+from offaxis.data.image_set import hash_batch, image_hashes, shared
+from offaxis.data.sources import as_batches, as_image_set, is_loader
+from offaxis.data.transforms import NO_LABELS, match
+from offaxis.detectors.base import Detector, score_batches
+from offaxis.detectors.registry import default_detector
+from offaxis.errors import ArgumentError, CalibrationError, DataError, OverlapError
+from offaxis.networks.run import Network, takes_vectors, to_network
+from offaxis.progress import html_card, html_histogram
+
+Labels = NDArray[np.int64]
+MOSTLY_DISTINCT = 0.9  # a smaller share of distinct calibration images is worth a warning
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Calibration:
+    """The scores of held-out ID images, from which p-values and thresholds follow.
+
+    Attributes:
+        scores: (n,) float64, ascending; larger = more out-of-distribution.
+        predicted: (n,) int64, the predicted class of each of them.
+        num_classes: C.
+        alpha: the share of new ID images that may be flagged.
+        per_class: whether verdicts compare an image with those of its predicted class alone.
+        confidence: None where at most alpha is flagged on average over calibration sets; else the probability, over
+            calibration sets, that at most alpha is flagged in the long run (of each class, where verdicts are per class).
+        cosine: (n,) float64, the largest cosine of each; None where the network has none.
+        accuracy: the share of them whose class is predicted, where they have labels; a low one tells that the classes are in
+            another order, or the images normalised otherwise, than in training.
+    """
+
+    scores: Floats
+    predicted: Labels
+    num_classes: int
+    alpha: float = 0.05
+    per_class: bool = False
+    confidence: float | None = None
+    cosine: Floats | None = None
+    accuracy: float | None = None
+
+    @classmethod
+    def from_scores(
+        cls,
+        scores: Floats,
+        predicted: Labels,
+        num_classes: int,
+        alpha: float = 0.05,
+        *,
+        per_class: bool = False,
+        confidence: float | None = None,
+        cosine: Floats | None = None,
+    ) -> Self:
+        """Return a calibration from scores (n,) and predicted classes (n,) of ID images, in any order.
+
+        Raises:
+            TooFewImagesError: n is too small for alpha; with ``per_class``, no class has enough.
+            CalibrationError: scores are not finite or all alike, or the classes do not fit.
+        """
+        values, classes = conformal.check_scores(scores), np.asarray(predicted, np.int64)
+        if classes.shape != values.shape or (len(classes) and not 0 <= classes.min() <= classes.max() < num_classes):
+            raise CalibrationError(f"Expected a class from 0 to {num_classes - 1} for each of {len(values)} scores.")
+        if len(values) > 1 and values.min() == values.max():
+            raise CalibrationError(
+                f"Expected scores that differ from image to image but all {len(values)} calibration images have the score "
+                f"{values[0]:g}: the network gives the same for every image, or the images are copies of one. Look at its "
+                "training and at the images."
+            )
+        order = np.argsort(values, kind="stable")
+        sorted_cosine = None if cosine is None else np.asarray(cosine, np.float64)[order]
+        calibration = cls(
+            scores=values[order],
+            predicted=classes[order],
+            num_classes=num_classes,
+            alpha=alpha,
+            per_class=per_class,
+            confidence=conformal.check_confidence(confidence),
+            cosine=sorted_cosine,
+        )
+        calibration.check()
+        return calibration
+
+    def check(self) -> None:
+        """Raise TooFewImagesError where nothing could ever be flagged."""
+        conformal.check_count(len(self.scores), self.alpha, "", self.confidence)
+        if self.per_class:
+            largest = max(self.class_counts())
+            conformal.check_count(largest, self.alpha, " of one class (the class with the most)", self.confidence)
+
+    def with_alpha(self, alpha: float) -> Self:
+        """Return the calibration at another level, with the same images."""
+        calibration = replace(self, alpha=conformal.check_alpha(alpha))
+        calibration.check()
+        return calibration
+
+    @cached_property
+    def by_cosine(self) -> bool:
+        """Return whether the scores are the largest cosines, with the other sign."""
+        return self.cosine is not None and np.allclose(self.scores, -self.cosine, atol=1e-6)
+
+    def class_counts(self) -> list[int]:
+        """Count the calibration images that were predicted as each class."""
+        return [int(count) for count in np.bincount(self.predicted, minlength=self.num_classes)]
+
+    def enough(self) -> list[bool]:
+        """Return, for each class, whether it has enough calibration images for a verdict of its own at this alpha."""
+        least = conformal.smallest_count(self.alpha, self.confidence)
+        return [count >= least for count in self.class_counts()]
+
+    @cached_property
+    def levels(self) -> list[float]:
+        """For each predicted class, the p-value up to which an image is flagged: alpha, or k / (n + 1) with a confidence."""
+        if self.confidence is None:
+            return [self.alpha] * self.num_classes
+        counts = self.class_counts() if self.per_class else [len(self.scores)] * self.num_classes
+        level = {n: conformal.allowed(n, self.alpha, self.confidence) / (n + 1) for n in set(counts)}
+        return [level[n] for n in counts]
+
+    def threshold(self) -> float:
+        """Return the score above which an image is flagged, over all classes."""
+        return conformal.threshold(self.scores, self.alpha, self.confidence)
+
+    def class_thresholds(self) -> list[float | None]:
+        """Return, for each predicted class, the score above which an image is flagged; None where images are too few."""
+        return [
+            conformal.threshold(self.scores[self.predicted == c], self.alpha, self.confidence) if enough else None
+            for c, enough in enumerate(self.enough())
+        ]
+
+    def p_values(self, scores: Floats) -> Floats:
+        """Compute marginal p-values (N,) in (0, 1] of scores (N,): small = out-of-distribution."""
+        return self._all.p_values(conformal.check_scores(scores), np.zeros(len(scores), np.int64))
+
+    @cached_property
+    def _all(self) -> conformal.Grouped:
+        return conformal.Grouped(conformal.check_sorted(self.scores), np.zeros(len(self.scores), np.int64), 1)
+
+    def control_fdr(self, p_values: Floats | Sequence[float], fdr: float) -> conformal.BatchFlags:
+        """Flag images of a batch together by their marginal p-values (m,); see :func:`conformal.control_fdr`."""
+        return conformal.control_fdr(np.asarray(p_values, np.float64), fdr, calibration_images=len(self.scores))
+
+    def class_p_values(self, scores: Floats, predicted: Labels) -> Floats:
+        """Compute Mondrian p-values (N,) of scores (N,) and predicted classes (N,); NaN where a class has too few images."""
+        values = self._by_class.p_values(conformal.check_scores(scores), np.asarray(predicted, np.int64))
+        return np.where(self._enough[predicted], values, math.nan)
+
+    @cached_property
+    def _by_class(self) -> conformal.Grouped:
+        return conformal.Grouped(conformal.check_sorted(self.scores), self.predicted, self.num_classes)
+
+    @cached_property
+    def _enough(self) -> NDArray[np.bool_]:
+        return np.array(self.enough())
+
+    def flag_rate(self) -> conformal.FlagRate:
+        """Compute the share of new ID images that is flagged in the long run, with its range over calibration sets."""
+        return conformal.flag_rate(len(self.scores), self.alpha, self.confidence)
+
+    def class_flag_rates(self) -> list[conformal.FlagRate | None]:
+        """Compute the same for each predicted class with its own calibration images; None where they are too few."""
+        return [
+            conformal.flag_rate(count, self.alpha, self.confidence) if enough else None
+            for count, enough in zip(self.class_counts(), self.enough(), strict=True)
+        ]
+
+    def _repr_html_(self) -> str:
+        threshold = self.threshold()
+        return html_card(
+            f"Calibration on {len(self.scores):,} ID images",
+            {
+                **self.facts(),
+                "scores": f"{self.scores.min():.4g} to {self.scores.max():.4g}, flagged above {threshold:.4g}",
+            },
+            html_histogram(self.scores.tolist(), threshold),
+        )
+
+    def facts(self) -> dict[str, str]:
+        """Return what a card or a page shows of the calibration: level, long-run share of flagged ID images, accuracy."""
+        rate = self.flag_rate()
+        sure = "" if self.confidence is None else f", with probability {self.confidence:.0%}"
+        return {
+            "flags of new ID images": f"at most {self.alpha:.3g}{sure}",
+            "in the long run": f"{rate.mean:.1%} (nine of ten calibration sets: {rate.low:.1%} to {rate.high:.1%})",
+            "verdicts": "for each predicted class" if self.per_class else "over all classes",
+            "accuracy": "" if self.accuracy is None else f"{self.accuracy:.1%}",
+        }
+
+
+def calibrate(
+    network: Network,
+    images: Any,
+    normalise: Normalise | None = None,
+    detector: Detector | None = None,
+    *,
+    alpha: float = 0.05,
+    per_class: bool = False,
+    confidence: float | None = None,
+    used: Sequence[Any] = (),
+    batch: int = 256,
+) -> Calibration:
+    """Calibrate a detector on ID images that nothing was trained, fitted or selected on.
+
+    Args:
+        network: a Classifier, a Paired or an Ensemble, trained.
+        images: ID images; labels are used for the accuracy alone. An ImageSet, a torch or Hugging Face dataset, or a
+            tensor; or a DataLoader, whose batches are used unchanged. For a network of feature vectors: rows (n, d), or a
+            pair of rows and labels (n,).
+        normalise: as in training; None for a DataLoader, whose images are already normalised.
+        detector: any that takes such a network, fitted where it must be; if None the network's default
+            (:func:`offaxis.detectors.default_detector`), where that need not be fitted.
+        alpha: the share of new ID images that may be flagged.
+        per_class: whether verdicts are to hold for each predicted class.
+        confidence: None for at most alpha on average over calibration sets; such as 0.95 for at most alpha with that
+            probability over calibration sets, which flags a little less.
+        used: image sets or datasets (or their ``image_hashes``) that training, fitting or selection saw. Beside a DataLoader,
+            DataLoaders: their images are compared as they leave them, after the same transforms.
+        batch: images per step; a DataLoader has its own.
+
+    Raises:
+        TooFewImagesError: fewer than ceil(1 / alpha) - 1 images; with a confidence more (59 for 5 % at 95 %).
+        OverlapError: some of them are among ``used``.
+        DataError: the images cannot be used.
+        DetectorError: the detector cannot be used with such a network.
+    """
+    detector = detector or default_detector(network, None if normalise is None else normalise.std)
+    detector.check_network(network)
+    promise: dict[str, Any] = {"per_class": per_class, "confidence": confidence}
+    what = "rows" if takes_vectors(network) else "images"
+    batches: Any
+    if what == "rows":
+        batches = as_rows(images, batch)
+        check_copies([h for rows, _ in batches for h in hash_batch(rows)], [h for hashes in used for h in hashes])
+        conformal.check_count(sum(len(rows) for rows, _ in batches), alpha, what="rows")
+    elif is_loader(images):
+        _check_loaders(images, used)
+        batches = as_batches(images, normalise, batch, num_classes=network.num_classes)
+    else:
+        images = as_image_set(images)
+        if len(images) == 0:
+            raise DataError(f"Expected calibration images but {images.name} has none.")
+        conformal.check_count(len(images), alpha, "", conformal.check_confidence(confidence))
+        check_overlap(images, used)
+        batches = as_batches(images, normalise, batch, num_classes=network.num_classes)
+    scored = score_batches(network, batches, detector)
+    if not len(scored.scores):
+        raise DataError(
+            f"Expected calibration {what} but {'the DataLoader gives no batch' if is_loader(images) else 'got none'}."
+        )
+    if what == "images":
+        _warn_of_copies(len(set(scored.hashes)), len(scored.scores))
+    for other in used if is_loader(images) else ():
+        _refuse_shared(
+            [h for x, _ in as_batches(other, None, batch) for h in hash_batch(to_network(network, x).float().cpu())],
+            scored.hashes,
+        )
+    calibration = Calibration.from_scores(
+        scored.scores, scored.predicted, network.num_classes, alpha, cosine=scored.cosine, **promise
+    )
+    return replace(calibration, accuracy=scored.accuracy)
+
+
+def as_rows(data: Any, batch: int) -> list[tuple[Tensor, Tensor]]:
+    """Return feature vectors (n, d), alone or with labels (n,), as batches."""
+    rows, labels = data if isinstance(data, tuple) else (data, None)
+    rows = torch.as_tensor(rows)
+    parts = [NO_LABELS] * -(-len(rows) // batch) if labels is None else torch.as_tensor(labels).split(batch)
+    return list(zip(rows.split(batch) if len(rows) else (), parts, strict=True))
+
+
+def _check_loaders(images: Any, used: Sequence[Any]) -> None:
+    """Refuse what a DataLoader of calibration images cannot be compared with, and one that reads the training images."""
+    if any(not is_loader(other) for other in used):
+        raise ArgumentError(
+            "Expected DataLoaders in `used` beside a DataLoader, whose images are already normalised and cannot be compared "
+            "with others pixel by pixel: give its dataset with `normalise` instead, or leave `used` out."
+        )
+    if any(_dataset(other) is _dataset(images) for other in used):
+        raise OverlapError(_overlap("All", "the DataLoader reads the same dataset"))
+
+
+def _dataset(loader: Any) -> Any:
+    return getattr(loader, "dataset", loader)
+
+
+def _warn_of_copies(distinct: int, images: int) -> None:
+    if distinct < MOSTLY_DISTINCT * images:
+        warnings.warn(
+            f"Only {distinct} of the {images} calibration images are distinct, the others are copies of these: the share of "
+            "flagged ID images can be far from alpha. Calibrate on images that were taken one by one.",
+            stacklevel=3,
+        )
+
+
+def check_overlap(images: ImageSet, used: Sequence[Any]) -> None:
+    """Raise OverlapError where a calibration image is, pixel for pixel, one of the ``used`` ones."""
+    if not used:
+        return
+    own = [value for pixels in images.batches(1024) for value in hash_batch(pixels)]
+    for other in used:
+        hashes = other if _are_hashes(other) else image_hashes(match(as_image_set(other), images.shape))
+        _refuse_shared(hashes, own)
+
+
+def _are_hashes(data: Any) -> bool:
+    """Return whether these are hashes of images and not images."""
+    return isinstance(data, list | tuple | set | frozenset) and all(isinstance(value, bytes) for value in data)
+
+
+def _refuse_shared(hashes: Iterable[bytes], own: Sequence[bytes]) -> None:
+    numbers = shared(hashes, own)
+    if numbers:
+        shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+        raise OverlapError(_overlap(f"{len(numbers)} of the {len(own)}", f"numbers {shown}"))
+
+
+def _overlap(count: str, which: str) -> str:
+    return (
+        f"{count} calibration images were used before, for training, fitting or selection ({which}). Their scores are lower "
+        "than those of new ID images, and the guarantee would not hold: calibrate on other images."
+    )
+
+
+def check_copies(hashes: Sequence[bytes], used: Sequence[bytes]) -> None:
+    """Raise OverlapError where more calibration rows are copies of training rows than the data's own copies explain.
+
+    Equal rows occur by themselves among feature vectors, as equal texts do. If the rows of both sets come from one source, a
+    calibration row has a copy among the training rows about as often as a training row has one among the others.
+
+    Args:
+        hashes: of the calibration rows (``hash_batch``).
+        used: of the training rows.
+    """
+    from scipy.stats import binomtest  # which takes long to import
+
+    counts = Counter(used)
+    copies = sum(value in counts for value in hashes)
+    expected = (1 + sum(number for number in counts.values() if number > 1)) / (1 + len(used))
+    if copies and binomtest(copies, len(hashes), min(expected, 1.0), "greater").pvalue < 1e-3:
+        raise OverlapError(
+            f"{copies} of the {len(hashes)} calibration rows were used before, for training or fitting. Their scores are lower "
+            "than those of new ID rows, and the guarantee would not hold: calibrate on other rows."
+        )

@@ -1,0 +1,545 @@
+"""A calibrated classifier in one object: network, preprocessing, detector and calibration -> predictions with verdicts."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from offaxis import __version__
+from offaxis.calibration.calibration import Calibration, calibrate
+from offaxis.data import ImageSet, TensorSet, image_hashes
+from offaxis.data.image_set import pack_hashes, unpack_hashes
+from offaxis.data.preprocessing import ImageLike, Preprocessing, VectorInput
+from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
+from offaxis.data.transforms import Shape
+from offaxis.detectors import Detector, Reads
+from offaxis.detectors.registry import default_detector, make_detector
+from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError, NotFittedError
+from offaxis.hub import EvaluationTable, push
+from offaxis.networks.combine import AnyNetwork
+from offaxis.networks.open import NetworkSource, combine, open_trained
+from offaxis.networks.opened import OpenedNetwork
+from offaxis.networks.run import PASSED, device_of, memory_parts, resolve_device, run_batch, running, to_network
+from offaxis.prediction import Floats, Prediction, Scores, Verdict, class_probabilities, largest, verdict
+from offaxis.progress import count, html_card
+
+if TYPE_CHECKING:
+    from offaxis.engine import OnnxEngine  # which imports this module
+
+__all__ = ["Model", "Prediction", "Verdict"]
+
+NEAREST = 5  # classes that a prediction lists
+NOT_FINITE = "Expected finite outputs of the network but for this image it gives no finite numbers."
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Examples:
+    """Calibration images that are kept with a model; see :func:`offaxis.explain.with_examples`.
+
+    Attributes:
+        pixels: uint8 (K, c, h, w), as the network takes them.
+        features: float32 (K, d), of unit length.
+        predicted: int64 (K,), the predicted classes.
+    """
+
+    pixels: Tensor
+    features: Tensor
+    predicted: Tensor
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Model:
+    """A calibrated classifier, as ``offaxis.load`` reads it from a bundle.
+
+    Attributes:
+        network: a Classifier, a Paired or an Ensemble; the class that an ensemble predicts is the one with the largest mean
+            probability over its members.
+        preprocessing: size, colour, mean and standard deviation; a VectorInput where the model scores feature vectors.
+        classes: the classes' names, in the order of the logits.
+        detector: fitted where it must be.
+        calibration: scores of ID images that the network has not seen, and the level alpha.
+        provenance: how the model was made, in types that JSON has: ``versions``, ``command``, ``architecture``, ``head``,
+            ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``,
+            ``overlap_checked``.
+        used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
+        calibrated_on: uint8 (n, 16), hashes of the calibration images, as far as they are known.
+        examples: some calibration images to show beside an image, where the operator keeps them in the bundle.
+        engine: runs the network instead of PyTorch; see :func:`offaxis.engine.with_engine`.
+    """
+
+    network: AnyNetwork
+    preprocessing: Preprocessing | VectorInput
+    classes: tuple[str, ...]
+    detector: Detector
+    calibration: Calibration
+    provenance: dict[str, Any] = field(default_factory=dict)
+    used: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
+    calibrated_on: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
+    examples: "Examples | None" = None
+    engine: "OnnxEngine | None" = None
+
+    def __post_init__(self) -> None:
+        if len(self.classes) != self.network.num_classes or self.calibration.num_classes != len(self.classes):
+            raise ArgumentError(
+                f"Expected a name for each of the network's {self.network.num_classes} classes but got {len(self.classes)}."
+            )
+        self.detector.check_network(self.network)
+
+    @classmethod
+    def calibrated(
+        cls,
+        network: "NetworkSource | Model | Sequence[NetworkSource | Model]",
+        images: Any,
+        *,
+        fit: Any = None,
+        used: Sequence[Any] = (),
+        detector: Detector | str | None = None,
+        alpha: float = 0.05,
+        per_class: bool = False,
+        confidence: float | None = None,
+        preprocessing: Preprocessing | VectorInput | None = None,
+        classes: Sequence[str] = (),
+        command: Sequence[str] | None = None,
+    ) -> Self:
+        """Calibrate a trained network on ID images that it has not seen.
+
+        Args:
+            network: whatever ``open_network`` takes, such as the result of ``train`` or the folder of a run; any other
+                trained module, whose output layer is kept (``attach(module, head="keep")``); a list becomes an ensemble.
+            images: ID images to calibrate on: an ImageSet, a Dataset of torch or Hugging Face, or a DataLoader, whose
+                batches are used unchanged. They have the size that the network takes unless ``preprocessing`` says it.
+            fit: labelled training images for a detector that must be fitted and is not yet: as ``images``. None for the
+                set of ``used``, where that is one.
+            used: the sets that training, fitting and selection saw, ``fit`` aside; calibration images must not be among
+                them. A DataLoader can be compared with a DataLoader alone, image by image as they leave it. Where there are
+                none, the model says that this was not checked (``overlap_checked``).
+            detector: a name such as ``"energy"``, or a detector, fitted or not; if None the default of such a network, see
+                :func:`offaxis.detectors.default_detector`.
+            alpha: the share of new ID images that may be flagged.
+            per_class: whether verdicts are to hold for each predicted class.
+            confidence: see :func:`offaxis.calibrate`.
+            preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
+            classes: names; else those of the training, else those of the labelled images, else numbers.
+            command: the command that makes the model, for the record.
+
+        Raises:
+            TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
+            ArgumentError: several networks do not agree in classes or normalisation, or preprocessing is not known.
+            DataError: the images cannot be used.
+            DetectorError: the detector cannot score such a network.
+        """
+        if isinstance(preprocessing, VectorInput):
+            raise ArgumentError(
+                "Expected the preprocessing of images but got that of feature vectors: offaxis.EmbeddingDetector calibrates "
+                "these, and Model.recalibrated."
+            )
+        several = isinstance(network, Sequence) and not isinstance(network, str)
+        opened = combine(network) if several else open_trained(network)  # type: ignore[arg-type]
+        images = images if is_loader(images) else as_image_set(images)
+        if preprocessing is None:
+            if opened.normalise is None:
+                raise ArgumentError(
+                    "Expected `preprocessing` beside a network: its image size, mean and std, as in "
+                    "offaxis.data.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
+                )
+            preprocessing = Preprocessing(_shape_of(images), opened.normalise, opened.resize)
+        std = preprocessing.normalise.std
+        if isinstance(detector, str):
+            detector = make_detector(detector, opened.network, std)
+        detector = detector or default_detector(opened.network, std)
+        detector.check_expects()
+        if detector.needs_fit and not detector.fitted:
+            training = _fitting_images(detector, fit, used)
+            loader = is_loader(training)
+            detector.fit(
+                opened.network,
+                training if loader else preprocessing.match(training),
+                None if loader else preprocessing.normalise,
+            )
+        detector = _with_contiguous_buffers(detector)
+        detector.move_to(device_of(opened.network))
+        fit_alone = [] if fit is None or any(fit is other for other in used) else [fit]
+        sets = [as_image_set(each) for each in used if not (is_loader(each) and is_loader(images))]
+        sets += [as_image_set(each) for each in fit_alone if not is_loader(each)]
+        compared = [*used, *filter(is_loader, fit_alone)] if is_loader(images) else []
+        hashes = [h for other in sets for h in image_hashes(preprocessing.match(other))]
+        seen = compared if is_loader(images) else [hashes] if hashes else []
+        promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
+        calibration, calibration_set = _calibrate(opened.network, images, preprocessing, detector, seen, **promise)
+        shown = [each for each in (*sets, images) if isinstance(each, ImageSet)]
+        names = tuple(classes) or opened.classes or _class_names(shown, opened.network.num_classes)
+        return cls(
+            network=opened.network,
+            preprocessing=preprocessing,
+            classes=names,
+            detector=detector,
+            calibration=_without_other_labels(calibration, images, names),
+            provenance={
+                **_provenance(opened, command),
+                "id_sets": [other.describe() for other in sets],
+                "calibration_set": calibration_set,
+                "overlap_checked": bool(compared if is_loader(images) else hashes),
+            },
+            used=pack_hashes(hashes),
+            calibrated_on=_hashes(images, preprocessing),
+        )
+
+    @property
+    def overlap_checked(self) -> bool:
+        """Whether the calibration images were compared with those of training: none of them is among those then."""
+        return bool(self.provenance.get("overlap_checked", len(self.used) > 0))
+
+    def recalibrated(
+        self,
+        images: Any,
+        alpha: float | None = None,
+        per_class: bool | None = None,
+        *,
+        confidence: float | None = None,
+    ) -> Self:
+        """Return the same model calibrated on other images; nothing is trained.
+
+        Of its examples those among them are kept; none beside a DataLoader, whose images are not compared with files.
+
+        Args:
+            images: ID images, as in ``calibrated``.
+            alpha: another level; None keeps it.
+            per_class: whether verdicts hold for each predicted class; None keeps it.
+            confidence: another one; 0 for none, None keeps it.
+
+        Raises:
+            TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
+        """
+        checked = len(self.used) > 0 and not is_loader(images)
+        calibration, calibration_set = _calibrate(
+            self.network,
+            images,
+            self.preprocessing,
+            self.detector,
+            [unpack_hashes(self.used)] if checked else [],
+            alpha=self.calibration.alpha if alpha is None else alpha,
+            per_class=self.calibration.per_class if per_class is None else per_class,
+            confidence=self.calibration.confidence if confidence is None else confidence,
+        )
+        calibration = _without_other_labels(calibration, images, self.classes)
+        kept = {
+            key: value for key, value in self.provenance.items() if key != "held_out"
+        }  # it may be calibrated on now
+        provenance = {**kept, "calibration_set": calibration_set, "overlap_checked": checked}
+        calibrated_on = _hashes(images, self.preprocessing)
+        examples = _among(self.examples, calibrated_on)
+        return replace(
+            self, calibration=calibration, provenance=provenance, calibrated_on=calibrated_on, examples=examples
+        )
+
+    def opened(self) -> OpenedNetwork:
+        """Return the network with what the model knows of it, as ``open_network`` does."""
+        known = self.provenance
+        id_sets: list[dict[str, Any]] = known.get("id_sets", [])
+        images = self.preprocessing if isinstance(self.preprocessing, Preprocessing) else None
+        return OpenedNetwork(
+            network=self.network,
+            normalise=images.normalise if images else None,
+            size=images.shape[1:] if images else None,
+            resize=images.resize if images else None,
+            classes=self.classes,
+            seed=known.get("seed", 0),
+            id=id_sets[0].get("name") if id_sets else None,
+            architecture=known.get("architecture"),
+            head=known.get("head"),
+            recipe=known.get("recipe"),
+            data=id_sets[0] if id_sets else None,
+            members=tuple(known.get("members", ())),
+            command=known.get("training_command"),
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network."""
+        return device_of(self.network)
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move network and detector to a device (``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``), in place.
+
+        Raises:
+            ArgumentError: this machine does not have it.
+        """
+        target = resolve_device(device)
+        if self.engine is not None and target.type != "cpu":
+            raise ArgumentError(
+                f"Expected the CPU for onnxruntime but got {target}: load the model with engine='torch' to move it."
+            )
+        self.network.to(target, torch.float32 if target.type == "mps" and _is_double(self.network) else None)
+        self.detector.move_to(target)
+        return self
+
+    def predict(self, images: "ImageLike | Sequence[ImageLike] | Dataset[Any] | DataLoader[Any]") -> list[Prediction]:
+        """Predict class, probability, cosine, score, p-value and verdict for each image.
+
+        Args:
+            images: files, bytes, Pillow images or pixels, one or a list; a uint8 tensor (N, c, h, w); an ImageSet, a
+                Dataset of torch or Hugging Face: resized and normalised here. Or a DataLoader, whose batches are
+                normalised already and used unchanged. For a model of feature vectors: rows of numbers (N, d).
+
+        Raises:
+            DataError: an image cannot be read.
+            BadOutputsError: the network gives NaN or infinity for an image.
+        """
+        if isinstance(self.preprocessing, VectorInput):
+            return [p for rows in self.preprocessing.batch(images) for p in self.predict_batch(rows)]
+        if is_loader(images):
+            batches = (self._checked(batch) for batch, _ in as_batches(images, None, 256))
+            return [p for batch in batches for p in self._predict(batch)]
+        pixels = self.preprocessing.batch(as_image_set(images) if _is_dataset(images) else images)  # type: ignore[arg-type]
+        return [p for batch in pixels for p in self.predict_batch(batch)]
+
+    def predict_batch(self, pixels: Tensor) -> list[Prediction]:
+        """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, or of rows (N, d), in one pass.
+
+        Raises:
+            BadOutputsError: the network gives NaN or infinity for an image.
+        """
+        if self.engine is not None and len(pixels):
+            return self._predictions(*self.engine(pixels))
+        return self._predict(self.preprocessing.normalise(pixels)) if len(pixels) else []
+
+    def predict_each(self, pixels: Tensor) -> list[Prediction | str]:
+        """Predict as ``predict_batch`` does; an image with outputs that are not finite has a message in its place.
+
+        Such a batch is halved until the image is alone, so that it costs no other one its prediction.
+        """
+        try:
+            return list(self.predict_batch(pixels))
+        except (BadOutputsError, CalibrationError):
+            if len(pixels) == 1:
+                return [NOT_FINITE]
+            return [prediction for half in pixels.chunk(2) for prediction in self.predict_each(half)]
+
+    def _predict(self, images: Tensor) -> list[Prediction]:
+        """Predict normalised images (N, c, h, w): the only place where a model runs its network."""
+        parts = memory_parts(to_network(self.network, images))
+        with running():
+            return [p for part in parts for p in self._predict_part(part)]
+
+    def _predict_part(self, batch: Tensor) -> list[Prediction]:
+        outputs = run_batch(self.network, batch, self.detector.layers)
+        if self.detector.reads is Reads.IMAGES:
+            scores = self.detector.score_images(self.network, batch)
+        else:
+            scores = self.detector.score(outputs)
+        count(len(batch), PASSED)
+        cosine = None if outputs.cosine is None else outputs.cosine.float().cpu().numpy()
+        return self._predictions(scores.cpu().double().numpy(), outputs.logits.float().cpu().numpy(), cosine)
+
+    def _checked(self, batch: Tensor) -> Tensor:
+        shape = self.preprocessing.shape
+        if tuple(batch.shape[1:]) != shape:
+            raise DataError(
+                f"Expected batches of images {shape} from the DataLoader but got {tuple(batch.shape[1:])}: resize them in its "
+                "transform, or pass the data set, which is resized here."
+            )
+        return batch
+
+    def _predictions(self, scores: Scores, logits: Floats, cosine: Floats | None) -> list[Prediction]:
+        """Return the predictions from scores (N,), logits (N, C) and cosines (N, C)."""
+        probabilities = class_probabilities(logits, cosine)
+        closeness = probabilities if cosine is None else cosine
+        indices, values = largest(closeness, min(NEAREST, closeness.shape[1]))
+        predicted = probabilities.argmax(1)
+        p_values = self.calibration.p_values(scores).tolist()
+        of_classes = self.calibration.class_p_values(scores, predicted).tolist()
+        class_p_values = [None if p != p else p for p in of_classes]  # NaN: too few calibration images
+        chances, numbers = probabilities.max(1).tolist(), scores.tolist()
+        levels, per_class, names = self.calibration.levels, self.calibration.per_class, self.classes
+        return [
+            Prediction(
+                class_name=names[index],
+                class_index=index,
+                probability=chances[i],
+                cosine=None if cosine is None else values[i][0],
+                score=numbers[i],
+                p_value=p_values[i],
+                class_p_value=class_p_values[i],
+                verdict=verdict(p_values[i], class_p_values[i], levels[index], per_class),
+                nearest=tuple([(names[c], value) for c, value in zip(indices[i], values[i], strict=True)]),
+            )
+            for i, index in enumerate(predicted.tolist())
+        ]
+
+    def __repr__(self) -> str:
+        network = self.provenance.get("architecture") or type(self.network).__name__
+        return (
+            f"Model({network}, {len(self.classes)} classes, detector {self.detector.name}, alpha {self.calibration.alpha:g}, "
+            f"calibrated on {len(self.calibration.scores):,})"
+        )
+
+    def _repr_html_(self) -> str:
+        shown = ", ".join(self.classes[:8]) + (", …" if len(self.classes) > 8 else "")
+        taken = self.preprocessing
+        if isinstance(taken, VectorInput):
+            images = f"vectors of {taken.shape[0]} numbers"
+        else:
+            images = f"images of {taken.shape[1]}x{taken.shape[2]}, {taken.colour}"
+        count = sum(p.numel() for p in self.network.parameters())
+        rows = {
+            "classes": escape(f"{len(self.classes)}: {shown}"),
+            "network": escape(
+                f"{self.provenance.get('architecture') or type(self.network).__name__}, {count:,} parameters"
+            ),
+            "input": images,
+            "detector": escape(self.detector.name),
+            "calibrated on": f"{len(self.calibration.scores):,} ID images",
+            **self.calibration.facts(),
+            "device": str(self.device),
+        }
+        return html_card("A calibrated classifier", rows)
+
+    def save(self, path: str | Path, *, folder: bool = False, builder: dict[str, Any] | None = None) -> None:
+        """Write the model as one file or as a folder; see :func:`offaxis.bundle.save_bundle`."""
+        from offaxis.bundle import save_bundle  # which imports this module
+
+        save_bundle(self, path, folder=folder, builder=builder)
+
+    def push_to_hub(
+        self,
+        repo: str,
+        *,
+        results: EvaluationTable | None = None,
+        accuracy: float | None = None,
+        private: bool = False,
+        token: str | None = None,
+    ) -> str:
+        """Upload the bundle and a model card to the Hugging Face Hub; ``offaxis.load("hf:name/repo")`` reads it.
+
+        The card tells classes, accuracy, calibration, thresholds, AUROC on OOD sets, how the model was made and how to use it.
+
+        Args:
+            repo: ``"name/repo"``; it is created where it does not exist.
+            results: of ``offaxis.evaluate``, for the accuracy and the table of OOD sets.
+            accuracy: on ID test images, in [0, 1], where there are no results.
+            private: whether a new repository is private.
+            token: of the hub; None takes that of ``hf auth login`` or HF_TOKEN.
+
+        Returns:
+            The address of the repository.
+
+        Raises:
+            StorageError: the hub cannot be reached, or refuses the upload.
+            MissingPackageError: huggingface_hub is not installed.
+        """
+        return push(self, repo, results=results, accuracy=accuracy, private=private, token=token)
+
+
+def _calibrate(
+    network: AnyNetwork,
+    images: Any,
+    preprocessing: Preprocessing | VectorInput,
+    detector: Detector,
+    used: Sequence[Any],
+    **promise: Any,
+) -> tuple[Calibration, dict[str, Any]]:
+    """Return the calibration and what it was made on; images that were ``used`` before are refused."""
+    if isinstance(preprocessing, VectorInput):
+        parts = list(preprocessing.batch(images))
+        rows = torch.cat(parts) if parts else torch.empty(0, *preprocessing.shape)
+        about: dict[str, Any] = {"name": "feature vectors", "images": len(rows), "fingerprint": None}
+        return calibrate(network, rows, None, detector, used=used, batch=4096, **promise), about
+    if is_loader(images):
+        calibration = calibrate(network, images, None, detector, used=used, **promise)
+        about = {"name": LoaderBatches(images).name, "images": len(calibration.scores), "fingerprint": None}
+        return calibration, about
+    fitted = preprocessing.match(images)
+    return calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise), fitted.describe()
+
+
+def _fitting_images(detector: Detector, fit: Any, used: Sequence[Any]) -> Any:
+    """Return the images to fit a detector on: those that were given for it, or the only set of training images."""
+    if fit is not None:
+        return fit
+    if len(used) == 1:
+        return used[0]
+    alternative = "cosine" if "cosine" in detector.uses else "energy"
+    raise NotFittedError(
+        f"Expected training images for {detector.name}, which must be fitted, but got "
+        f"{f'{len(used)} sets in `used`' if used else 'none'}: Model.calibrated(..., fit=training_images) in Python, --fit "
+        f"FOLDER in the shell; labelled, and not those to calibrate on. The detector {alternative} needs none."
+    )
+
+
+def _class_names(sets: Sequence[ImageSet], count: int) -> tuple[str, ...]:
+    """Return the names of the classes that the first set with as many classes has, else their numbers."""
+    named = [each.classes for each in sets if len(each.classes) == count]
+    return tuple(named[0]) if named else tuple(str(number) for number in range(count))
+
+
+def _without_other_labels(calibration: Calibration, images: Any, names: Sequence[str]) -> Calibration:
+    """Leave out the accuracy where the labels of the calibration images are numbers of other classes."""
+    own = tuple(getattr(images, "classes", None) or ()) if not is_loader(images) else ()
+    return replace(calibration, accuracy=None) if own and own != tuple(names) else calibration
+
+
+def _shape_of(images: Any) -> Shape:
+    """Return (channels, height, width) of images."""
+    if not is_loader(images):
+        return as_image_set(images).shape
+    for batch, _ in as_batches(images, None, 256):
+        channels, height, width = batch.shape[1:]
+        return channels, height, width
+    raise DataError("Expected calibration images but the DataLoader gives no batch.")
+
+
+def _with_contiguous_buffers(detector: Detector) -> Detector:
+    """Lay the detector's buffers out as a file gives them back: the layout decides how sums are rounded."""
+    for part in detector.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = buffer.contiguous()
+    return detector
+
+
+def _hashes(images: Any, preprocessing: "Preprocessing | VectorInput") -> Tensor:
+    """Return the hashes of images as the network sees them; none of batches, whose pixels are not known, and of vectors."""
+    if is_loader(images) or isinstance(preprocessing, VectorInput):
+        return pack_hashes([])
+    return pack_hashes(image_hashes(preprocessing.match(images)))
+
+
+def _among(examples: Examples | None, calibrated_on: Tensor) -> Examples | None:
+    """Return the examples that are among the calibration images, by their hashes; None for none."""
+    if examples is None:
+        return None
+    known = set(unpack_hashes(calibrated_on))
+    kept = torch.tensor([each in known for each in image_hashes(TensorSet("examples", examples.pixels))])
+    parts = {name: getattr(examples, name)[kept] for name in ("pixels", "features", "predicted")}
+    return Examples(**parts) if kept.any() else None
+
+
+def _provenance(opened: OpenedNetwork, command: Sequence[str] | None) -> dict[str, Any]:
+    return {
+        "versions": {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "command": None if command is None else list(command),
+        "architecture": opened.architecture,
+        "head": opened.head,
+        "recipe": opened.recipe,
+        "seed": opened.seed,
+        "kind": opened.kind,
+        "members": list(opened.members),
+        "training_command": opened.command,
+    }
+
+
+def _is_double(network: AnyNetwork) -> bool:
+    """Return whether a network has numbers in float64, as those of feature vectors do; Apple's GPUs have none."""
+    return any(tensor.dtype == torch.float64 for tensor in network.state_dict().values())
+
+
+def _is_dataset(images: Any) -> bool:
+    """Return whether these are images of a data set, of torch or of Hugging Face, that is not an ImageSet."""
+    hugging_face = hasattr(images, "features") and hasattr(images, "column_names")
+    return hugging_face or (isinstance(images, Dataset) and not isinstance(images, ImageSet))

@@ -1,0 +1,301 @@
+"""attach(): replace the output layer of any network by one of ``offaxis.heads``, or keep it as it was trained."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from offaxis.errors import ArgumentError, AttachError
+from offaxis.heads import HeadLike, LinearHead, make_head
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.run import eval_mode, tracing
+
+COMMON_NAMES = ("fc", "classifier", "head", "heads", "output", "out", "logits")
+
+
+def attach(
+    model: nn.Module,
+    head: HeadLike = "cosine",
+    num_classes: int | None = None,
+    *,
+    layer: str | None = None,
+    freeze: bool = False,
+) -> Classifier:
+    """Make a Classifier of a network: replace its last linear layer by one of our heads, or keep it.
+
+    The network itself becomes the backbone (it is changed in place: an identity replaces its output layer), so pretrained
+    weights are kept and the head gets the same input as the old layer, bit for bit.
+
+    With ``head="keep"`` the trained output layer becomes the head: the logits are equal bit for bit, nothing must be trained,
+    and every detector that reads logits or features can score the network. The model itself stays usable; its weights are
+    shared with the Classifier.
+
+    Args:
+        model: a timm, torchvision or transformers image classifier, or any module whose output is a linear layer's. Of one
+            that torch.compile, DataParallel or DistributedDataParallel has wrapped, the network inside is taken.
+        head: ``"cosine"``, ``"linear"``, ``"keep"``, or a callable (in_features, num_classes) -> Head.
+        num_classes: the number of classes of the new head; None keeps the old layer's.
+        layer: dotted name of the output layer, where it cannot be found automatically.
+        freeze: train the head alone on a frozen backbone.
+
+    Raises:
+        AttachError: there is no linear output layer, or more than one candidate; the message lists them. Or a softmax, a
+            division by a temperature or the like follows it, or the network does not call it, as far as the network can be
+            traced. Or the layer to keep is not plainly linear.
+        ArgumentError: ``num_classes`` differs from that of the layer that is kept.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)).eval()
+        >>> images = torch.rand(2, 3, 2, 2)
+        >>> bool((attach(model, head="keep")(images) == model(images)).all())
+        True
+    """
+    if not isinstance(model, nn.Module):
+        raise AttachError(
+            f"Expected a network, a torch.nn.Module, but got a {type(model).__name__}: timm.create_model(name), or "
+            'offaxis.open_network("timm:resnet18", pretrained=True), which opens networks by their names.'
+        )
+    while (inside := _wrapped(model)) is not None:
+        model = model.get_submodule(inside)
+        layer = None if layer is None else layer.removeprefix(f"{inside}.")
+    if isinstance(model, Classifier):
+        raise AttachError(
+            f"Expected a network of your own but got a Classifier, which has a head already ({type(model.head).__name__}): use "
+            "it as it is, or give it another, Classifier(classifier.backbone, offaxis.CosineHead(d, C))."
+        )
+    name = layer if layer is not None else find_output_layer(model)
+    try:
+        old = model.get_submodule(name)
+    except AttributeError:
+        raise AttachError(
+            f"Expected `layer` to name a module of the network but got {name!r}. {_candidates(model)}"
+        ) from None
+    if not isinstance(old, nn.Linear) or name == "":
+        raise AttachError(
+            f"Expected the output layer to be an nn.Linear but {name or 'the network'!r} is a {type(old).__name__}. "
+            f"{_candidates(model)}"
+        )
+    _check_last(model, name)
+    if head == "keep":
+        if num_classes not in (None, old.out_features):
+            raise ArgumentError(
+                f"Expected the {old.out_features} classes of the output layer that is kept but got num_classes={num_classes}: "
+                "leave it out, or train another head, attach(model, head='cosine', num_classes=...)."
+            )
+        backbone = _copy_until(model, name)
+        kept = Classifier(backbone, LinearHead.from_layer(old).train(old.training), freeze=freeze)
+        if freeze:
+            return kept.train(model.training)
+        kept.training = model.training  # of it alone: the modules that are shared stay in their modes
+        return kept
+    new = make_head(head, old.in_features, num_classes if num_classes is not None else old.out_features)
+    new.to(old.weight.device, old.weight.dtype)
+    parent, _, child = name.rpartition(".")
+    while child == _wrapped(model.get_submodule(parent)):  # a compiled layer would still run
+        parent, _, child = parent.rpartition(".")
+    setattr(model.get_submodule(parent), child, nn.Identity())
+    return Classifier(model, new, freeze=freeze).train(model.training)
+
+
+def _wrapped(model: nn.Module) -> str | None:
+    """Return the name of the network inside a wrapper that compiles or distributes it; None where it is no wrapper."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return "module"
+    # that of torch.compile, whose class is slow to import
+    return "_orig_mod" if isinstance(getattr(model, "_orig_mod", None), nn.Module) else None
+
+
+def _copy_until(model: nn.Module, name: str) -> nn.Module:
+    """Return the network with an identity in place of a layer; all but the modules around that layer are shared.
+
+    Wrappers around the layer are left out: torch.compile's passes on to the network itself what is written to its copy.
+    """
+    inside = _wrapped(model)
+    if inside is not None and name != inside:
+        return _copy_until(model.get_submodule(inside), name.removeprefix(f"{inside}."))
+    first, _, rest = name.partition(".")
+    inner = model.get_submodule(first)
+    new = _copy_until(inner, rest) if rest else nn.Identity().train(inner.training)
+    if inside is not None:
+        return new
+    own = copy.copy(model)
+    own._modules = dict(model._modules)
+    own._modules[first] = new
+    return own
+
+
+def find_output_layer(model: nn.Module) -> str:
+    """Return the name of the linear layer whose output is the network's output.
+
+    Raises:
+        AttachError: it cannot be told.
+    """
+    for find in (_by_own_interface, _by_tracing, _by_common_name, _by_being_alone):
+        name = find(model)
+        if name is not None:
+            _check_alone(model, name)
+            return name
+    raise AttachError(f"Cannot tell which layer of {type(model).__name__} is its output layer. {_candidates(model)}")
+
+
+def _check_alone(model: nn.Module, layer: str) -> None:
+    """Raise AttachError where a network that cannot be traced has other output layers beside one, by their names and sizes.
+
+    Their outputs may be averaged, as those of CrossViT and of distilled networks are.
+    """
+    parent = model.get_submodule(layer.rpartition(".")[0])
+    chained = {id(child) for child in parent.children()} if isinstance(parent, nn.Sequential) else set()
+    outputs = getattr(model.get_submodule(layer), "out_features", None)
+    others = [
+        name
+        for name in _linear_layers(model)
+        if name != layer
+        and name.count(".") == layer.count(".")
+        and ("head" in name or "classif" in name)
+        and (other := model.get_submodule(name)).out_features == outputs
+        and id(other) not in chained
+    ]
+    if others and _traced(model) is None:
+        raise AttachError(
+            f"{type(model).__name__} has {len(others) + 1} output layers ({', '.join([layer, *others])}), as their names say: "
+            f"make it with a single one. Where its output is that of one alone, name it, attach(..., layer={layer!r})."
+        )
+
+
+def _by_own_interface(model: nn.Module) -> str | None:
+    """Return the name of the layer that timm's ``get_classifier()`` gives."""
+    get = getattr(model, "get_classifier", None)
+    own: Any = get() if callable(get) else None
+    if isinstance(own, (tuple, list)):
+        names = [n for n, m in model.named_modules() if any(m is o for o in own)]
+        raise AttachError(
+            f"{type(model).__name__} has {len(own)} output layers ({', '.join(names)}), one of them for distillation: "
+            "make it with a single one (in timm: the variant without 'distilled' in its name)."
+        )
+    return _last_linear(model, own) if isinstance(own, nn.Module) else None
+
+
+def _by_common_name(model: nn.Module) -> str | None:
+    """Return the only child with a common name for output layers, or the last linear layer inside it."""
+    children = [child for name, child in model.named_children() if name in COMMON_NAMES]
+    names = [name for name in (_last_linear(model, child) for child in children) if name is not None]
+    return names[0] if len(names) == 1 else None
+
+
+def _by_tracing(model: nn.Module) -> str | None:
+    """Return the linear layer that feeds the output node of the traced graph, where the network can be traced."""
+    graph = _traced(model)
+    if graph is None:
+        return None
+    (source,) = next(n for n in graph.nodes if n.op == "output").args
+    while isinstance(source, torch.fx.Node):
+        if source.op == "call_module" and isinstance(model.get_submodule(str(source.target)), nn.Linear):
+            return str(source.target)
+        if _operation(model, source) not in HARMLESS:
+            return None
+        source = source.args[0] if source.args else None
+    return None
+
+
+HARMLESS = (
+    *("identity", "dropout", "flatten", "view", "reshape", "squeeze"),
+    *("contiguous", "clone", "detach", "float", "to", "type"),
+)
+"""Operations that leave the numbers of (N, C) and of (N, d) as they are when the network is not trained."""
+SIZES = ("size", "shape", "dim", "ndim")
+"""What is asked of a tensor without its numbers."""
+
+
+def _check_last(model: nn.Module, layer: str) -> None:
+    """Raise AttachError where an operation follows the output layer: it would change the head's features instead.
+
+    Likewise where the layer is not called on the way to the output, as by a network that reads its weight alone.
+    """
+    graph = _traced(model)
+    if graph is None:
+        return
+    needed: set[torch.fx.Node] = set()  # what does not lead to the output changes nothing
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in needed:
+            needed.update(node.all_input_nodes)
+    old = model.get_submodule(layer)
+    called = {node: model.get_submodule(str(node.target)) for node in needed if node.op == "call_module"}
+    if not any(part is old for module in called.values() for part in module.modules()):
+        raise AttachError(
+            f"Expected the network to call its output layer {layer!r} on the way to its output but it does not: it may read "
+            "the layer's weight alone, which an identity in its place does not have. Call the layer in `forward`, as in "
+            f"x = self.{layer}(x); the head 'cosine' normalises features and weight by itself."
+        )
+    after = {node for node, module in called.items() if module is old}
+    for node in graph.nodes:  # each after its inputs
+        if node not in needed or after.isdisjoint(node.all_input_nodes):
+            continue
+        operation = _operation(model, node)
+        if operation in SIZES:
+            continue
+        if operation not in HARMLESS:
+            remedy = "Remove it from the network: a softmax belongs to the loss, a temperature to the score."
+            raise AttachError(
+                f"Expected the output layer {layer!r} to be the last operation of the network but a {operation} follows it, "
+                "which the head's features would go through in place of the logits. "
+                f"{_candidates(model) if operation == 'linear' else remedy}"
+            )
+        after.add(node)
+
+
+def _operation(model: nn.Module, node: torch.fx.Node) -> str:
+    """Return the name of a traced operation in lower case, such as ``softmax`` of a module, a function or a method."""
+    what = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+    if what is getattr:
+        return str(node.args[1])
+    return str(getattr(what, "__name__", what)).lower()
+
+
+def _traced(model: nn.Module) -> torch.fx.Graph | None:
+    """Return the graph of a network in eval mode; None where it cannot be traced."""
+    try:
+        with tracing(), eval_mode(model):
+            return _Tracer().trace(model)
+    except Exception:  # control flow, untraceable operators: any failure only means that tracing does not tell
+        return None
+
+
+class _Tracer(torch.fx.Tracer):
+    """Shows linear layers as they are called, those of others' classes too."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _by_being_alone(model: nn.Module) -> str | None:
+    linear = _linear_layers(model)
+    return linear[0] if len(linear) == 1 else None
+
+
+def _last_linear(model: nn.Module, part: nn.Module) -> str | None:
+    """Return the full name of ``part`` if it is linear, else of the last linear layer inside it."""
+    inside = {id(m) for m in part.modules() if isinstance(m, nn.Linear)}
+    names = [n for n, m in model.named_modules() if id(m) in inside]
+    return names[-1] if names else None
+
+
+def _linear_layers(model: nn.Module) -> list[str]:
+    return [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and n]
+
+
+def _candidates(model: nn.Module) -> str:
+    names = _linear_layers(model)
+    if not names:
+        return (
+            f"{type(model).__name__} has no nn.Linear layer inside it: wrap it as nn.Sequential(backbone, nn.Linear(d, C)) "
+            "where backbone gives features of shape (N, d). If attach() has taken its output layer before, use the Classifier "
+            "that attach() returned."
+        )
+    shown = [
+        f"{n} ({m.in_features} -> {m.out_features})"
+        for n in names[-8:]
+        if isinstance(m := model.get_submodule(n), nn.Linear)
+    ]
+    more = f" and {len(names) - 8} before them" if len(names) > 8 else ""
+    return f"Its linear layers are {', '.join(shown)}{more}: choose one with attach(..., layer={names[-1]!r})."

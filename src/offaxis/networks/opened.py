@@ -1,0 +1,275 @@
+"""An opened network: a network with the facts that training, evaluation and bundles need; several of them as one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from offaxis.data import PUBLISHED, ImageSet, Normalise
+from offaxis.data.transforms import Resize
+from offaxis.errors import ArgumentError
+from offaxis.heads import describe_head
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.combine import AnyNetwork, Ensemble, LeaveOutEnsemble, Paired, folds
+from offaxis.networks.library import LITE
+from offaxis.networks.weights import checksum
+from offaxis.options import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedNetwork:
+    """A network with the facts that evaluation, calibration and bundles need.
+
+    Attributes:
+        network: a Classifier, a Paired or an Ensemble; in eval mode, unless it was given in train mode.
+        normalise: the normalisation of its images; None where it is not known.
+        size: (height, width) of the images that it takes; None where it is not known, or takes any.
+        resize: how images come to that size, ``"crop"`` or ``"stretch"``; None where it is not known.
+        classes: names of the classes in the order of the logits; empty where they are not known.
+        label: the name in tables, made from architecture, head and recipe unless given; seeds share a label.
+        seed: of its training.
+        origin: the name of the folder or file that it came from.
+        id: the name of the set that it was trained on; None where it is not known.
+        architecture: as ``open_network`` takes it, such as ``wrn-28-10`` or ``timm:resnet18``; None for other networks.
+        head: the name of the head and its arguments.
+        recipe: the training recipe; None where it is not known.
+        data: the training images: name, number of images, fingerprint; None where they are not known.
+        settings: of its training run: the network's description, recipe, loss, precision and what was frozen; empty where
+            there is none.
+        kind: ``"single"``, ``"ensemble"``, ``"paired"`` or ``"leave-out"``, by the type of the network.
+        members: the origins of the members of a combined network.
+        command: the command that trained it, word by word; None where it is not known.
+        member_commands: the commands that trained the members of a combined network, as far as they are known.
+    """
+
+    network: AnyNetwork
+    normalise: Normalise | None = None
+    size: tuple[int, int] | None = None
+    resize: Resize | None = None
+    classes: tuple[str, ...] = ()
+    label: str = ""
+    seed: int = 0
+    origin: str = ""
+    id: str | None = None
+    architecture: str | None = None
+    head: dict[str, Any] | None = None
+    recipe: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    kind: Kind = "single"
+    members: tuple[str, ...] = ()
+    command: list[str] | None = None
+    member_commands: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        part = _representative(self.network)
+        object.__setattr__(self, "kind", _kind(self.network))
+        fields: dict[str, Any] = {
+            "architecture": self.architecture or _architecture(part),
+            "head": self.head or describe_head(part.head) or {"name": type(part.head).__name__, **part.head.arguments},
+        }
+        dropout = (part.origin or {}).get("dropout", 0.0)
+        fields["label"] = self.label or make_label(
+            **fields, recipe=self.recipe, dropout=dropout, leave_out=self.trained_without_classes
+        )
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def weights(self) -> str:
+        """SHA-256 of parameters, buffers and normalisation."""
+        return checksum(self.network, self.normalise)
+
+    @property
+    def key(self) -> str:
+        """The first 16 digits of the checksum; names the network in a store."""
+        return self.weights[:16]
+
+    @property
+    def trained_without_classes(self) -> bool:
+        """Whether this is one network of a leave-out ensemble, by the loss of its training."""
+        loss: dict[str, Any] = self.settings.get("loss", {})
+        return loss.get("name") == LEAVE_OUT_LOSS
+
+
+def normalised(opened: OpenedNetwork, id_name: str, training_images: Callable[[], ImageSet]) -> OpenedNetwork:
+    """Return the network with a normalisation: its own, that published for the ID set, or that of the training images."""
+    if opened.normalise is not None:
+        return opened
+    return replace(opened, normalise=PUBLISHED.get(id_name) or Normalise.from_images(training_images()))
+
+
+LEAVE_OUT_LOSS = "MarginEntropyLoss"
+"""What records call the loss of a network that was trained without some classes (``offaxis.training.leave_out``)."""
+LEAVE_OUT = " leave-out"
+"""The end of the label of a network that was trained without some classes."""
+
+
+def make_label(
+    *,
+    architecture: str | None,
+    head: Mapping[str, Any],
+    recipe: Mapping[str, Any] | None = None,
+    dropout: float = 0.0,
+    leave_out: bool = False,
+) -> str:
+    """Return a label for networks that differ by their seed alone, such as ``wrn-10-2-half cosine scale=16``."""
+    if architecture is None:
+        return "own network"
+    arguments = dict(head)
+    name = arguments.pop("name")
+    defaults: dict[str, tuple[Any, ...]] = {
+        "scale": (None, "predicted") if name == "cosine" else (None,),
+        "hidden": (None,),
+        "tau": (0.04 if name == "logitnorm" else 0.1,),
+    }
+    words = [architecture, name]
+    words += [f"{key}={_short(v)}" for key, v in arguments.items() if key in defaults and v not in defaults[key]]
+    paper = name == "cosine" and arguments.get("scale") == "predicted" and arguments.get("start") == "paper"
+    words += ["start=paper"] if paper else []
+    words += ["decayed"] if recipe and recipe.get("decay_head") else []
+    words += [f"dropout={dropout:g}"] if dropout else []
+    return " ".join(words) + (LEAVE_OUT if leave_out else "")
+
+
+def short_name(network: Mapping[str, Any]) -> str:
+    """Return the name that ``offaxis.networks.by_name`` takes for a network's description: ``wrn-10-2-half``."""
+    if network["name"] == "resnet18_32":
+        return "resnet18-32"
+    if network["name"] == "convnet":
+        return f"convnet-{network['width']}"
+    if network["name"] == "resnet_cifar":
+        return f"resnet{network['depth']}-cifar"
+    kind, second = ("wrn", "width") if network["name"] == "wide_resnet" else ("densenet", "growth")
+    return f"{kind}-{network['depth']}-{network[second]}" + ("-half" if network["stem_stride"] == 2 else "")
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _kind(network: AnyNetwork) -> Kind:
+    if isinstance(network, Ensemble):
+        return "leave-out" if isinstance(network, LeaveOutEnsemble) else "ensemble"
+    return "paired" if isinstance(network, Paired) else "single"
+
+
+def _representative(network: AnyNetwork) -> Classifier:
+    """Return the classifier whose architecture and head are recorded: the detector network of a pair, the first member."""
+    if isinstance(network, Ensemble):
+        return _representative(network.networks[0])
+    return network.detector_network if isinstance(network, Paired) else network
+
+
+def _architecture(classifier: Classifier) -> str | None:
+    if classifier.origin is not None:
+        return short_name(classifier.origin)
+    if classifier.builder is not None:
+        library, name = classifier.builder["library"], classifier.builder["name"]
+        return str(name) if library == LITE else f"{library}:{name}"  # as it is named on the command line
+    return None
+
+
+# several as one ------------------------------------------------------------------------------------------------------
+
+
+def _ensemble(members: Sequence[OpenedNetwork], names: Sequence[str]) -> Ensemble:
+    networks = [m.network for m in members if not isinstance(m.network, Ensemble)]
+    if len(networks) < len(members):
+        raise ArgumentError(
+            f"Expected single networks or pairs in an ensemble but one of {', '.join(names)} is an ensemble."
+        )
+    return Ensemble(networks)
+
+
+def _paired(members: Sequence[OpenedNetwork], names: Sequence[str]) -> Paired:
+    return Paired(*_classifiers(members, names))
+
+
+def _leave_out(members: Sequence[OpenedNetwork], names: Sequence[str]) -> LeaveOutEnsemble:
+    networks = _classifiers(members, names)
+    left_out = folds(networks[0].num_classes, len(networks))
+    check_folds([(name, m.settings.get("loss")) for name, m in zip(names, members, strict=True)], left_out)
+    return LeaveOutEnsemble(networks, left_out)
+
+
+def check_folds(members: Sequence[tuple[str, dict[str, Any] | None]], dealt: Sequence[Sequence[int]]) -> None:
+    """Raise ArgumentError where a network was trained without other classes than its place requires, as far as known.
+
+    Args:
+        members: for each network a name for the message, and the ``loss`` of its run; None where that is not known.
+        dealt: the classes that the network in each place leaves out.
+    """
+    for place, ((name, loss), fold) in enumerate(zip(members, dealt, strict=True)):
+        if loss is not None and loss.get("left_out") != sorted(fold):
+            without = f" without classes {loss['left_out']}" if "left_out" in loss else ""
+            raise ArgumentError(
+                f"Expected the network of offaxis train --leave-out {place}/{len(members)} in place {place}, which leaves out "
+                f"classes {sorted(fold)}, but {name} was trained with {loss['name']}{without}. Name all {len(members)} in "
+                "their order."
+            )
+
+
+KINDS: dict[str, tuple[Callable[[Sequence[OpenedNetwork], Sequence[str]], AnyNetwork], int, int | None]] = {
+    "single": (lambda members, _: members[0].network, 1, 1),
+    "ensemble": (_ensemble, 2, None),
+    "paired": (_paired, 2, 2),
+    "leave-out": (_leave_out, 2, None),
+}
+"""Kind of combination -> what makes it, and the smallest and the largest number of members."""
+
+
+def combined_label(members: Sequence[OpenedNetwork], kind: str) -> str:
+    """Return the label of a combined network, made from those of its members."""
+    first = members[0]
+    if kind == "paired":
+        return f"{first.label} + {members[1].label}"
+    suffix = LEAVE_OUT if kind == "leave-out" and not first.trained_without_classes else ""
+    return f"{first.label}{suffix} x{len(members)}"
+
+
+def _classifiers(members: Sequence[OpenedNetwork], names: Sequence[str]) -> list[Classifier]:
+    networks = [m.network for m in members if isinstance(m.network, Classifier)]
+    if len(networks) < len(members):
+        raise ArgumentError(
+            f"Expected single classifiers but one of {', '.join(names)} is a pair or an ensemble already."
+        )
+    return networks
+
+
+def check_agreement(members: Sequence[OpenedNetwork], names: Sequence[str], kind: str) -> None:
+    """Refuse members with other classes, another normalisation or another training set, as far as they are known."""
+    first = members[0]
+    for other, name in zip(members[1:], names[1:], strict=True):
+        where = f"{names[0]} and {name}"
+        named = first.classes and other.classes
+        if first.network.num_classes != other.network.num_classes or (named and first.classes != other.classes):
+            raise ArgumentError(
+                f"Expected networks for the same classes in the same order ({kind}) but {where} differ: "
+                f"{_shown(first)} and {_shown(other)}. Train them on one set."
+            )
+        if first.normalise and other.normalise and first.normalise != other.normalise:
+            raise ArgumentError(
+                f"Expected networks that take the same normalised images ({kind}) but {where} were trained with another mean "
+                f"and std: {first.normalise.mean}, {first.normalise.std} and {other.normalise.mean}, "
+                f"{other.normalise.std}. Train them on one set, or with the same normalise."
+            )
+        if first.size and other.size and (first.size, first.resize) != (other.size, other.resize):
+            raise ArgumentError(
+                f"Expected networks that take images of one size ({kind}) but {where} take {_size(first)} and {_size(other)}."
+            )
+        if first.id and other.id and first.id != other.id:
+            raise ArgumentError(
+                f"Expected networks that were trained on one set ({kind}) but {where} were trained on {first.id} and "
+                f"{other.id}."
+            )
+
+
+def _size(member: OpenedNetwork) -> str:
+    assert member.size is not None
+    return f"{member.size[1]}x{member.size[0]}" + (f" ({member.resize})" if member.resize else "")
+
+
+def _shown(member: OpenedNetwork) -> str:
+    names = member.classes or tuple(map(str, range(member.network.num_classes)))
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -1,0 +1,194 @@
+"""Weights: files of tensors that are written whole and checked, any file of weights that a user has, and their checksum."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from offaxis.errors import ArgumentError, CheckpointError, OffaxisError
+from offaxis.files import UNSEALED, check_plain, check_seal, sealed
+from offaxis.networks.classifier import Classifier
+
+UNCHECKED_FORMATS = ("offaxis-checkpoint-2", "offaxis-model-1")
+"""Formats of older versions, whose files have no checksum."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file with a checksum among its metadata, whole or not at all.
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written to.
+    """
+    # Tied parameters would share memory, which safetensors refuses; a clone of each is the plain way out.
+    whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    with sealed(path) as temporary:
+        try:
+            save_file(whole, temporary, {**metadata, "checksum": UNSEALED})
+        except SafetensorError as error:  # it hides the operating system's error number in its message
+            raise OSError(_errno(str(error)), str(error), str(temporary)) from error
+
+
+def read_tensors(
+    path: Path,
+    error: type[OffaxisError] = CheckpointError,
+    remedy: str = "train again, or restore the file",
+    *,
+    required: bool | None = None,
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the metadata of a safetensors file and check its checksum.
+
+    Args:
+        path: the file.
+        error: the exception to raise where it is missing, damaged or not of this kind.
+        remedy: what to do then.
+        required: whether a file without a checksum is refused; if None, where it says that it is one of offaxis.
+    """
+    try:
+        check_plain(path)
+        with safe_open(path, framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            kind = metadata.get("format", "")
+            ours = kind.startswith("offaxis-") and kind not in UNCHECKED_FORMATS
+            check_seal(path, error, remedy, required=ours if required is None else required)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise error(f"{path} cannot be read as a safetensors file ({problem}): {remedy}.") from problem
+    return tensors, metadata
+
+
+def _errno(message: str) -> int:
+    """Return the error number in a message such as 'No space left on device (os error 28)'; 0 where there is none.
+
+    safetensors 0.4 says 'Os { code: 28, kind: StorageFull }'.
+    """
+    found = re.search(r"(?:os error|Os \{ code:) (\d+)", message)
+    return int(found[1]) if found else 0
+
+
+def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    """Load saved weights into a network of the same shape, in place.
+
+    Raises:
+        CheckpointError: names or shapes differ, or weights are not finite numbers.
+    """
+    own = network.state_dict()
+    learned = {name for name, _ in network.named_parameters()}  # buffers may hold infinity, as masks of attention do
+    wrong = [f"{n} is missing" for n in own.keys() - weights.keys()]
+    wrong += [f"{n} is unknown" for n in weights.keys() - own.keys()]
+    wrong += [
+        f"{n} has shape {tuple(weights[n].shape)} where {tuple(own[n].shape)} was expected"
+        for n in own.keys() & weights.keys()
+        if own[n].shape != weights[n].shape
+    ]
+    wrong += [
+        f"{n} {reason}"
+        for n in own.keys() & weights.keys()
+        if (reason := _why_unusable(weights[n], own[n], n in learned or n.endswith(("running_mean", "running_var"))))
+    ]
+    if wrong:
+        shown = "; ".join(sorted(wrong)[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+        raise CheckpointError(
+            f"The weights in {path} do not fit this network: {shown}. Was it made with another network?"
+        )
+    network.load_state_dict(weights)
+
+
+def _why_unusable(weight: Tensor, own: Tensor, finite: bool) -> str:
+    """Return why a tensor cannot take the place of a network's own; empty where it can."""
+    if weight.layout != torch.strided or weight.is_meta or weight.is_quantized:
+        return "is no plain tensor with values"
+    if own.is_floating_point() and not weight.is_floating_point():
+        return f"is of type {weight.dtype}, which holds no real numbers"
+    return "has NaN or infinity" if finite and not weight.isfinite().all() else ""
+
+
+def is_of_classifier(weights: Mapping[str, Tensor]) -> bool:
+    """Return whether weights are those of a Classifier, by their names: a backbone's and a head's."""
+    return any(n.startswith("head.") for n in weights) and any(n.startswith("backbone.") for n in weights)
+
+
+def load_weights(classifier: Classifier, path: str | Path) -> None:
+    """Load weights of an attached network: all of them, or those of the original network with its own output layer.
+
+    The weights of the replaced output layer are left out, and the head keeps its fresh weights.
+
+    Raises:
+        CheckpointError: the weights do not fit.
+    """
+    weights = read_weights(path)
+    if weights.keys() & {f"head.{name}" for name in classifier.head.state_dict()} and any(
+        name.startswith("backbone.") for name in weights
+    ):
+        restore(classifier, weights, Path(path))
+        return
+    backbone = classifier.backbone
+    replaced = {name for name, module in backbone.named_modules() if isinstance(module, nn.Identity)}
+    own = backbone.state_dict()
+    kept = {name: t for name, t in weights.items() if name in own or name.rpartition(".")[0] not in replaced}
+    restore(backbone, kept, Path(path))
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Read a file of weights: safetensors, or a state dictionary of PyTorch, read without running code.
+
+    A dictionary that holds the weights under ``state_dict`` or ``model`` is understood, and so are names that begin with
+    ``module.`` or ``_orig_mod.``, as those of distributed and of compiled networks do.
+
+    Raises:
+        ArgumentError: there is no such file; nothing is downloaded.
+        CheckpointError: the file does not hold weights.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ArgumentError(
+            f"Expected a file of weights but {path} is not there. Weights are never downloaded: fetch the file first and name "
+            "it (safetensors, or a state dictionary of PyTorch)."
+        )
+    if file.suffix == ".safetensors":
+        return _without_prefix(read_tensors(file)[0], "_orig_mod.")
+    try:
+        loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # PyTorch raises many kinds of errors for a damaged file
+        reason = str(error).strip().split("\n")[0].split(". ")[0][:200]  # torch then tells how to run it all the same
+        raise CheckpointError(
+            f"The weights in {path} cannot be read without running code of the file ({type(error).__name__}: {reason}). Save "
+            "them as safetensors, or as torch.save(network.state_dict(), file)."
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(t, Tensor) for t in loaded.values()):
+        raise CheckpointError(
+            f"Expected a state dictionary in {path} but it holds something else: save torch.save(network.state_dict(), file)."
+        )
+    return _without_prefix({str(name): tensor for name, tensor in loaded.items()}, "module.", "_orig_mod.")
+
+
+def _without_prefix(weights: dict[str, Tensor], *prefixes: str) -> dict[str, Tensor]:
+    """Take from the names whatever of the prefixes they all begin with, one inside the other."""
+    while weights:
+        shared = next((p for p in prefixes if all(name.startswith(p) for name in weights)), None)
+        if shared is None:
+            break
+        weights = {name.removeprefix(shared): tensor for name, tensor in weights.items()}
+    return weights
+
+
+def checksum(network: nn.Module, normalise: object) -> str:
+    """Return the SHA-256 of all that a network's outputs depend on: parameters, buffers and normalisation."""
+    digest = hashlib.sha256(repr(normalise).encode())
+    for name, tensor in sorted(network.state_dict().items()):
+        plain = tensor.detach().cpu().contiguous()
+        kind = ""
+        if plain.dtype == torch.bfloat16:  # which NumPy has not
+            kind, plain = "bfloat16 ", plain.view(torch.int16)
+        array = plain.numpy()
+        digest.update(f"{name} {kind}{array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,311 @@
+"""The trainings and evaluations of a reproduction: what each computes, whether it is done, and the command that does it."""
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from offaxis.data import CATALOGUE, relation
+from offaxis.errors import ArgumentError, RunError
+from offaxis.evaluation.protocols import POOLS, sets_for
+from offaxis.files import digest, write_text
+from offaxis.options import EvaluateOptions, Kind, ProtocolName, TrainOptions
+from offaxis.paper.settings import Settings
+from offaxis.training import read_run
+from offaxis.training.recipe import recipe_of
+from offaxis.training.record import recorded_options
+
+Note = Callable[[str], None]
+"""Called with a sentence for the user."""
+
+
+def variant_of(run: TrainOptions) -> str:
+    """Return what tells a training from others of the same network and head, such as ``scale 16 decay-head``."""
+    numbers = {"scale": run.scale, "hidden": run.hidden, "tau": run.tau}
+    parts = [
+        f"{name} {value if isinstance(value, str) else f'{value:g}'}"
+        for name, value in numbers.items()
+        if value is not None
+    ]
+    parts += ["start sizes"] if run.start == "sizes" else []  # names without a start are older than this choice
+    parts += ["decay-head"] if run.decay_head else []
+    parts += ["frozen"] if run.freeze else []
+    parts += ["leave-out {}/{}".format(*run.leave_out)] if run.leave_out is not None else []
+    return " ".join(parts)
+
+
+def run_name(run: TrainOptions, special: str = "") -> str:
+    """Return the name of a training's folder, such as ``wrn-28-10-cosine-scale-16-cifar10-seed0``."""
+    variant = f"{variant_of(run)} {special}".strip().replace(" ", "-").replace("/", "of")
+    return "-".join(filter(None, (run.architecture, run.head, variant, run.id, f"seed{run.seed}")))
+
+
+@dataclass(frozen=True)
+class CommandCost:
+    """The cost of a command, in images.
+
+    Attributes:
+        network: the architecture that they go through.
+        id: the set whose images have their size.
+        forward: images through the network.
+        backward: images back through it.
+    """
+
+    network: str
+    id: str
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A training or an evaluation.
+
+    Attributes:
+        words: what follows ``offaxis`` in the shell.
+        out: the folder of the trained network, or the results store.
+        cost: what it costs.
+        device: where it runs.
+        data: where the catalogue's sets are kept.
+    """
+
+    words: tuple[str, ...]
+    out: Path
+    cost: CommandCost
+    device: str = "auto"
+    data: Path | None = None
+
+    @property
+    def command(self) -> str:
+        """The command as it is typed, where ``OFFAXIS_DATA`` is what it is here."""
+        where: tuple[str, ...] = () if self.device == "auto" else ("--device", self.device)
+        if self.data is not None and str(self.data) != os.environ.get("OFFAXIS_DATA"):
+            where += ("--data", str(self.data))
+        return shlex.join(("offaxis", *self.words, *where))
+
+    @property
+    def name(self) -> str:
+        """A name that no other command of the reproduction has."""
+        raise NotImplementedError
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been run to its end."""
+        raise NotImplementedError
+
+    def mark(self) -> None:
+        """Record that it has been run to its end, where its output does not show it."""
+
+    def forget(self) -> None:
+        """Remove that record; the output stays."""
+
+    def check(self) -> None:
+        """Raise RunError where there is output already that was computed with other settings."""
+
+    def run(self, quiet: bool = False, note: Note = lambda _: None) -> None:
+        """Run it in this process, and mark it as done."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCommand(Command):
+    """A training; ``offaxis train`` continues it where it stopped.
+
+    Attributes:
+        training: what is trained.
+    """
+
+    training: TrainOptions
+
+    @property
+    def name(self) -> str:
+        """The name of the network's folder."""
+        return self.out.name
+
+    @property
+    def done(self) -> bool:
+        """Whether the network is trained."""
+        return (self.out / "model.safetensors").exists()
+
+    def check(self) -> None:
+        """Raise RunError where the network in the folder was trained with other options."""
+        if not (self.done or (self.out / "run.json").exists()):
+            return
+        recorded = recorded_options(read_run(self.out))
+        differs = {} if recorded is None else self.training.differences(recorded)
+        if differs:
+            wanted, found = (", ".join(f"{name} {pair[place]}" for name, pair in differs.items()) for place in (0, 1))
+            raise RunError(
+                f"Expected a network trained with {wanted} but the one in {self.out} was trained with {found}: name other "
+                "folders (--out, --runs), or remove this one and the results that were computed with it."
+            )
+
+    def run(self, quiet: bool = False, note: Note = lambda _: None) -> None:
+        """Train the network, or continue its training."""
+        from offaxis.training.start import train_by_options
+
+        running: dict[str, Any] = {
+            "out": self.out,
+            "resume": True,
+            "device": self.device,
+            "data": self.data,
+            "quiet": quiet,
+        }
+        train_by_options(replace(self.training, **running), ("offaxis", *self.words), note)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand(Command):
+    """An evaluation; a file records that it is done, as the store alone does not show it.
+
+    Attributes:
+        evaluation: what is evaluated.
+        key: what tells its record from others: its words, with the sets that pools stand for on this machine.
+        records: the folder for such records.
+        needs: files without which a record means nothing: the networks, and the store.
+    """
+
+    evaluation: EvaluateOptions
+    key: tuple[str, ...]
+    records: Path
+    needs: tuple[Path, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the file that records it."""
+        return f"evaluate-{digest(list(self.key))}"
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been run to its end, with the networks that are there."""
+        return all(path.exists() for path in (self.records / self.name, *self.needs))
+
+    def mark(self) -> None:
+        """Record that it has been run to its end."""
+        write_text(self.records / self.name, self.command + "\n")
+
+    def forget(self) -> None:
+        """Remove that record; the results stay in the store."""
+        (self.records / self.name).unlink(missing_ok=True)
+
+    def run(self, quiet: bool = False, note: Note = lambda _: None) -> None:
+        """Evaluate the networks into the store, and mark it as done."""
+        from offaxis.evaluation.start import evaluate_by_options
+
+        running: dict[str, Any] = {"out": self.out, "device": self.device, "data": self.data, "quiet": quiet}
+        evaluate_by_options(replace(self.evaluation, **running), ("offaxis", *self.words), note)
+        self.mark()
+
+
+GRID_PASSES = {"odin": (41.0, 4.0), "mahalanobis": (13.0, 4.0), "leave-out": (29.0, 4.0)}
+"""Forward and backward passes an image over a whole grid; Mahalanobis goes only as far as each layer, about half way."""
+GIVEN_PASSES = {"odin": (2.0, 1.0), "leave-out": (2.0, 1.0)}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Where a reproduction lives and how large it is.
+
+    Attributes:
+        scale: how large.
+        out: the folder for everything.
+        runs: the folder for trainings; those that are there already are used as they are.
+        data: where the catalogue's sets are kept; None for the default.
+        device: where networks run.
+        name: returns the name of a training's folder.
+    """
+
+    scale: Settings
+    out: Path
+    runs: Path
+    data: Path | None = None
+    device: str = "auto"
+    name: Callable[[TrainOptions], str] = run_name
+
+    @property
+    def store(self) -> Path:
+        """The results store, shared by all items of a scale."""
+        return self.out / "results"
+
+    def train(self, run: TrainOptions) -> TrainCommand:
+        """Return the command that trains a network, or continues its training."""
+        epochs = recipe_of(run).epochs
+        images = float(CATALOGUE[run.id].counts["train"] * epochs) if run.id in CATALOGUE else 0.0
+        folder = self.runs / self.name(run)
+        return TrainCommand(
+            words=("train", *run.words(), "--resume", "--out", str(folder)),
+            out=folder,
+            cost=CommandCost(run.architecture, run.id, images, images),
+            device=self.device,
+            data=self.data,
+            training=run,
+        )
+
+    def evaluate(
+        self,
+        runs: Sequence[TrainOptions],
+        ood: Sequence[str],
+        detectors: Sequence[str],
+        protocol: ProtocolName = "one-vs-one",
+        *,
+        tune: bool = True,
+        kind: Kind = "single",
+    ) -> EvaluateCommand:
+        """Return the command that evaluates one network, or several combined into one.
+
+        It is done for the sets that pools stand for on this machine now: a new set of a pool makes it undone.
+        """
+        first, shared = runs[0], self.scale.evaluation
+        evaluation = EvaluateOptions(
+            networks=tuple(str(self.runs / self.name(run)) for run in runs),
+            id=first.id,
+            ood=tuple(ood),
+            detectors=tuple(detectors),
+            protocol=protocol,
+            tune=tune,
+            kind=kind,
+            label=shared.label,
+            images=shared.images,
+            fit_images=shared.fit_images,
+            batch_size=shared.batch_size,
+        )
+        here = replace(evaluation, ood=tuple(_sets_here(first.id, ood, self.data)))
+        return EvaluateCommand(
+            words=("evaluate", *evaluation.words(), "--out", str(self.store)),
+            out=self.store,
+            cost=self._evaluation_cost(evaluation, first),
+            device=self.device,
+            data=self.data,
+            evaluation=evaluation,
+            key=("evaluate", *here.words(), "--out", str(self.store)),
+            records=self.out / "done",
+            needs=(self.store / "store.json", *(self.runs / self.name(run) / "model.safetensors" for run in runs)),
+        )
+
+    def _evaluation_cost(self, evaluation: EvaluateOptions, first: TrainOptions) -> CommandCost:
+        limit = evaluation.images or 10**9
+        images = float(sum(min(count, limit) for count in _counts(first.id, evaluation.ood)))
+        passes = GRID_PASSES if evaluation.tune else GIVEN_PASSES
+        costs = [passes.get(name, (0.0, 0.0)) for name in evaluation.detectors]
+        forward, backward = 1 + sum(f for f, _ in costs), sum(b for _, b in costs)
+        count = len(evaluation.networks)
+        return CommandCost(first.architecture, first.id, count * images * forward, count * images * backward)
+
+
+def _sets_here(id_name: str, ood: Sequence[str], data: Path | None) -> Sequence[str]:
+    """Return the sets as they are named, or, where there are pools among them, those on this machine."""
+    if not any(name in POOLS for name in ood):
+        return ood
+    try:
+        return sets_for(id_name, ood, data)[0]
+    except ArgumentError:
+        return ()
+
+
+def _counts(id_name: str, ood: Sequence[str]) -> list[int]:
+    """Return the numbers of test images of the ID set and of the OOD sets."""
+    names = [name for entry in ood for name in POOLS.get(entry, (entry,)) if name in CATALOGUE]
+    used = [name for name in dict.fromkeys(names) if name != id_name and not relation(id_name, name).refused]
+    return [CATALOGUE[name].counts["test"] for name in (id_name, *used) if name in CATALOGUE]

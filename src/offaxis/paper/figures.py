@@ -1,0 +1,189 @@
+"""Results and networks -> the paper's figures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from offaxis.data import ImageSet, limit_images, load_images
+from offaxis.data.sources import as_batches
+from offaxis.errors import DataError
+from offaxis.evaluation import Store
+from offaxis.evaluation.summary import summarise
+from offaxis.networks import run as inference
+from offaxis.options import TrainOptions
+from offaxis.paper.commands import Reproduction
+from offaxis.paper.tables import paper_rows, results_of
+from offaxis.reports.figures import (
+    Panel,
+    Space,
+    dependency,
+    dependency_full,
+    dependency_matrix,
+    feature_spaces,
+    fixed_scale,
+    frames,
+    head_diagram,
+    histograms,
+    less_biased_bars,
+    save_figure,
+)
+from offaxis.reports.result_tables import set_title
+from offaxis.training import Trained, load_run
+
+SHOWN_FRAMES = 8
+FRAME = 2  # pixels, on each side of the crops that the field uses
+
+
+def head(_: Reproduction, out: Path) -> list[Path]:
+    """Draw the diagram of the head."""
+    return list(save_figure(head_diagram(), out / "head"))
+
+
+def score_panels(chain: Reproduction, standard: TrainOptions, cosine: TrainOptions) -> list[Panel]:
+    """Return the largest logits of a standard network, then the largest cosines of a cosine network, set by set."""
+    store = Store.existing(chain.store)
+    panels = []
+    for run, detector, label in ((standard, "max-logit", "largest logit"), (cosine, "cosine", "largest cosine")):
+        for r in results_of(chain, [run], chain.scale.shown):
+            if r.detector == detector:
+                id_values, ood_values = (
+                    -store.scores(reference) for reference in r.scores
+                )  # a score is the value, negated
+                title = "standard network" if run.head == "linear" else f"{run.head} network"
+                panels.append(
+                    Panel(
+                        title=title,
+                        id_scores=id_values,
+                        ood_scores=ood_values,
+                        id_name=set_title(r.id),
+                        ood_name=set_title(r.ood),
+                        label=label,
+                    )
+                )
+    return panels
+
+
+def score_histograms(chain: Reproduction, standard: TrainOptions, cosine: TrainOptions, out: Path) -> list[Path]:
+    """Draw the largest logit of a standard network above the largest cosine of a cosine network, set by set."""
+    return list(save_figure(histograms(score_panels(chain, standard, cosine)), out / "histograms"))
+
+
+def bars(chain: Reproduction, pairs: Sequence[tuple[TrainOptions, TrainOptions]], out: Path) -> list[Path]:
+    """Draw a bar for each method over each assumed set, with the deviation over the other sets and the seeds."""
+    panels: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+    results = results_of(chain, [run for pair in pairs for run in pair], chain.scale.frame_free)
+    for s in paper_rows(summarise(results, "less-biased by assumed set")):
+        panel = panels.setdefault(f"{s.fields.architecture}, {set_title(s.id)}", {})
+        panel[s.detector] = {set_title(n): (100 * cell.mean, 100 * (cell.std or 0.0)) for n, cell in s.rows.items()}
+    return list(save_figure(less_biased_bars(panels), out / "less-biased-bars"))
+
+
+def dependencies(chain: Reproduction, pairs: Sequence[tuple[TrainOptions, TrainOptions]], out: Path) -> list[Path]:
+    """Draw AUROC over the assumed set: of two tested sets (figure 4), of all (the supplement's), and as a matrix."""
+    trained, id_name = chain.scale.networks[-1], chain.scale.ids[-1]
+    runs = [run for pair in pairs for run in pair if run.architecture == trained.architecture and run.id == id_name]
+    gathered: dict[tuple[str, str | None, str], list[float]] = {}
+    for r in results_of(chain, runs, chain.scale.frame_free):
+        if (r.state == "tuned" and r.head.get("name") == "linear") or r.detector == "cosine":
+            assumed = set_title(r.assumed) if r.assumed else None
+            gathered.setdefault((r.detector, assumed, set_title(r.ood)), []).append(100 * r.metrics["auroc"])
+    values = {key: float(np.mean(seeds)) for key, seeds in gathered.items()}
+    panels: dict[str, dict[str, dict[str, float]]] = {}
+    for (detector, assumed, tested), value in values.items():
+        if assumed is not None:
+            panels.setdefault(detector, {}).setdefault(assumed, {})[tested] = value
+    figures: dict[str, Figure] = {
+        "dependency-full": dependency_full(panels),
+        "dependency-matrix": dependency_matrix(panels),
+    }
+    free = {tested: value for (detector, _, tested), value in values.items() if detector == "cosine"}
+    shown = [name for name in map(set_title, chain.scale.shown) if name in free] or list(free)[:2]
+    rows = panels.get("mahalanobis", {})
+    tuned = {tested: {a: row[tested] for a, row in rows.items() if tested in row} for tested in shown}
+    figures["dependency"] = dependency(tuned, {tested: free[tested] for tested in shown})
+    return [path for name, figure in figures.items() for path in save_figure(figure, out / name)]
+
+
+def scales(
+    chain: Reproduction, sweep: Mapping[tuple[str, float | None], Sequence[TrainOptions]], out: Path
+) -> list[Path]:
+    """Draw AUROC over the fixed scale, and that of the predicted scale."""
+    curves: dict[str, dict[float, float]] = {}
+    predicted: dict[str, float] = {}
+    for (id_name, scale), runs in sweep.items():
+        results = [r for r in results_of(chain, runs, [chain.scale.near]) if r.detector == "cosine"]
+        mean = 100 * float(np.mean([r.metrics["auroc"] for r in results]))
+        if scale is None:
+            predicted[set_title(id_name)] = mean
+        else:
+            curves.setdefault(set_title(id_name), {})[scale] = mean
+    return list(save_figure(fixed_scale(curves, predicted), out / "fixed-scale"))
+
+
+def spaces(chain: Reproduction, standard: TrainOptions, cosine: TrainOptions, out: Path) -> list[Path]:
+    """Draw t-SNE of both networks' features."""
+    points = chain.scale.points
+    id_test, id_train = (
+        limit_images(load_images(standard.id, split, root=chain.data), points) for split in ("test", "train")
+    )
+    first, second = (
+        limit_images(load_images(name, root=chain.data, like=id_test), points) for name in chain.scale.shown
+    )
+    rows = []
+    for run, title in ((standard, "standard"), (cosine, "cosine")):
+        network = load_run(chain.runs / chain.name(run))
+        network.classifier.to(inference.resolve_device(chain.device))
+        rows.append(
+            Space(
+                title=title,
+                train=_features(network, id_train),
+                train_labels=_labels(id_train),
+                test=_features(network, id_test),
+                test_labels=_labels(id_test),
+                first=_features(network, first),
+                second=_features(network, second),
+            )
+        )
+    names = [set_title(name) for name in chain.scale.shown]
+    return list(save_figure(feature_spaces(rows, names[0], names[1], limit=points), out / "tsne"))
+
+
+def framed_images(chain: Reproduction, out: Path) -> list[Path]:
+    """Show cropped images with and without their black frame; where no such set is here, photographs with a drawn one."""
+    rows: dict[str, tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]] = {}
+    for name in ("tin-crop", "lsun-crop"):
+        try:
+            images = load_images(name, "test", root=chain.data, in_memory=False)
+        except DataError:
+            continue
+        rows[set_title(name)] = _with_and_without(images, FRAME)
+    if not rows:
+        pictures = load_images("photographs", "test", size=32, count=SHOWN_FRAMES).batch(torch.arange(SHOWN_FRAMES))
+        padded = torch.nn.functional.pad(pictures, (2, 2, 2, 2))
+        rows["photographs, framed by us"] = ([_shown(p) for p in padded], [_shown(p) for p in pictures])
+    return list(save_figure(frames(rows), out / "frames"))
+
+
+def _with_and_without(images: ImageSet, width: int) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
+    chosen = images.batch(torch.arange(min(SHOWN_FRAMES, len(images))))
+    inner = chosen[:, :, width : chosen.shape[2] - width, width : chosen.shape[3] - width]
+    return [_shown(p) for p in chosen], [_shown(p) for p in inner]
+
+
+def _shown(image: torch.Tensor) -> NDArray[np.uint8]:
+    return image.permute(1, 2, 0).numpy()
+
+
+def _features(trained: Trained, images: ImageSet) -> NDArray[np.float32]:
+    batches = as_batches(images, trained.normalise, 256)
+    parts = [outputs.features.cpu().numpy() for outputs, *_ in inference.run(trained.classifier, batches)]
+    return np.concatenate(parts)
+
+
+def _labels(images: ImageSet) -> NDArray[np.int64]:
+    assert images.labels is not None
+    return images.labels.numpy()

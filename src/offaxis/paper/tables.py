@@ -1,0 +1,268 @@
+"""Results -> the paper's tables with our numbers, and the paper's beside them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from offaxis.data import CATALOGUE
+from offaxis.errors import EvaluationError
+from offaxis.evaluation import NetworkRecord, Result, Store
+from offaxis.evaluation.protocols import FRAMED, POOLS
+from offaxis.evaluation.results import NetworkFields
+from offaxis.evaluation.summary import Summary, View, largest_tests, summarise
+from offaxis.files import write_text
+from offaxis.options import TrainOptions
+from offaxis.paper.commands import Reproduction, variant_of
+from offaxis.paper.cost import measure_cost
+from offaxis.paper.published import Key, compare_with_paper
+from offaxis.reports.result_tables import METRIC_TITLES, set_title, sets_table, slug
+from offaxis.reports.tables import Entry, Table, Value, comma_separated, in_percent, latex, markdown
+
+
+def write_paper_tables(tables: Sequence[Table], out: Path) -> list[Path]:
+    """Write tables as Markdown (all in one file), CSV and LaTeX."""
+    write_text(out / "tables.md", "\n".join(markdown(table) for table in tables))
+    files = [out / "tables.md"]
+    for table in tables:
+        for ending, text in ((".csv", comma_separated(table)), (".tex", latex(table))):
+            write_text(out / f"{table.name}{ending}", text)
+            files.append(out / f"{table.name}{ending}")
+    return files
+
+
+def classification(chain: Reproduction, pairs: Sequence[tuple[TrainOptions, TrainOptions]], out: Path) -> list[Path]:
+    """Write the accuracy of both networks, mean (standard deviation over seeds)."""
+    records = Store.existing(chain.store).networks()
+    accuracy = {record.origin: record.accuracy for record in records if record.kind == "single"}
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for standard, cosine in pairs:
+        place = (standard.architecture, standard.id)
+        groups.setdefault(place, []).append((accuracy[chain.name(standard)], accuracy[chain.name(cosine)]))
+    rows: list[list[Entry]] = []
+    ours: dict[Key, float] = {}
+    for (network, id_name), values in groups.items():
+        array = np.array(values)
+        row: list[Entry] = [network, set_title(id_name)]
+        for column, head in enumerate(("linear", "cosine")):
+            row.append(_mean(array[:, column]))
+            ours[network, id_name, "", head, "accuracy"] = 100 * float(array[:, column].mean())
+        rows.append([*row, Value(len(values), str(len(values)))])
+    columns = ("network", "ID", "standard %", "cosine %", "seeds")
+    table = Table(
+        name="classification",
+        title="Classification accuracy",
+        columns=columns,
+        rows=rows,
+        note="Mean (standard deviation over seeds).",
+        heads=2,
+    )
+    return write_paper_tables([table, *beside(ours, "classification")], out)
+
+
+def detection(
+    chain: Reproduction, pairs: Sequence[tuple[TrainOptions, TrainOptions]], ood: Sequence[str], name: str, out: Path
+) -> list[Path]:
+    """Write the four methods of the paper on every set, three metrics, and the paper's numbers."""
+    results = results_of(chain, [run for pair in pairs for run in pair], ood)
+    view: View = "one-vs-one" if name == "one-vs-one" else "less-biased by tested set"
+    tables: list[Table] = []
+    ours: dict[Key, float] = {}
+    for metric, papers in PAPERS_METRICS.items():
+        chosen = paper_rows(summarise(results, view, metric))
+        tables += _by_id(chosen, view, metric)
+        ours |= paper_numbers(chosen, papers)
+    return write_paper_tables([*tables, *beside(ours, name)], out)
+
+
+def ablation(chain: Reproduction, rows_of: Callable[..., dict[str, TrainOptions]], out: Path) -> list[Path]:
+    """Write the AUROC of the ten variants."""
+    trained = chain.scale.networks[-1]
+    ours: dict[Key, float] = {}
+    rows: list[list[Entry]] = []
+    every = {n: [rows_of(trained, n, seed, chain.scale.hidden) for seed in chain.scale.seeds] for n in chain.scale.ids}
+    for name, run in every[chain.scale.ids[0]][0].items():
+        row: list[Entry] = [name.removeprefix("row-"), run.head, variant_of(run) or "default"]
+        for id_name, seeds in every.items():
+            results = results_of(chain, [variants[name] for variants in seeds], [chain.scale.near])
+            score = "max-softmax" if run.head == "linear" else "cosine"
+            values = np.array([r.metrics["auroc"] for r in results if r.detector == score])
+            row.append(_mean(values))
+            ours[trained.architecture, id_name, chain.scale.near, name, "auroc"] = 100 * float(values.mean())
+        rows.append(row)
+    columns = ("row", "head", "variant", *(f"{set_title(n)} %" for n in chain.scale.ids))
+    title = f"Ablation: AUROC on {set_title(chain.scale.near)}"
+    note = "Mean (standard deviation over seeds). decay-head: weight decay on the last layer too."
+    table = Table(name="ablation", title=title, columns=columns, rows=rows, note=note, heads=3)
+    return write_paper_tables([table, *beside(ours, "ablation")], out)
+
+
+def time(chain: Reproduction, out: Path) -> list[Path]:
+    """Write the seconds for a batch of images on this machine."""
+    rows: list[list[Entry]] = []
+    ours: dict[Key, float] = {}
+    batch = chain.scale.batch
+    for name in chain.scale.timed:
+        cost = measure_cost(name, batch, chain.scale.rounds, chain.device)
+        row: list[Entry] = [name]
+        for method, seconds in (("mahalanobis", cost.mahalanobis), ("odin", cost.odin), ("cosine", cost.cosine)):
+            row += [Value(seconds, f"{seconds:.3g}"), Value(seconds / cost.forward, f"{seconds / cost.forward:.2f}")]
+            ours[name, "", "", method, "seconds"] = seconds
+        rows.append(row)
+    columns = ("network", "Mahalanobis s", "x forward", "ODIN s", "x forward", "cosine s", "x forward")
+    title = f"Seconds for a batch of {batch} images on this machine, and times a plain forward pass"
+    table = Table(name="time", title=title, columns=columns, rows=rows)
+    return write_paper_tables([table, *beside(ours, "time")], out)
+
+
+def ensembles(
+    chain: Reproduction, teams: Sequence[tuple[list[TrainOptions], list[TrainOptions]]], out: Path
+) -> list[Path]:
+    """Write the ensemble of cosine networks beside leave-out networks."""
+    tables: list[Table] = []
+    ours: dict[Key, float] = {}
+    results = [
+        r for team in teams for runs in team for r in results_of(chain, runs, chain.scale.one_vs_one, combined=True)
+    ]
+    for metric, papers in PAPERS_METRICS.items():
+        chosen = summarise(results, "one-vs-one", metric)
+        tables += _by_id(chosen, "one-vs-one", metric)
+        ours |= paper_numbers(chosen, papers)
+    return write_paper_tables([*tables, *beside(ours, "ensembles")], out)
+
+
+def _by_id(summaries: Sequence[Summary], view: View, metric: str) -> list[Table]:
+    names = dict.fromkeys(s.id for s in summaries)
+    return [sets_table([s for s in summaries if s.id == name], view, metric) for name in names]
+
+
+def _mean(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Value:
+    std = float(values.std(ddof=1)) if len(values) > 1 else None
+    return in_percent(float(values.mean()), std)
+
+
+def names_of(ood: Sequence[str]) -> set[str]:
+    """Return the sets that names and pools stand for."""
+    return {name for entry in ood for name in POOLS.get(entry, (entry,))}
+
+
+def results_of(
+    chain: Reproduction, runs: Sequence[TrainOptions], ood: Sequence[str] | None = None, combined: bool = False
+) -> list[Result]:
+    """Return the results of some networks on some sets, assumed sets included.
+
+    Args:
+        chain: whose store it is.
+        runs: the networks; with ``combined`` one network made of all.
+        ood: names of sets or pools; None for all.
+        combined: whether the runs are the members of one network.
+
+    Raises:
+        EvaluationError: there are none.
+    """
+    store = Store.existing(chain.store)
+    names = tuple(chain.name(run) for run in runs)
+    keys = {record.key for record in store.networks() if _is_of(record, names, combined)}
+    sets = names_of(ood) if ood is not None else set(CATALOGUE)
+    results = [
+        r for r in store.results() if r.weights in keys and r.ood in sets and (r.assumed is None or r.assumed in sets)
+    ]
+    if not results:
+        raise EvaluationError(f"There are no results of {', '.join(names)} in {chain.store} yet: run the steps first.")
+    return largest_tests(results)
+
+
+def _is_of(record: NetworkRecord, names: tuple[str, ...], combined: bool) -> bool:
+    """Return whether a record is that of one of these runs, or of the network that they were combined into."""
+    return record.members == names if combined else record.kind == "single" and record.origin in names
+
+
+PAPERS_METRICS = {"accuracy_at_tpr95": "accuracy_at_tpr", "auroc": "auroc", "aupr_in": "aupr_in"}
+"""Our names of the metrics that the paper reports -> its tables' names."""
+
+_TITLES = {papers: METRIC_TITLES[metric] for metric, papers in PAPERS_METRICS.items()}
+
+
+_RELATIVES = {"wrn-": "wrn-28-10", "densenet-": "densenet-100-12"}
+"""Beginning of an architecture's name -> the paper's network of that kind."""
+
+
+def paper_rows(summaries: Sequence[Summary]) -> list[Summary]:
+    """Select the paper's methods: the baseline, tuned ODIN and tuned Mahalanobis on a standard network, and the cosine.
+
+    Variants of a network (another scale, dropout, several combined) are left out. Where several labels remain for one
+    architecture and head, only the default label counts; where none has it, since trainings of that label differ, the
+    longest training does.
+    """
+    chosen: list[Summary] = []
+    labels: dict[tuple[str, str, str], dict[str, int]] = {}
+    for s in summaries:
+        head = s.fields.head.get("name", "")
+        baseline = s.detector == "max-softmax" or (s.detector in ("odin", "mahalanobis") and s.state == "tuned")
+        if _is_default(s.fields) and ((head == "cosine" and s.detector == "cosine") or (head == "linear" and baseline)):
+            chosen.append(s)
+            labels.setdefault((s.id, s.fields.architecture, head), {})[s.network] = s.fields.recipe.get("epochs") or 0
+    kept = {}
+    for key, epochs in labels.items():
+        default = [label for label in epochs if label.removesuffix(" start=paper") == f"{key[1]} {key[2]}"]
+        kept[key] = default or [max(epochs, key=lambda label: epochs[label])]
+    return [s for s in chosen if s.network in kept[s.id, s.fields.architecture, s.fields.head["name"]]]
+
+
+def _is_default(network: NetworkFields) -> bool:
+    """Return whether this is one network of a named architecture, with the default head and loss and without dropout."""
+    scale, hidden = network.head.get("scale"), network.head.get("hidden")
+    default_head = (
+        scale in ((None, "predicted") if network.head.get("name") == "cosine" else (None,)) and hidden is None
+    )
+    loss = network.settings.get("loss")
+    loss_name = loss.get("name") if isinstance(loss, Mapping) else loss
+    dropout = (network.settings.get("network") or {}).get("dropout")
+    changed = network.recipe.get("decay_head") or dropout or loss_name not in (None, "cross_entropy")
+    return bool(network.architecture) and network.kind == "single" and default_head and not changed
+
+
+def paper_numbers(summaries: Sequence[Summary], metric: str) -> dict[Key, float]:
+    """Return our means in percent, under the paper's keys."""
+    return {
+        (s.fields.architecture, s.id, ood, s.detector, metric): 100 * cell.mean
+        for s in summaries
+        for ood, cell in s.rows.items()
+    }
+
+
+def beside(ours: Mapping[Key, float], name: str, id_name: str = "") -> list[Table]:
+    """Return a table of differences to a table of the paper; none where they share no cell or no kind of network."""
+    differences = []
+    for network in dict.fromkeys(key[0] for key in ours):
+        theirs = next((paper for start, paper in _RELATIVES.items() if network.startswith(start)), None)
+        if theirs is None:
+            continue
+        differences += compare_with_paper(
+            {key: value for key, value in ours.items() if key[0] == network}, name, theirs
+        )
+    if not differences:
+        return []
+    rows: list[list[Entry]] = [
+        [d.method, d.network, set_title(d.id), set_title(d.ood), _TITLES.get(d.metric, d.metric)]
+        + [Value(v, f"{v:.2f}") for v in (d.ours, d.paper)]
+        + [Value(d.std, "-" if d.std is None else f"{d.std:.2f}"), Value(d.difference, f"{d.difference:+.2f}")]
+        for d in differences
+    ]
+    columns = ("method", "network", "ID", "OOD", "metric", "ours", "paper", "paper's sd", "difference")
+    note = "The paper's network is WRN-28-10 or DenseNet-BC-100-12; a smaller one is set beside its large relative."
+    title, name = "Ours beside the paper's", slug(name, id_name, "beside-the-paper")
+    return [Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=5)]
+
+
+def beside_view(by_metric: Mapping[str, Sequence[Summary]], view: View) -> Table | None:
+    """Return the paper's numbers beside ours, for one protocol of a report; None where the paper has none."""
+    ours: dict[Key, float] = {}
+    for metric, summaries in by_metric.items():
+        if metric in PAPERS_METRICS:
+            ours |= paper_numbers(paper_rows(summaries), PAPERS_METRICS[metric])
+    if view == "less-biased by assumed set" or not ours:
+        return None
+    framed = {key[2] for key in ours} & (set(FRAMED[:1]) | set(FRAMED[2:3]))
+    name = "one-vs-one" if view == "one-vs-one" else "less-biased-framed" if framed else "less-biased"
+    return next(iter(beside(ours, name, next(iter(ours))[1])), None)

@@ -1,0 +1,322 @@
+"""The service as a process: sockets, time limits for clients, and a graceful shutdown."""
+
+import asyncio
+import importlib
+import importlib.util
+import json
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from offaxis.errors import ServerError
+from offaxis.model import Model
+from offaxis.options import ServeOptions
+from offaxis.serve.app import TokenFile, make_app
+from offaxis.serve.body import Limits
+from offaxis.serve.service import Service
+
+MAX_HEAD_BYTES = 64 * 1024  # of what is not body: request line, headers, trailers, and the framing of chunks
+SECONDS_TO_DRAIN = 0.5  # in which requests on idle connections are still answered during a shutdown
+MAX_PIPELINED = 64  # requests that a client sends without waiting for responses
+log = logging.getLogger("offaxis.serve")
+
+
+def make_server(
+    model: Model,
+    options: ServeOptions,
+    *,
+    token: str | TokenFile | None = None,
+    limits: Limits | None = None,
+    http: str = "auto",
+    reload: Callable[[Model], Model] | None = None,
+) -> uvicorn.Server:
+    """Make a server for a model; ``serve`` runs it until SIGTERM or SIGINT and then finishes the open requests.
+
+    Args:
+        model: a calibrated model; it runs on the device it is on.
+        options: those of ``offaxis serve``: address and port, limits, names of the host, the level of the drift monitor.
+        token: the bearer token that requests must carry, or a file of them; None for no check.
+        limits: sizes and times; None for those of the options.
+        http: the parser of requests: ``"httptools"``, ``"h11"``, or ``"auto"`` for the first where it is installed.
+        reload: loads the model again, for SIGHUP; it gets the served model, and returns that one where nothing has changed.
+            None to ignore the signal.
+    """
+    limits, backlog = within_file_limit(limits or Limits.of(options))
+    service = Service(model, limits, options.level)
+    app = make_app(service, token, allowed_hosts=options.allowed_host, closing=lambda: server.should_exit)
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        http=_protocol(limits, http),
+        loop="auto",
+        ws="none",
+        lifespan="on",
+        log_level=logging.WARNING,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=backlog,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=round(limits.seconds_to_send + limits.seconds_to_answer),
+    )
+    server = ReloadingServer(config, service, reload)
+    return server
+
+
+class ReloadingServer(uvicorn.Server):
+    """A server that loads its model again at SIGHUP, and reports once, in one line, that no more files can be opened.
+
+    Args:
+        config: of uvicorn.
+        service: whose model is replaced.
+        reload: loads the model again, given the served one; None to ignore SIGHUP.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service, reload: Callable[[Model], Model] | None) -> None:
+        super().__init__(config)
+        self.service, self.reload = service, reload
+        self._reported = False
+        self._reloading: asyncio.Task[None] | None = None
+        self._again = False  # SIGHUP came while the bundle was being read
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        """Listen, take the reports of the event loop, and wait for SIGHUP."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._report)
+        if self.reload is not None and hasattr(signal, "SIGHUP"):
+            with suppress(ValueError, RuntimeError):  # signals are for the main thread
+                loop.add_signal_handler(signal.SIGHUP, self.begin_reload)
+        await super().startup(sockets)
+        if hasattr(signal, "SIGHUP"):
+            signal.pthread_sigmask(
+                signal.SIG_UNBLOCK, {signal.SIGHUP}
+            )  # one that came while the model was loaded comes now
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer what was sent to open connections before they could know, close them, and finish the rest.
+
+        A request may lie unread in a connection that looks idle; closed at once, its client would get a reset.
+        """
+        await asyncio.sleep(0)  # accept those that wait
+        for server in self.servers:
+            server.close()
+        until = time.monotonic() + SECONDS_TO_DRAIN
+        while self.server_state.connections and time.monotonic() < until:
+            await asyncio.sleep(SECONDS_TO_DRAIN / 10)
+        await super().shutdown(sockets)
+
+    def begin_reload(self) -> None:
+        """Load the model again, or once more after that; the old one serves until the new one has answered a test image."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload_all())
+        else:
+            self._again = True
+
+    async def _reload_all(self) -> None:
+        await self._reload()
+        while self._again:
+            self._again = False
+            await self._reload()
+
+    async def _reload(self) -> None:
+        assert self.reload is not None
+        try:
+            replaced = await self.service.replace_model(self.reload)
+        except Exception as error:  # whatever is wrong with the new bundle, the old one goes on
+            log.error("the new bundle is not served (%s); the old one goes on", error)
+            result = "refused"
+        else:
+            log.warning("the new bundle is served" if replaced else "the bundle is unchanged: nothing was reloaded")
+            result = "served" if replaced else "unchanged"
+        self.service.metrics.reloads.labels(result).inc()
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), OSError) or "accept" not in str(context.get("message")):
+            loop.default_exception_handler(context)
+        elif not self._reported:
+            self._reported = True
+            log.error("a connection could not be accepted (%s); this is reported once", context["exception"])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and what belongs to a request."""
+
+    FIELDS = ("request_id", "method", "path", "status", "ms", "client")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record; a traceback is part of it."""
+        line = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")}
+        line |= {"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        line |= {name: getattr(record, name) for name in self.FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up_log(kind: str) -> None:
+    """Log to standard error: ``"plain"`` warnings and errors as text, ``"json"`` these and every request as JSON."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        JsonFormatter() if kind == "json" else logging.Formatter("%(levelname)s: %(message)s (%(name)s)")
+    )
+    for name in ("offaxis", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO if kind == "json" and name == "offaxis" else logging.WARNING)
+
+
+def within_file_limit(limits: Limits) -> tuple[Limits, int]:
+    """Return limits whose connections fit into the files that this process may open, and a length for the backlog.
+
+    The soft limit of the process is raised as far as the hard one allows. A quarter is kept free for connections that are
+    accepted together before the first of them can be closed.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return limits, 2048
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * limits.connections + 100
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    free = wanted if soft == resource.RLIM_INFINITY else soft - _open_files()
+    connections = max(1, min(limits.connections, 3 * free // 4))
+    if connections < limits.connections:
+        log.warning("the file limit (ulimit -n %d) leaves room for %d connections", soft, connections)
+    return replace(limits, connections=connections), max(1, min(2048, free - connections - 4))
+
+
+def _open_files() -> int:
+    """Count the open files of this process, with some that the server opens later."""
+    folder = Path("/proc/self/fd")
+    return (len(list(folder.iterdir())) if folder.is_dir() else 16) + 4
+
+
+def serve(server: uvicorn.Server, announce: Callable[[int], None] = lambda _: None) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        server: what ``make_server`` returned.
+        announce: called with the port once it is bound and requests are answered.
+
+    Raises:
+        ServerError: the port cannot be bound.
+    """
+    start = server.startup
+
+    async def started(sockets: list[socket.socket] | None = None) -> None:
+        await start(sockets)
+        if server.started and server.servers:
+            announce(server.servers[0].sockets[0].getsockname()[1])
+
+    server.startup = started  # type: ignore[method-assign]
+    try:
+        server.run()
+    except SystemExit as stop:  # uvicorn exits where it cannot bind
+        if stop.code:
+            raise ServerError(
+                f"The service cannot listen on port {server.config.port} of {server.config.host}: the port is in use or not "
+                "permitted, or the address is not one of this machine. Choose another with --port or --host."
+            ) from stop
+
+
+def _protocol(limits: Limits, http: str) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with limits that it lacks: on connections, on the time a client may take, and on heads.
+
+    The time limit holds for the rest of a request's head, for the rest of a body whose request is answered already, and for
+    reading the response.
+    """
+    fast = importlib.util.find_spec("httptools") is not None if http == "auto" else http == "httptools"
+    module, name = ("httptools_impl", "HttpToolsProtocol") if fast else ("h11_impl", "H11Protocol")
+    base: Any = getattr(importlib.import_module(f"uvicorn.protocols.http.{module}"), name)
+
+    class LimitedProtocol(base):  # type: ignore[misc]
+        _head_timer: asyncio.TimerHandle | None = None
+        _read_timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            transport.set_write_buffer_limits(high=0)  # writing pauses as soon as the client does not keep up
+            if len(self.connections) > limits.connections:
+                transport.abort()
+                return
+            self._start_head_timer()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)  # which stops uvicorn's own timer for connections without a request
+            if self._idle():
+                self._start_head_timer()
+            elif self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._read_timer = self.loop.call_later(limits.seconds_to_send, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._read_timer is not None:
+                self._read_timer.cancel()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            for timer in (self._head_timer, self._read_timer):
+                if timer is not None:
+                    timer.cancel()
+            super().connection_lost(exc)
+
+        def _idle(self) -> bool:
+            """Return whether no request is in progress."""
+            return self.cycle is None or self.cycle.response_complete
+
+        def _start_head_timer(self) -> None:
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(limits.seconds_to_send, self._close_idle)
+
+        def _close_idle(self) -> None:
+            self._head_timer = None
+            if self._idle() and not self.transport.is_closing():
+                self.transport.close()
+
+    class BoundedHeads(LimitedProtocol):
+        """Of httptools, which itself takes heads and trailers of any length and any number of requests; h11 does not."""
+
+        _head_bytes = _body_bytes = 0
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            if len(self.pipeline) > MAX_PIPELINED:
+                self.transport.abort()
+                raise ConnectionError("too many requests on one connection")  # the parser stops here
+
+        def send_400_response(self, message: str) -> None:
+            if not self.transport.is_closing():
+                super().send_400_response(message)
+
+        def data_received(self, data: bytes) -> None:
+            self._head_bytes += len(data)
+            super().data_received(data)
+            if self._head_bytes > MAX_HEAD_BYTES + self._body_bytes // 4:
+                self.send_400_response("The head of the request is too long.")
+
+        def on_body(self, body: bytes) -> None:
+            self._head_bytes -= len(body)
+            self._body_bytes += len(body)
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            self._head_bytes = self._body_bytes = 0
+
+    return BoundedHeads if fast else LimitedProtocol

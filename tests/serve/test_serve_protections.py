@@ -1,0 +1,457 @@
+"""What a small request can cost, whose requests are answered, and what every response says."""
+
+import io
+import logging
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch import Tensor
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+import httpx
+from typer.testing import CliRunner
+
+from offaxis import Model, Prediction
+from offaxis.cli import app
+from offaxis.data.decode import decode, decode_opened
+from offaxis.errors import ArgumentError
+from offaxis.serve.app import TokenFile
+from offaxis.serve.body import Limits
+from offaxis.serve.server import MAX_PIPELINED, within_file_limit
+from offaxis.serve.service import ServedModel
+from tests.models import World
+from tests.serve.serving import altered, png, running
+from tests.waiting import eventually, free_port
+
+
+def large_png(side: int) -> bytes:
+    """A small file of a large image with 16 bits a pixel."""
+    out = io.BytesIO()
+    Image.fromarray(np.full((side, side), 40_000, np.uint16)).save(out, "PNG")
+    return out.getvalue()
+
+
+def connect(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), timeout=10)
+
+
+def several(data: bytes, count: int) -> list[tuple[str, tuple[str, bytes, str]]]:
+    return [("f", (f"{number}.png", data, "image/png")) for number in range(count)]
+
+
+def test_a_request_with_too_many_pixels_is_refused_before_they_are_decoded(model: Model) -> None:
+    with running(model, Limits(pixels=4_000_000, request_pixels=10_000_000)) as (address, _):
+        data = large_png(1999)
+        began = time.monotonic()
+        refused = httpx.post(f"{address}/v1/predict", files=several(data, 32), timeout=30)
+        assert refused.status_code == 413
+        assert "10,000,000 pixels together" in refused.json()["error"]
+        assert time.monotonic() - began < 2  # 32 of them take more
+        assert httpx.post(f"{address}/v1/predict", files=several(data, 2), timeout=30).status_code == 200
+
+
+def test_too_many_pixels_of_all_requests_are_a_503(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the image of one request is being decoded, there is no room for that of another."""
+    begun, gate = threading.Event(), threading.Event()
+
+    def slowly(image: Image.Image, data: bytes) -> Image.Image:
+        begun.set()
+        gate.wait(20)
+        return decode_opened(image, data)
+
+    monkeypatch.setattr("offaxis.serve.queue.decode_opened", slowly)
+    limits = Limits(pixels=4_000_000, request_pixels=4_000_000, all_pixels=4_000_000)
+    with running(model, limits) as (address, _), ThreadPoolExecutor(1) as pool:
+        body = several(large_png(1999), 1)
+        first = pool.submit(lambda: httpx.post(f"{address}/v1/predict", files=body, timeout=30))
+        assert begun.wait(20)
+        refused = httpx.post(f"{address}/v1/predict", files=body, timeout=30)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        gate.set()
+        assert first.result().status_code == 200
+        assert httpx.post(f"{address}/v1/predict", files=body, timeout=30).status_code == 200  # nothing is left counted
+
+
+def test_a_small_request_does_not_wait_for_large_ones(model: Model, world: World) -> None:
+    """Four requests of large images, then a small one: it is answered long before they are."""
+    with running(model) as (address, _), ThreadPoolExecutor(4) as pool:
+        body = several(large_png(1500), 8)
+        ends: list[float] = []
+
+        def send(_: int) -> int:
+            status = httpx.post(f"{address}/v1/predict", files=body, timeout=60).status_code
+            ends.append(time.monotonic())
+            return status
+
+        large = [pool.submit(send, number) for number in range(4)]
+        assert eventually(lambda: gauge(address, "offaxis_decoding_images") == 32, 20)
+        for number in range(3):
+            assert httpx.post(f"{address}/v1/predict", content=png(world.test, number), timeout=30).status_code == 200
+        answered = time.monotonic()
+        assert [future.result() for future in large] == [200] * 4
+        assert sum(end > answered for end in ends) >= 3
+
+
+def gauge(address: str, name: str) -> float:
+    text = httpx.get(f"{address}/metrics").text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name))
+
+
+def test_a_deadline_cancels_what_still_waits(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of a request that is too late are not decoded any more."""
+    decoded: list[int] = []
+    gate = threading.Event()
+
+    def slowly(image: Image.Image, data: bytes, called: str = "the image") -> Image.Image:
+        decoded.append(1)
+        gate.wait(10)
+        return image
+
+    monkeypatch.setattr("offaxis.serve.queue.decode_opened", slowly)
+    with running(model, Limits(seconds_to_answer=0.3)) as (address, _):
+        late = httpx.post(f"{address}/v1/predict", files=several(large_png(600), 20), timeout=30)
+        assert late.status_code == 503
+        begun = len(decoded)
+        gate.set()
+        assert eventually(lambda: gauge(address, "offaxis_decoding_images") == 0)
+        time.sleep(0.2)  # no condition to wait for: nothing more must happen
+        assert len(decoded) == begun <= 4
+
+
+def test_images_with_16_bits_are_not_copied_to_64() -> None:
+    """The arrays on the way take fewer than 8 bytes a pixel together."""
+    data = large_png(1000)
+    decode(data)
+    tracemalloc.start()
+    try:
+        decode(data)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 1000**2
+    finally:
+        tracemalloc.stop()
+
+
+def test_only_names_of_this_machine_are_answered_without_a_token(model: Model, world: World) -> None:
+    with running(model) as (address, _):
+        port = address.rsplit(":", 1)[1]
+        for host in (
+            "rebound.example",
+            f"rebound.example:{port}",
+            "localhost.rebound.example",
+            "10.0.0.1",
+            "[::2]",
+            "x",
+        ):
+            for path in ("/", "/v1/model", "/v1/drift", "/metrics", "/openapi.json"):
+                refused = httpx.get(f"{address}{path}", headers={"Host": host})
+                assert refused.status_code == 421
+                assert "--allowed-host" in refused.json()["error"]
+            assert httpx.post(f"{address}/v1/drift/reset", headers={"Host": host}).status_code == 421
+            assert httpx.get(f"{address}/healthz", headers={"Host": host}).status_code == 200
+        for host in ("localhost", f"LOCALHOST.:{port}", "127.0.0.1", "127.0.0.2:1", "[::1]", f"[::1]:{port}"):
+            assert httpx.get(f"{address}/v1/model", headers={"Host": host}).status_code == 200
+
+
+def test_names_that_the_operator_allows_are_answered(model: Model) -> None:
+    with running(model, allowed_host=("Images.example",)) as (address, _):
+        for host, status in (("images.example:8000", 200), ("localhost", 200), ("other.example", 421)):
+            assert httpx.get(f"{address}/v1/model", headers={"Host": host}).status_code == status
+    with running(model, allowed_host=("*",)) as (address, _):
+        assert httpx.get(f"{address}/v1/model", headers={"Host": "other.example"}).status_code == 200
+    with running(model, token="secret") as (address, _):  # which no page of another site knows
+        headers = {"Host": "other.example", "Authorization": "Bearer secret"}
+        assert httpx.get(f"{address}/v1/model", headers=headers).status_code == 200
+
+
+def test_the_word_bearer_is_read_in_any_case(model: Model) -> None:
+    with running(model, token="Secret") as (address, _):
+        for header, status in (
+            ("bearer Secret", 200),
+            ("BEARER Secret", 200),
+            ("Bearer  Secret", 200),
+            ("Bearer secret", 401),
+            ("Basic Secret", 401),
+            ("Secret", 401),
+            ("bearer", 401),
+        ):
+            assert httpx.get(f"{address}/v1/model", headers={"Authorization": header}).status_code == status
+
+
+@pytest.mark.parametrize("token", ["", "  "])
+def test_an_empty_token_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("OFFAXIS_TOKEN", token)
+    monkeypatch.setattr("offaxis.serve.server.serve", lambda _: None)
+    result = CliRunner().invoke(app, ["serve", str(bundle)])
+    assert isinstance(result.exception, ArgumentError)
+    assert "Expected a token in OFFAXIS_TOKEN but it is empty" in str(result.exception)
+
+
+def test_the_token_file_is_read_again_where_it_has_changed(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old token beside the new one, then the new one alone; what is no token changes nothing."""
+    monkeypatch.setattr(TokenFile, "SECONDS", 0.0)
+    path = tmp_path / "token"
+
+    def statuses(content: str | None) -> list[int]:
+        if content is None:
+            path.unlink()
+        else:
+            path.write_text(content)
+        headers = [{"Authorization": f"Bearer {token}"} for token in ("old", "new", "old\tnew", "other")]
+        return [httpx.get(f"{address}/v1/model", headers=header).status_code for header in headers]
+
+    path.write_text("old\n")
+    with running(model, token=TokenFile(path)) as (address, _):
+        assert statuses("old\n") == [200, 401, 401, 401]
+        assert statuses("old\n\n  new \n") == [200, 200, 401, 401]
+        assert statuses("new\n") == [401, 200, 401, 401]
+        with caplog.at_level(logging.ERROR, "offaxis.serve"):
+            for nothing in ("\n", None):
+                caplog.clear()
+                assert statuses(nothing) == [401, 200, 401, 401]
+                assert [record.getMessage().endswith("the old tokens stay") for record in caplog.records] == [True]
+        assert statuses("old") == [200, 401, 401, 401]
+
+
+def test_a_token_file_without_a_token_is_refused(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text(" \n")
+    for name, reason in (("empty", "it is empty"), ("absent", "cannot be read")):
+        result = CliRunner().invoke(app, ["serve", str(bundle), "--token-file", str(tmp_path / name)])
+        assert isinstance(result.exception, ArgumentError)
+        assert reason in str(result.exception)
+
+
+def test_every_response_says_that_it_is_neither_guessed_nor_kept(model: Model, world: World) -> None:
+    with running(model) as (address, _):
+        answers = [httpx.get(f"{address}{path}") for path in ("/", "/v1/model", "/v1/drift", "/metrics", "/none")]
+        answers.append(httpx.post(f"{address}/v1/predict", content=png(world.test, 0)))
+        answers.append(httpx.post(f"{address}/v1/predict", content=b"nothing"))
+        answers.append(httpx.get(f"{address}/healthz", headers={"Host": "x"}))
+        for answer in answers:
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cache-control"] == "no-store"
+            assert len(answer.headers.get_list("cache-control")) == 1
+
+
+def test_a_wrong_method_gets_a_sentence(model: Model) -> None:
+    with running(model) as (address, _):
+        answer = httpx.get(f"{address}/v1/predict")
+        assert answer.status_code == 405
+        assert answer.headers["allow"] == "POST"
+        assert answer.json() == {"error": "Expected the method POST for this path."}
+
+
+def test_the_model_is_described_without_a_pause(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The description, which imports scipy, is made before the first request, not by it."""
+    with running(model) as (address, _):
+        monkeypatch.setattr(ServedModel, "describe", None)
+        assert httpx.get(f"{address}/v1/model").json()["classes"] == list(model.classes)
+
+
+def test_connections_fit_into_the_files_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 60))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    monkeypatch.setattr("offaxis.serve.server._open_files", lambda: 20)
+    limits, backlog = within_file_limit(Limits())
+    assert limits.connections == 30
+    assert limits.connections + backlog <= 40
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 100_000))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: raised.append(pair))
+    limits, _ = within_file_limit(Limits())
+    assert limits.connections == 1000
+    assert raised == [(2100, 100_000)]
+
+
+def test_more_connections_than_files_leave_a_short_log(bundle: Path, tmp_path: Path) -> None:
+    """A real process that may open 40 files, and 80 idle connections, in the event loop of Python: uvloop logs nothing."""
+    port = free_port()
+    program = "import sys; sys.modules['uvloop'] = None; from offaxis.__main__ import start; start()"
+    command = [sys.executable, "-c", program, "serve", str(bundle), "--engine", "torch", "--port", str(port)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stderr=log, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        )
+    clients: list[socket.socket] = []
+    try:
+        assert eventually(lambda: is_up(port), 200)
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(80)]
+        time.sleep(1.5)  # the server would try again every second
+        for client in clients:
+            client.close()
+        assert eventually(lambda: is_up(port), 15)
+    finally:
+        process.terminate()
+        process.wait(20)
+    text = (tmp_path / "log").read_text()
+    assert "Traceback" not in text
+    assert len(text) < 2000
+
+
+def is_up(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+def test_answers_after_sigterm_close_the_connection(model: Model, world: World, http: str) -> None:
+    data = png(world.test, 0)
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(data)}\r\n\r\n"
+    with running(model, http=http) as (address, server), connect(address) as client:
+        client.sendall(head.encode() + data)
+        first = b""
+        while not first.endswith(b"}]}"):
+            first += client.recv(65536)
+        assert first.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" not in first.lower()
+        client.sendall(head.encode() + data[:10])
+        assert eventually(lambda: any(not c._idle() for c in server.server_state.connections))  # type: ignore[union-attr]
+        server.should_exit = True  # what SIGTERM sets
+        client.sendall(data[10:])
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+def test_a_request_that_crosses_the_shutdown_is_answered(
+    model: Model, world: World, http: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent on a connection without a request after the service has stopped listening."""
+    monkeypatch.setattr("offaxis.serve.server.SECONDS_TO_DRAIN", 20.0)
+    data = png(world.test, 0)
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(data)}\r\n\r\n"
+    with running(model, http=http) as (address, server), connect(address) as client:
+        server.should_exit = True  # what SIGTERM sets
+
+        def refused() -> bool:
+            try:
+                connect(address).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        assert eventually(refused)
+        client.sendall(head.encode() + data)
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer.lower()
+
+
+def test_a_head_without_end_is_refused(model: Model) -> None:
+    for http in ("h11", "httptools"):
+        with running(model, http=http) as (address, _):
+            for start in (
+                b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
+                b"GET /",
+                b"GET / HTTP/1.1\r\n" + 9000 * b"A: b\r\n",
+            ):
+                with connect(address) as client:
+                    assert _sent_until_closed(client, start) < 2**20
+
+
+def test_trailers_without_end_are_refused(model: Model) -> None:
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: "
+    for http in ("h11", "httptools"):
+        with running(model, http=http) as (address, _), connect(address) as client:
+            assert _sent_until_closed(client, head) < 2**20
+
+
+def test_bytes_of_all_requests_in_memory_are_limited(model: Model) -> None:
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 1000\r\n\r\n"
+    with running(model, Limits(body_bytes=1000, bodies_bytes=1500)) as (address, server):
+        budget = server.service.budget  # type: ignore[attr-defined]
+        with connect(address) as waiting:
+            waiting.sendall(head + bytes(900))
+            assert eventually(lambda: budget.held == 900)
+            full = httpx.post(f"{address}/v1/predict", content=bytes(900))
+            assert full.status_code == 503
+            assert full.headers["retry-after"] == "1"
+        assert eventually(lambda: budget.held == 0)  # of clients that have gone nothing is kept
+        assert httpx.post(f"{address}/v1/predict", content=bytes(900)).status_code == 422
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+def test_connections_beyond_the_limit_are_closed(model: Model, http: str) -> None:
+    with running(model, Limits(connections=3), http=http) as (address, server), ExitStack() as stack:
+        held = [stack.enter_context(connect(address)) for _ in range(3)]
+        assert eventually(lambda: len(server.server_state.connections) == 3)
+        assert _is_closed(stack.enter_context(connect(address)))
+        held[0].close()
+        assert eventually(lambda: len(server.server_state.connections) == 2)
+        assert httpx.get(f"{address}/healthz").status_code == 200
+
+
+def test_requests_that_do_not_wait_for_responses_are_limited(model: Model, world: World) -> None:
+    """Of httptools, which reads all that comes; h11 reads one request at a time."""
+    gate = threading.Event()
+
+    def slowly(pixels: Tensor) -> list[Prediction]:
+        assert gate.wait(20)
+        return model.predict_batch(pixels)
+
+    image = png(world.test, 0)
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(image)}\r\n\r\n".encode()
+    check = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with running(altered(model, slowly), http="httptools") as (address, _):
+        with connect(address) as client:
+            client.sendall(head + image + (MAX_PIPELINED + 1) * check)
+            assert _is_closed(client)
+        with connect(address) as client:
+            client.sendall(head + image + MAX_PIPELINED * check)
+            gate.set()
+            read = b""
+            while read.count(b'{"status":"ok"}') < MAX_PIPELINED:
+                part = client.recv(65536)
+                assert part, "closed before all responses were there"
+                read += part
+        assert read.count(b"HTTP/1.1 200") == MAX_PIPELINED + 1
+
+
+def _is_closed(client: socket.socket) -> bool:
+    """Whether the service closes a connection without a response."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def _sent_until_closed(client: socket.socket, start: bytes) -> int:
+    """Send a start and then one letter for ever; how many bytes the service took before it closed the connection."""
+    sent = 0
+    client.settimeout(5)
+    try:
+        client.sendall(start)
+        while sent < 2**24:
+            client.sendall(16384 * b"a")
+            sent += 16384
+            time.sleep(0.002)
+    except (ConnectionError, TimeoutError):
+        return sent
+    return sent
+
+
+@pytest.mark.parametrize("allowed", ["images.example:8443", "[fd00::1]:8443", "[fd00::1]", "fd00::1"])
+def test_a_name_may_be_allowed_with_its_port_or_brackets(model: Model, allowed: str) -> None:
+    host = "images.example" if "example" in allowed else "[fd00::1]"
+    with running(model, allowed_host=(allowed,)) as (address, _):
+        for header, status in ((host, 200), (f"{host}:8443", 200), ("other.example", 421)):
+            assert httpx.get(f"{address}/v1/model", headers={"Host": header}).status_code == status
