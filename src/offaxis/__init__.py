@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offaxis.detectors.registry import register_detector as register_detector
     from offaxis.embeddings import EmbeddingDetector as EmbeddingDetector
     from offaxis.errors import OffaxisError as OffaxisError
-    from offaxis.evaluation.evaluate import evaluate as evaluate
+    from offaxis.evaluation.evaluating import evaluate as evaluate
     from offaxis.evaluation.results import Results as Results
     from offaxis.heads.base import Outputs as Outputs
     from offaxis.heads.cosine import CosineHead as CosineHead
@@ -52,7 +52,7 @@ _HOMES = {
     "Verdict": "offaxis.prediction",
     "attach": "offaxis.networks.attaching",
     "calibrate": "offaxis.calibration.calibration",
-    "evaluate": "offaxis.evaluation.evaluate",
+    "evaluate": "offaxis.evaluation.evaluating",
     "load": "offaxis.bundle",
     "load_images": "offaxis.data.load",
     "open_network": "offaxis.networks.open",

@@ -34,7 +34,7 @@ def option(default: Any, help: str | None, group: str | None = None, **how: Any)
         how: ``flags``, its names in the shell, where they are not made from the field's; ``argument``, whether it is given by
             its place; ``shown``, what the help says in place of the default; ``least`` and ``most``; ``parse`` and ``text``,
             which turn what is typed into the value and back; ``required``, whether the shell must give it; ``environment``,
-            ``metavar``, ``hidden``, ``callback`` as Typer has them; ``said``, whether ``words`` has it even where it is the
+            ``metavar``, ``hidden`` as Typer has them; ``registers``, whether it names a file with a detector of the user's own; ``said``, whether ``words`` has it even where it is the
             default; ``running``, whether results do not depend on it.
     """
     metadata = {"help": help, "group": group, **how}
@@ -72,14 +72,6 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in re.split(r",(?![^(\[]*[)\]])", text) if word.strip())
 
 
-def _register_own(value: str | None) -> str | None:
-    if value is not None:
-        from offaxis.detectors.registry import register_file
-
-        register_file(value)
-    return value
-
-
 _NUMBERS: dict[str, Any] = {"parse": _numbers, "text": lambda values: ",".join(map(str, values))}
 _PARTS: dict[str, Any] = {"parse": _parts, "text": ",".join}
 _SHORT: dict[str, Any] = {"text": lambda value: value if isinstance(value, str) else f"{value:g}"}
@@ -115,7 +107,7 @@ def _own_detector() -> Any:
         None,
         "file.py:Class, where the bundle's detector is one of your own: bundles never hold code.",
         flags="--detector",
-        callback=_register_own,
+        registers=True,
     )
 
 

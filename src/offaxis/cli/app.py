@@ -216,6 +216,11 @@ def command(
 
         def run(context: typer.Context, **given: Any) -> None:
             values = {key: _value(own[key], value) for key, value in given.items()}
+            for key, value in values.items():
+                if value is not None and own[key].metadata.get("registers"):
+                    from offaxis.detectors.registry import register_file
+
+                    register_file(value)
             function(task(**values), command_words(context))
 
         context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -251,7 +256,7 @@ def _parameter(each: "Field[Any]", hint: Any) -> Parameter:
     make = typer.Argument if how.get("argument") else typer.Option
     names = [how["flags"]] if "flags" in how else []
     known = {"shown": "show_default", "least": "min", "most": "max", "environment": "envvar"}
-    passed = {known.get(key, key): how[key] for key in how if key in (*known, "metavar", "hidden", "callback")}
+    passed = {known.get(key, key): how[key] for key in how if key in (*known, "metavar", "hidden")}
     info = make(*names, help=how["help"], **passed)
     info.rich_help_panel = how["group"]
     value = Parameter.empty if required else default

@@ -10,7 +10,7 @@ from offaxis.evaluation.results import NetworkRecord, Result, Results
 from offaxis.evaluation.store import Store
 
 if TYPE_CHECKING:
-    from offaxis.evaluation.evaluate import evaluate
+    from offaxis.evaluation.evaluating import evaluate
 
 __all__ = ["POOLS", "NetworkRecord", "Result", "Results", "Store", "evaluate", "sets_for"]
 
@@ -19,6 +19,6 @@ def __getattr__(name: str) -> Any:
     """Import ``evaluate`` at its first use."""
     if name != "evaluate":
         raise AttributeError(f"module 'offaxis.evaluation' has no attribute {name!r}")
-    from offaxis.evaluation.evaluate import evaluate
+    from offaxis.evaluation.evaluating import evaluate
 
     return evaluate

@@ -15,7 +15,7 @@ from offaxis.data.image_set import list_skipped
 from offaxis.data.load import own_files
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.errors import ArgumentError, OffaxisError
-from offaxis.evaluation.evaluate import evaluate
+from offaxis.evaluation.evaluating import evaluate
 from offaxis.evaluation.protocols import sets_for
 from offaxis.evaluation.results import Result
 from offaxis.evaluation.store import Store

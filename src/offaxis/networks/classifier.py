@@ -1,7 +1,6 @@
 """Classifier = backbone + head."""
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -23,6 +22,7 @@ class Classifier(nn.Module):
     detector reads in the same single forward pass.
 
     Attributes:
+        in_channels: the channels of the images that the backbone takes, by its first convolution; None where it has none.
         builder: how a bundle rebuilds the backbone, where it came from one; see offaxis.networks.library.
 
     Args:
@@ -48,6 +48,8 @@ class Classifier(nn.Module):
         self.backbone = backbone
         self.head = head
         self.layers = tuple(layers)
+        first = next((part for part in backbone.modules() if isinstance(part, nn.Conv2d)), None)
+        self.in_channels = None if first is None else first.in_channels
         self.frozen = False
         self.unfrozen_from: str | None = None
         if freeze:
@@ -111,7 +113,8 @@ class Classifier(nn.Module):
         try:
             return feature_tensor(self.backbone(images))
         except ValueError as error:
-            if self.training and len(images) == 1:  # PyTorch's normalisations refuse a single value
+            normalised = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.backbone.modules())
+            if self.training and len(images) == 1 and normalised:  # which needs more than a single value
                 raise HeadError(ONE_IMAGE) from error
             raise
         except RuntimeError as error:
@@ -140,12 +143,6 @@ class Classifier(nn.Module):
                 f"Expected images (N, {expected}, h, w), as the network takes {_colour(expected)}, but got "
                 f"{tuple(images.shape)}: {_remedy(expected, images.shape[1])}."
             )
-
-    @cached_property
-    def in_channels(self) -> int | None:
-        """The channels of the images that the backbone takes, by its first convolution; None where it has none."""
-        first = next((part for part in self.backbone.modules() if isinstance(part, nn.Conv2d)), None)
-        return None if first is None else first.in_channels
 
     def forward(
         self, images: Tensor | None = None, *, pixel_values: Tensor | None = None, labels: Tensor | None = None

@@ -16,7 +16,7 @@ _SPREAD = ((3.17, 0.63, 0.57, 0.23), (0.91, 0.13, 0.12, 0.041), (0.44, 0.071, 0.
 """Standard deviation of each filter below over CIFAR-10's normalised training images: rows are colours, columns patterns."""
 
 
-class Whitening(nn.Module):
+class Whitening(nn.Conv2d):
     """Fixed filters of 2x2 pixels whose outputs have unit variance on natural images, each also with the other sign.
 
     The filters are the products of brightness and two opponent colours with the four patterns of Haar. Only the bias, one
@@ -26,10 +26,8 @@ class Whitening(nn.Module):
         in_channels: 3 for colour; images of any other number of channels have the patterns of each channel alone.
     """
 
-    weight: Tensor
-
     def __init__(self, in_channels: int) -> None:
-        super().__init__()
+        super().__init__(in_channels, 8 * in_channels, 2)
         patterns = torch.tensor([[1, 1, 1, 1], [1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]]) / 2
         colours, spread = torch.eye(in_channels), torch.tensor(_SPREAD[0]).expand(in_channels, 4)
         if in_channels == 3:
@@ -37,12 +35,8 @@ class Whitening(nn.Module):
             spread = torch.tensor(_SPREAD)
         filters = torch.einsum("oc,hp->ohcp", colours, patterns).reshape(-1, in_channels, 2, 2)
         filters = filters / spread.reshape(-1, 1, 1, 1)
-        self.register_buffer("weight", torch.cat([filters, -filters]))
+        self.weight = nn.Parameter(torch.cat([filters, -filters]), requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(len(self.weight)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute maps (N, 8c, h - 1, w - 1) of images (N, c, h, w)."""
-        return F.conv2d(x, self.weight.to(x.dtype), self.bias)
 
 
 class ConvBlock(nn.Module):
