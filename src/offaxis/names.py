@@ -3,9 +3,11 @@
 The command line lists these names in its help without the import of what they name.
 """
 
+import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -47,13 +49,16 @@ class Named(MutableMapping[str, Object]):
         return name in self._entries
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package that imports its names when they are first asked for.
+def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its names when they are first asked for.
 
     Args:
         package: its ``__name__``.
-        homes: name -> the module that it lives in.
+        file: its ``__file__``; the stub beside it (``.pyi``), which type checkers read, says which module each name is from.
     """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = (node for node in stub.body if isinstance(node, ast.ImportFrom))
+    homes = {name.name: str(node.module) for node in imports for name in node.names}
 
     def get(name: str) -> Any:
         if name not in homes:
@@ -62,7 +67,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
         setattr(import_module(package), name, value)
         return value
 
-    return get, lambda: sorted({*vars(import_module(package)), *homes})
+    return get, lambda: sorted({*vars(import_module(package)), *homes}), [*homes]
 
 
 def alike(name: str, known: Iterable[str]) -> str:

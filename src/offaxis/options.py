@@ -34,8 +34,8 @@ def option(default: Any, help: str | None, group: str | None = None, **how: Any)
         how: ``flags``, its names in the shell, where they are not made from the field's; ``argument``, whether it is given by
             its place; ``shown``, what the help says in place of the default; ``least`` and ``most``; ``parse`` and ``text``,
             which turn what is typed into the value and back; ``required``, whether the shell must give it; ``environment``,
-            ``metavar``, ``hidden`` as Typer has them; ``registers``, whether it names a file with a detector of the user's own; ``said``, whether ``words`` has it even where it is the
-            default; ``running``, whether results do not depend on it.
+            ``metavar``, ``hidden`` as Typer has them; ``said``, whether ``words`` has it even where it is the default;
+            ``running``, whether results do not depend on it; ``registers``, whether it names a file with an own detector.
     """
     metadata = {"help": help, "group": group, **how}
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
