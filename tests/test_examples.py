@@ -124,7 +124,7 @@ def test_the_table_of_rooms_is_the_tree() -> None:
 
 
 READERS = {"open.py": ("training", "bundle"), "classifier.py": ("training",)}
-"""Calls down the tree: a run and a bundle are read by the rooms that wrote them; ``Classifier.check_training`` is a training's."""
+"""Calls down the tree: a run and a bundle are read by the rooms that wrote them; ``check_training`` is a training's."""
 
 
 def test_imports_point_up_the_tree() -> None:
