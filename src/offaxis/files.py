@@ -11,16 +11,13 @@ import errno
 import glob
 import hashlib
 import importlib.util
-import io
 import json
+import mmap
 import os
 import re
 import secrets
-import stat
 import sys
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,25 +33,7 @@ UNSEALED = "offaxis-sha256:" + 64 * "0"
 """What a block of ``sealed`` writes somewhere into its file; the zeros become the checksum."""
 _SEAL = re.compile(rb"offaxis-sha256:([0-9a-f]{64})")
 _LINE = re.compile(rb'(.*), "checksum": "([0-9a-f]{16})"\}', re.DOTALL)
-_CHUNK = 2**20
 _MAX_JSON = 2**28  # bytes
-_FREE_BYTES, _MAX_RATIO = 2**28, 100  # what arrays may unpack to: so many bytes, or so many times the file
-NOT_ARRAYS = (
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    SyntaxError,
-    RuntimeError,
-    OverflowError,
-    MemoryError,
-    OSError,
-    zipfile.BadZipFile,
-    zlib.error,
-    tokenize.TokenError,
-)
-"""What numpy and zipfile raise where a file of arrays is not one."""
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 """What writing to an open file fails with; such an error names no file."""
@@ -75,26 +54,26 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     Raises:
         StorageError: the file cannot be written (disk full, no permission); the old file is unchanged.
     """
-    with _storage_errors(path):
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not is_regular(path):
             raise StorageError(f"{path} is there already and is no plain file: name another one.")
-        temporary, mode = _create_beside(path)
-    try:
-        try:
-            yield temporary
-        except OSError as error:
-            if not _concerns(error, temporary, path):
-                raise
-            raise StorageError(_explain(path, error)) from error
-        with _storage_errors(path):
-            if durable:
-                with temporary.open("rb+") as file:
-                    os.fsync(file.fileno())
-            temporary.chmod(mode)  # the block may have put another file in its place
-            temporary.replace(path)
+        temporary.touch(exist_ok=False)
+        mode = temporary.stat().st_mode
+        yield temporary
+        if durable:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+        temporary.chmod(mode)  # the block may have put another file in its place
+        temporary.replace(path)
+    except OSError as error:
+        if isinstance(error, StorageError) or not _concerns(error, {temporary, path, *path.parents}):
+            raise
+        raise StorageError(_explain(path, error)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def remove_left(path: Path) -> None:
@@ -118,17 +97,16 @@ def sealed(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """
     with replacing(path, durable=durable) as temporary:
         yield temporary
+        place, _, digest = _seal(temporary)
         with temporary.open("rb+") as file:
-            found = _find_seal(file)
-            assert found is not None, f"nobody wrote UNSEALED into {path}"
-            file.seek(found[0])
-            file.write(_digest_without(file, found[0]).encode())
+            file.seek(place)
+            file.write(digest)
 
 
 def is_regular(path: Path) -> bool:
     """Return whether a path is a plain file, or a link to one: reading a pipe or a device may never end."""
     try:
-        return stat.S_ISREG(path.stat().st_mode)
+        return path.is_file()
     except (OSError, ValueError):
         return False
 
@@ -152,13 +130,11 @@ def check_seal(path: Path, error: type[OffaxisError], remedy: str, *, required: 
     """
     try:
         check_plain(path)
-        with path.open("rb") as file:
-            found = _find_seal(file)
-            intact = not required if found is None else found[1] == _digest_without(file, found[0])
+        _, stated, actual = _seal(path)
     except OSError as problem:
         raise error(f"{path} cannot be read ({problem.strerror or problem}): {remedy}.") from problem
-    if not intact:
-        what = "it has no checksum" if found is None else "its checksum is wrong"
+    if stated != actual and (stated or required):
+        what = "its checksum is wrong" if stated else "it has no checksum"
         raise error(f"{path} is damaged, {what}: {remedy}.")
 
 
@@ -214,14 +190,9 @@ def read_arrays(
 
     check_seal(path, error, remedy, required=required)
     try:
-        content = io.BytesIO(path.read_bytes())
-        with zipfile.ZipFile(content) as pack:
-            if sum(info.file_size for info in pack.infolist()) > max(_FREE_BYTES, _MAX_RATIO * path.stat().st_size):
-                raise ValueError(f"unpacked it would be more than {_MAX_RATIO} times as large")
-        content.seek(0)
-        with np.load(content, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except NOT_ARRAYS as problem:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except Exception as problem:  # whatever numpy and zipfile stumble over
         raise error(f"{path} is damaged ({str(problem)[:200] or type(problem).__name__}): {remedy}.") from problem
 
 
@@ -298,125 +269,82 @@ def _parse_line(line: bytes, required: bool) -> dict[str, Any]:
     return record
 
 
-def _find_seal(file: IO[bytes]) -> tuple[int, str] | None:
-    """Return where the digits of a checksum begin in a file, and the digits; None where there is no checksum."""
-    overlap, position = b"", 0
-    file.seek(0)
-    while chunk := file.read(_CHUNK):
-        window = overlap + chunk
-        if found := _SEAL.search(window):
-            return position - len(overlap) + found.start(1), found[1].decode()
-        position += len(chunk)
-        overlap = window[-len(UNSEALED) + 1 :]
-    return None
-
-
-def _digest_without(file: IO[bytes], seal: int) -> str:
-    """Return the SHA-256 of a file whose 64 bytes from ``seal`` on count as zeros; the position in the file stays."""
-    before, hashed = file.tell(), hashlib.sha256()
-    file.seek(0)
-    left = seal
-    while left and (chunk := file.read(min(left, _CHUNK))):
-        hashed.update(chunk)
-        left -= len(chunk)
-    file.seek(seal + 64)
-    hashed.update(64 * b"0")
-    while chunk := file.read(_CHUNK):
-        hashed.update(chunk)
-    file.seek(before)
-    return hashed.hexdigest()
+def _seal(path: Path) -> tuple[int, bytes, bytes]:
+    """Return where the digits of a file's checksum stand, these digits, and those that are right; (0, b"", ...) without."""
+    hashed = hashlib.sha256()
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:  # cannot be mapped
+            return 0, b"", hashed.hexdigest().encode()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+            found = _SEAL.search(content)
+            start, end = found.span(1) if found else (0, 0)
+            stated = bytes(content[start:end])
+            del found  # it holds the map open
+            for part in (view[:start], b"0" * len(stated), view[end:]):
+                hashed.update(part)
+                if isinstance(part, memoryview):
+                    part.release()
+    return start, stated, hashed.hexdigest().encode()
 
 
 @contextmanager
 def running_python(file: Path, purpose: str) -> Iterator[ModuleType]:
     """Run a Python file of the user's and yield it as a module; inside the block, modules beside it can be imported.
 
-    It and they stay imported, so that its objects can be pickled, until a file of another folder runs: that one has its own
-    modules beside it, whatever their names.
+    It stays imported, so that its objects can be pickled. Modules beside it are Python's as any others: a process that runs
+    files of two folders cannot tell a module of one from a module of the same name in the other, and says so.
 
     Args:
         file: the Python file.
         purpose: what it is needed for, a noun such as ``"network"``, for messages.
 
     Raises:
-        ArgumentError: there is no such file, or it or the block fails with an error that is not one of this package.
+        ArgumentError: there is no such file, it or the block fails with an error that is not one of this package, or a module
+            beside it has the name of one beside a file that ran before.
     """
     if not file.is_file():
         raise ArgumentError(f"Expected a Python file that makes a {purpose} but {file} is not there.")
+    folder = file.resolve().parent
+    for name, other in ((beside.stem, _imported_from(beside.stem)) for beside in folder.iterdir()):
+        if other in _FOLDERS - {folder}:
+            raise ArgumentError(
+                f"Expected the modules beside {file} to have names of their own, but {name} was imported from {other} before: "
+                "rename one of the two, or use the files in two processes."
+            )
+    _FOLDERS.add(folder)
     spec = importlib.util.spec_from_file_location(f"offaxis_{purpose}_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    folder = str(file.resolve().parent)
-    for name in [name for name, place in _BESIDE.items() if place != folder]:
-        del _BESIDE[name]
-        sys.modules.pop(name, None)
     importlib.invalidate_caches()  # a module may have been written a moment ago
-    before, replaced = {spec.name, *sys.modules}, sys.modules.get(spec.name)
     sys.modules[spec.name] = module  # where dataclasses and pickle look for it
-    sys.path.insert(0, folder)
+    sys.path.insert(0, str(folder))
     try:
         spec.loader.exec_module(module)
         yield module
-    except BaseException as error:
-        sys.modules.pop(spec.name, None)
-        if replaced is not None:
-            sys.modules[spec.name] = replaced
-        if isinstance(error, OffaxisError) or not isinstance(error, Exception):
-            raise
+    except OffaxisError:
+        raise
+    except Exception as error:
         raise ArgumentError(f"{file} could not make the {purpose}: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.remove(folder)
-        _BESIDE.update(dict.fromkeys(_imported_from(folder, before), folder))
+        sys.path.remove(str(folder))
 
 
-_BESIDE: dict[str, str] = {}  # modules that were imported beside the user's files, each with its folder
+_FOLDERS: set[Path] = set()  # of the files that ran
 
 
-def _imported_from(folder: str, before: set[str]) -> list[str]:
-    """Return the modules and packages that lie in a folder, and what is in these packages, unless they were there before."""
-    tops = set()
-    for name in (name for name in sys.modules.keys() - before if "." not in name):
-        module = sys.modules[name]
-        places = [*getattr(module, "__path__", ())] or [getattr(module, "__file__", None)]
-        if any(place and os.path.dirname(place) == folder for place in places):  # noqa: PTH120
-            tops.add(name)
-    return [name for name in sys.modules if name.partition(".")[0] in tops]
+def _imported_from(name: str) -> Path | None:
+    """Return the folder that an imported module or package lies in."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
+    return Path(places[0]).resolve().parent if places else None
 
 
-@contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a StorageError about ``path``."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(_explain(path, error)) from error
-
-
-def _create_beside(path: Path) -> tuple[Path, int]:
-    """Create an empty temporary file in the folder of ``path``; return it and the mode of a new file (0o666 & ~umask)."""
-    while True:
-        temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
-        try:
-            handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-        except FileExistsError:
-            continue
-        try:
-            return temporary, os.fstat(handle).st_mode & 0o7777
-        finally:
-            os.close(handle)
-
-
-def _concerns(error: OSError, *paths: Path) -> bool:
-    """Return whether an error is about one of the files: it names it, or it names none and is an error of the disk."""
-    if error.filename is None:
-        return error.errno in DISK_ERRORS
-    if isinstance(error.filename, int):  # a file descriptor
-        return False
-    named = Path(os.fsdecode(error.filename)).absolute()
-    return any(named == path.absolute() for path in paths)
+def _concerns(error: OSError, paths: set[Path]) -> bool:
+    """Return whether an error is about one of these paths: it names it, or it names none and is an error of the disk."""
+    if isinstance(error.filename, str):
+        return Path(error.filename) in paths
+    return error.filename is None and error.errno in DISK_ERRORS
 
 
 def _explain(path: Path, error: OSError) -> str:

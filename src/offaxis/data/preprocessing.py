@@ -17,7 +17,7 @@ from offaxis.data.decode import MAX_PIXELS, decode, eight_bits
 from offaxis.data.sources import as_image_set
 from offaxis.data.transforms import Resize, Shape, check_shape, fit, fit_batch, match, resize_rule
 from offaxis.errors import ArgumentError, DataError
-from offaxis.files import NOT_ARRAYS, is_regular
+from offaxis.files import is_regular
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
 """A file, its bytes, a Pillow image, uint8 pixels (h, w), (h, w, 3) as an array or (c, h, w) as a tensor."""
@@ -238,7 +238,7 @@ def _mapped(path: str | Path) -> "np.memmap[Any, Any]":
         # a shape that the file is too short for is refused here; "c": changes stay in memory
         with np.errstate(over="ignore"):  # of the size, where the shape is absurd
             rows = np.load(path, mmap_mode="c", allow_pickle=False)
-    except NOT_ARRAYS as error:
+    except Exception as error:
         raise DataError(
             f"Expected a .npy file of feature vectors (N, d), as numpy.save writes an array of numbers, but {path} cannot be "
             f"read ({str(error).partition(' If you trust')[0][:200]})."
