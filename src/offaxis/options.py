@@ -186,6 +186,27 @@ def flags(each: "Field[Any]") -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DemoOptions(Options):
+    """What is trained and shown: ``offaxis demo``."""
+
+    out: Path = option(Path("demo"), "Folder for the page.")
+    quick: bool = option(
+        False,
+        "One network of each kind on scikit-learn's 8x8 digits, enlarged; needs no extra.",
+        flags="--quick",
+    )
+    seeds: int | None = option(None, "Networks of each kind.", shown="3", least=1)
+    epochs: int = option(5, "Epochs of each training.", least=1)
+    quiet: bool = _quiet()
+
+    def __post_init__(self) -> None:
+        if self.quick and self.seeds is not None:
+            raise ArgumentError(
+                "Expected --quick, with one network of each kind, or --seeds but got both: leave out one."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainOptions(Options):
     """What a trained network depends on, and how its training runs: ``offaxis train``."""
 

@@ -8,7 +8,6 @@ import errno
 import io
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +28,7 @@ COMMANDS = (
     *("demo", "data", "train", "bundle", "score", "serve", "calibrate", "export"),
     *("evaluate", "report", "reproduce", "paper", "bench", "doctor"),
 )
-"""Every command, in the order in which a user meets them."""
+"""The order in which a user meets the commands; any other comes after them."""
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 
@@ -38,7 +37,7 @@ class Program(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of ``COMMANDS``."""
-        return sorted(super().list_commands(ctx), key=COMMANDS.index)
+        return sorted(super().list_commands(ctx), key=[*COMMANDS, *super().list_commands(ctx)].index)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words, and parse them; completion is for the shell that is named, or else for the one that runs."""
@@ -261,47 +260,3 @@ def _parameter(each: "Field[Any]", hint: Any) -> Parameter:
     info.rich_help_panel = how["group"]
     value = Parameter.empty if required else default
     return Parameter(each.name, Parameter.KEYWORD_ONLY, default=value, annotation=Annotated[hint, info])
-
-
-@app.command("demo", epilog=example("offaxis demo --out demo", "offaxis demo --quick"))
-def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder for the page.")] = Path("demo"),
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="One network of each kind on scikit-learn's 8x8 digits, enlarged; needs no extra."
-        ),
-    ] = False,
-    seeds: Annotated[int | None, typer.Option(help="Networks of each kind.", min=1, show_default="3")] = None,
-    epochs: Annotated[int, typer.Option(help="Epochs of each training.", min=1)] = 5,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
-) -> None:
-    """Train a standard and a cosine network on digits and compare them on OOD images; about a minute on two cores."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from offaxis.demo import METHODS, mean_std_text, run_demo, table_rows, write_demo_page
-
-    if quick and seeds is not None:
-        raise ArgumentError("Expected --quick, with one network of each kind, or --seeds but got both: leave out one.")
-    start = time.monotonic()
-    demo = run_demo(1, epochs, 300, quiet, small=True) if quick else run_demo(seeds or 3, epochs, quiet=quiet)
-    page = out / "index.html"
-    write_demo_page(demo, page)
-    table = Table(title="How well OOD images are detected (AUROC in percent)", title_justify="left")
-    table.add_column("OOD images")
-    for method, whose in METHODS.values():
-        table.add_column(f"{method},\n{whose}", justify="right")
-    for name, values in table_rows(demo):
-        table.add_row(name, *(f"[bold]{value}" if best else value for value, best in values))
-    table.add_section()
-    standard, cosine = (mean_std_text(demo.accuracy[kind]) for kind in ("standard", "cosine"))
-    table.add_row("accuracy on digits", standard, cosine, cosine)
-    console = Console()
-    console.print(table)
-    console.print(
-        f"Both networks were trained on digits alone. 50 is guessing; below 50 OOD images get lower scores than digits.\n"
-        f"Histograms and images: {page.resolve().as_uri()}  ({time.monotonic() - start:.0f} s)",
-        highlight=False,
-        soft_wrap=True,
-    )
