@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from offaxis.errors import StoreError
 from offaxis.evaluation import Store
-from offaxis.evaluation.results import SetRecord
+from offaxis.evaluation.records import SetRecord
 from offaxis.files import digest, json_line, replacing, write_arrays
 from study.steps import KEPT, WORK
 

@@ -38,7 +38,7 @@ from offaxis.detectors import registry as module
 from offaxis.detectors.base import State
 from offaxis.detectors.registry import describe_detector, given_arguments, rebuild_detector
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, MissingOutputError
-from offaxis.evaluation.results import with_arguments
+from offaxis.evaluation.records import with_arguments
 from offaxis.heads import Outputs
 from tests.detectors.toy import NetworkOf, Toy
 

@@ -19,7 +19,7 @@ import pytest
 from offaxis.errors import StoreError
 from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.evaluation import store as store_module
-from offaxis.evaluation.results import SetRecord
+from offaxis.evaluation.records import SetRecord
 from offaxis.evaluation.store import narrow
 from offaxis.files import json_line, write_json
 from study.archive import archive_store, quantise

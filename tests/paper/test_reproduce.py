@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, EvaluationError, RunError
 from offaxis.evaluation import Store
-from offaxis.evaluation.results import SetRecord
+from offaxis.evaluation.records import SetRecord
 from offaxis.files import digest
 from offaxis.options import EvaluateOptions, TrainOptions
 from offaxis.paper.commands import EvaluateCommand, Reproduction, TrainCommand, run_name, variant_of

@@ -162,9 +162,7 @@ def export_command(options: ExportOptions, _: tuple[str, ...]) -> None:
     if options.published is not None:
         if useless:
             raise ArgumentError(f"Expected --published FILE alone but got {', '.join(useless)}: these are for --onnx.")
-        from offaxis.evaluation.start import export_published
-
-        export_published(options.bundle, options.network, options.published)
+        _export_published(options.bundle, options.network, options.published)
         print_note(f"{options.published}: a state dictionary that OpenOOD and open_network(..., weights=FILE) read.")
         return
     if options.int8 != (options.calibrate is not None) or (options.int8 and options.with_resize):
@@ -176,6 +174,20 @@ def export_command(options: ExportOptions, _: tuple[str, ...]) -> None:
             "Expected --int8 and --calibrate beside --ood and --skip-bad: without them no images are read."
         )
     _export_onnx(options)
+
+
+def _export_published(source: Path, network: str | None, out: Path) -> None:
+    """Write the weights of a run or a bundle by their published names, as a state dictionary of PyTorch."""
+    import torch
+
+    from offaxis.files import replacing
+    from offaxis.networks.open import open_network, open_runs
+    from offaxis.networks.resnet import to_published
+    from offaxis.training.start import single
+
+    weights = to_published(single(open_network(open_runs([str(source)], network)[0])))
+    with replacing(out) as temporary:
+        torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, temporary)
 
 
 def _export_onnx(options: ExportOptions) -> None:

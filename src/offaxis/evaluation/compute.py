@@ -18,7 +18,8 @@ from offaxis.data.catalogue import Group
 from offaxis.detectors import Detector
 from offaxis.detectors.passes import try_fit_all
 from offaxis.errors import ArgumentError, DetectorError, EvaluationError, NotFittedError, OffaxisError, StoreError
-from offaxis.evaluation.results import NetworkFields, NetworkRecord, Result, Results, result_key
+from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, result_key
+from offaxis.evaluation.results import Results
 from offaxis.evaluation.scores import (
     Array,
     Confidence,

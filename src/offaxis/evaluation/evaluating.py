@@ -20,7 +20,8 @@ from offaxis.detectors.registry import FAMILIES, given_arguments, parse_detector
 from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.evaluation.compute import Evaluation, Remark, network_fields
 from offaxis.evaluation.protocols import PROTOCOLS, Protocol
-from offaxis.evaluation.results import NetworkFields, Results, join_results
+from offaxis.evaluation.records import NetworkFields
+from offaxis.evaluation.results import Results, join_results
 from offaxis.evaluation.scores import DetectorRun, detector_run
 from offaxis.evaluation.sets import (
     EvaluationSet,

@@ -21,7 +21,7 @@ from typing import Literal
 from offaxis.data import CATALOGUE, relation
 from offaxis.data.catalogue import data_root
 from offaxis.errors import ArgumentError
-from offaxis.evaluation.results import Result
+from offaxis.evaluation.records import Result
 
 Protocol = Literal["one-vs-one", "less-biased"]
 

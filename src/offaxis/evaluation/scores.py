@@ -12,7 +12,7 @@ from torch import Tensor
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.passes import layers_of
 from offaxis.evaluation.own_code import code_digest
-from offaxis.evaluation.results import with_arguments
+from offaxis.evaluation.records import with_arguments
 from offaxis.evaluation.sets import EvaluationSet
 from offaxis.evaluation.store import Store, narrow
 from offaxis.files import digest

@@ -18,7 +18,7 @@ from offaxis.data.splits import LARGEST_SHARE, ValidationSplit, split_validation
 from offaxis.data.transforms import match
 from offaxis.errors import DataError, EvaluationError
 from offaxis.evaluation.protocols import sets_for
-from offaxis.evaluation.results import SetRecord
+from offaxis.evaluation.records import SetRecord
 from offaxis.files import digest
 
 LabelledBatches = Iterable[tuple[Tensor, Tensor]]

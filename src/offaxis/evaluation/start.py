@@ -7,8 +7,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from offaxis.data import ImageSet, OpenOOD, limit_images, load_images, openood
 from offaxis.data.catalogue import CATALOGUE, cache_folder
 from offaxis.data.image_set import list_skipped
@@ -17,17 +15,15 @@ from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.errors import ArgumentError, OffaxisError
 from offaxis.evaluation.evaluating import evaluate
 from offaxis.evaluation.protocols import sets_for
-from offaxis.evaluation.results import Result
+from offaxis.evaluation.records import Result
 from offaxis.evaluation.store import Store
-from offaxis.files import digest, replacing
+from offaxis.files import digest
 from offaxis.names import BENCHMARKS, alike
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.open import combine, open_network, open_runs, open_trained
+from offaxis.networks.open import combine, open_runs, open_trained
 from offaxis.networks.opened import OpenedNetwork, make_label
-from offaxis.networks.resnet import to_published
 from offaxis.options import EvaluateOptions
 from offaxis.progress import counting
-from offaxis.training.start import single
 
 Note = Callable[[str], None]
 Rules = tuple[tuple[str, Any], ...]
@@ -187,19 +183,3 @@ def _labelled(opened: OpenedNetwork, run: EvaluateOptions) -> OpenedNetwork:
         trained = opened.network.unfrozen_from
         label += " frozen" if trained is None else f" trained from {trained}"
     return replace(opened, label=label)
-
-
-def export_published(source: Path, network: str | None, out: Path) -> None:
-    """Write the weights of a run or a bundle by their published names, as a state dictionary of PyTorch.
-
-    Args:
-        source: the folder of a training run, or a bundle.
-        network: ``file.py:function`` that makes the network, where it cannot be opened without.
-        out: the file to write.
-
-    Raises:
-        ArgumentError: it is not a single network with published names, or its head is not linear at test.
-    """
-    weights = to_published(single(open_network(open_runs([str(source)], network)[0])))
-    with replacing(out) as temporary:
-        torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, temporary)

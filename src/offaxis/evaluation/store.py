@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offaxis.errors import StoreError
-from offaxis.evaluation.results import NetworkRecord, Result, SetRecord
+from offaxis.evaluation.records import NetworkRecord, Result, SetRecord
 from offaxis.files import (
     is_regular,
     json_line,

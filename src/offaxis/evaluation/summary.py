@@ -13,7 +13,7 @@ from offaxis.data import CATALOGUE, relation
 from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError
 from offaxis.evaluation.protocols import less_biased_rows, one_vs_one_results
-from offaxis.evaluation.results import NetworkFields, NetworkRecord, Result, with_arguments
+from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, with_arguments
 from offaxis.metrics import HIGHER_IS_BETTER
 
 View = Literal["one-vs-one", "less-biased by tested set", "less-biased by assumed set", "openood"]

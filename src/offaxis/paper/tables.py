@@ -9,7 +9,7 @@ from offaxis.data import CATALOGUE
 from offaxis.errors import EvaluationError
 from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.evaluation.protocols import FRAMED, POOLS
-from offaxis.evaluation.results import NetworkFields
+from offaxis.evaluation.records import NetworkFields
 from offaxis.evaluation.summary import Summary, View, largest_tests, summarise
 from offaxis.files import write_text
 from offaxis.options import TrainOptions

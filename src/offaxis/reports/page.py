@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from offaxis import __version__
 from offaxis.data import CATALOGUE, relation
 from offaxis.evaluation.protocols import one_vs_one_results
-from offaxis.evaluation.results import NetworkRecord, Result
+from offaxis.evaluation.records import NetworkRecord, Result
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import RowKey, Summary, distinguish_networks, method_names, row_key
 from offaxis.files import write_text

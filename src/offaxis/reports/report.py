@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offaxis.errors import EvaluationError
-from offaxis.evaluation.results import NetworkRecord, Result
+from offaxis.evaluation.records import NetworkRecord, Result
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import (
     Summary,

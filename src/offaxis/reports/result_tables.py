@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from offaxis.data import CATALOGUE
-from offaxis.evaluation.results import NetworkRecord, Result, with_arguments
+from offaxis.evaluation.records import NetworkRecord, Result, with_arguments
 from offaxis.evaluation.summary import (
     GROUPS,
     Comparison,

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from offaxis.errors import OffaxisError
-from offaxis.evaluation.results import Result
+from offaxis.evaluation.records import Result
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import RowKey, method_names, row_key
 from offaxis.reports.result_tables import set_title

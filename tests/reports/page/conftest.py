@@ -9,7 +9,7 @@ import pytest
 from offaxis.data import load_images
 from offaxis.data.splits import limit_images, split_validation
 from offaxis.evaluation import NetworkRecord, Result, Store
-from offaxis.evaluation.results import SetRecord
+from offaxis.evaluation.records import SetRecord
 from offaxis.metrics import all_metrics
 
 GROUPS = {"letters": "near", "photographs": "far", "gaussian": "noise"}
