@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from offaxis import attach, load_images, open_network
 from offaxis.data import limit_images
-from offaxis.data.sources import as_batches
+from offaxis.data.adapt import as_batches
 from offaxis.detectors import Detector, make_detectors
 from offaxis.detectors.passes import fit_all
 from offaxis.heads import Outputs

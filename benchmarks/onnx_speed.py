@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from offaxis import Model, networks
-from offaxis.data import Normalise, TensorSet
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing, TensorSet
 from offaxis.onnx import INPUT, Graph, export_onnx, output_names
 
 CASES = (("wrn-10-2-half", (1, 28, 28)), ("wrn-16-4", (3, 32, 32)), ("densenet-22-12", (3, 32, 32)))

@@ -28,7 +28,7 @@ from PIL import Image
 import offaxis
 from benchmarks.load_test import resident
 from offaxis import Model
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Preprocessing
 from offaxis.data.transforms import fit
 from offaxis.engine import with_engine
 from offaxis.options import ScoreOptions

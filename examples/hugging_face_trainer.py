@@ -8,8 +8,7 @@ from torch.utils.data import DataLoader
 from transformers import ResNetConfig, ResNetForImageClassification, Trainer, TrainingArguments, set_seed
 
 import offaxis
-from offaxis.data import Normalise
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing
 from offaxis.integrations.transformers import CalibrateOODCallback, TrainerClassifier
 
 PREPROCESSING = Preprocessing((1, 28, 28), Normalise((0.13,), (0.31,)))

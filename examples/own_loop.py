@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import offaxis
-from offaxis.data import Normalise
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing
 
 PREPROCESSING = Preprocessing((1, 28, 28), Normalise((0.13,), (0.31,)))
 

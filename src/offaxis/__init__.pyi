@@ -1,7 +1,7 @@
 from offaxis.bundle import load as load
 from offaxis.calibration.calibration import Calibration as Calibration
 from offaxis.calibration.calibration import calibrate as calibrate
-from offaxis.data.image_set import ImageSet as ImageSet
+from offaxis.data.images import ImageSet as ImageSet
 from offaxis.data.load import load_images as load_images
 from offaxis.detectors.base import Detector as Detector
 from offaxis.detectors.registry import register_detector as register_detector

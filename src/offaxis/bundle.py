@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from offaxis import container
 from offaxis.calibration.calibration import Calibration
-from offaxis.data.preprocessing import input_from_json
+from offaxis.data.vectors import input_from_json
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
 from offaxis.engine import Engine, with_engine

@@ -12,13 +12,12 @@ from torch import nn
 from offaxis.calibration.calibration import check_overlap
 from offaxis.calibration.conformal import smallest_count
 from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
+from offaxis.data.adapt import as_batches
 from offaxis.data.catalogue import Split, cache_folder
-from offaxis.data.image_set import list_skipped, unpack_hashes
+from offaxis.data.images import list_skipped, unpack_hashes
 from offaxis.data.load import own_splits
-from offaxis.data.preprocessing import Preprocessing
-from offaxis.data.sources import as_batches
 from offaxis.data.splits import hold_out
-from offaxis.data.transforms import Shape
+from offaxis.data.transforms import Preprocessing, Shape
 from offaxis.detectors import Detector, default_detector, make_detector
 from offaxis.detectors.registry import find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError, OverlapError

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offaxis.data import GaussianNoise, ImageSet, TensorSet, UniformNoise, match
+from offaxis.data.adapt import as_batches
 from offaxis.data.catalogue import Split
 from offaxis.data.embedded import digits, letters, photographs, scans, small_digits, terrain
-from offaxis.data.sources import as_batches
 from offaxis.detectors import Cosine, Detector, MaxLogit, MaxSoftmax, TwoCosines, score_all
 from offaxis.files import write_text
 from offaxis.heads import CosineHead

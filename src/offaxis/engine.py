@@ -23,8 +23,8 @@ from torch import Tensor
 from offaxis.calibration.calibration import Calibration, check_overlap
 from offaxis.data import ImageSet, match
 from offaxis.data.catalogue import cache_folder
-from offaxis.data.image_set import unpack_hashes
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data.images import unpack_hashes
+from offaxis.data.transforms import Preprocessing
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError, OffaxisError
 from offaxis.files import read_arrays, replacing, write_arrays
 from offaxis.metrics import auroc

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from offaxis.data import ImageSet, match
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.cosine import MeanCosine, TwoCosines
 from offaxis.errors import ArgumentError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from offaxis.container import FILES, MANIFEST
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data.transforms import Preprocessing
 from offaxis.errors import ArgumentError, BundleError, MissingPackageError, StorageError
 from offaxis.files import write_text
 from offaxis.networks.describe import describe, must_be_given

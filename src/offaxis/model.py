@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Dataset
 from offaxis import __version__
 from offaxis.calibration.calibration import Calibration, calibrate
 from offaxis.data import ImageSet, TensorSet, image_hashes
-from offaxis.data.image_set import pack_hashes, unpack_hashes
-from offaxis.data.preprocessing import ImageLike, Preprocessing, VectorInput
-from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
-from offaxis.data.transforms import Shape
+from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
+from offaxis.data.images import pack_hashes, unpack_hashes
+from offaxis.data.transforms import ImageLike, Preprocessing, Shape
+from offaxis.data.vectors import VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError, NotFittedError
@@ -159,7 +159,7 @@ class Model:
             loader = is_loader(training)
             detector.fit(
                 opened.network,
-                training if loader else preprocessing.match(training),
+                training if loader else preprocessing.match(as_image_set(training)),
                 None if loader else preprocessing.normalise,
             )
         detector = _with_contiguous_buffers(detector)
@@ -454,7 +454,7 @@ def _calibrate(
         calibration = calibrate(network, images, None, detector, used=used, **promise)
         about = {"name": LoaderBatches(images).name, "images": len(calibration.scores), "fingerprint": None}
         return calibration, about
-    fitted = preprocessing.match(images)
+    fitted = preprocessing.match(as_image_set(images))
     return calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise), fitted.describe()
 
 
@@ -507,7 +507,7 @@ def _hashes(images: Any, preprocessing: "Preprocessing | VectorInput") -> Tensor
     """Return the hashes of images as the network sees them; none of batches, whose pixels are not known, and of vectors."""
     if is_loader(images) or isinstance(preprocessing, VectorInput):
         return pack_hashes([])
-    return pack_hashes(image_hashes(preprocessing.match(images)))
+    return pack_hashes(image_hashes(preprocessing.match(as_image_set(images))))
 
 
 def _among(examples: Examples | None, calibrated_on: Tensor) -> Examples | None:

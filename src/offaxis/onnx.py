@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from offaxis.calibration.calibration import Calibration
-from offaxis.data.preprocessing import Preprocessing
-from offaxis.data.transforms import fit_batch
+from offaxis.data.transforms import Preprocessing, fit_batch
 from offaxis.detectors import Reads
 from offaxis.errors import ExportError, MissingPackageError
 from offaxis.files import replacing

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from offaxis.data import ImageSet, Normalise, limit_images, load_images
-from offaxis.data.sources import as_batches
+from offaxis.data.adapt import as_batches
 from offaxis.files import replacing
 from offaxis.heads import Head
 from offaxis.networks.opened import OpenedNetwork

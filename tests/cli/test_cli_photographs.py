@@ -21,8 +21,7 @@ run = CliRunner().invoke
 NETWORK = """
 import torch
 from torch import nn
-from offaxis.data import Normalise
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing
 
 def plain():
     return nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 9))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from offaxis.data.catalogue import Entry, Layout, Split
-from offaxis.data.formats import write_records
+from offaxis.data.publishers import write_records
 
 Pixels = NDArray[np.uint8]
 Save = Callable[[Path, Pixels], None]

@@ -23,7 +23,7 @@ from offaxis.data import TensorSet, load_images
 from offaxis.data import load as own_module
 from offaxis.data.archive import ArchiveLimits, unpack
 from offaxis.data.decode import decode, size_of
-from offaxis.data.folder import FolderSet
+from offaxis.data.folder import FolderSet, walk
 from offaxis.data.load import has_mixed_sizes, own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.data.support import Pixels, Png, Save
@@ -389,3 +389,17 @@ def test_a_name_in_an_archive_that_is_no_text_is_told(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace("é".encode(), b"\xfd("))
     with pytest.raises(DataError, match=re.escape(str(path))):
         unpack(path, tmp_path / "out")
+
+
+def test_a_walk_gives_every_file_once_in_the_folder_that_holds_it(tmp_path: Path) -> None:
+    for name in ("a/1.png", "a/.hidden/2.png", "a/Thumbs.db", "b/10.png", "b/9.txt", "c.png"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).touch()
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "3.png").touch()
+    (tmp_path / "set" / "a" / "0-to-b").symlink_to(tmp_path / "set" / "b")
+    (tmp_path / "set" / "a" / "far").symlink_to(tmp_path / "far")
+    (tmp_path / "set" / "a" / "nowhere").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "far" / "above").symlink_to(tmp_path)
+    found = [path.removeprefix(f"{tmp_path}/set/") for path in walk(tmp_path / "set")]
+    assert found == ["a/1.png", "a/nowhere", "b/10.png", "b/9.txt", "c.png", "a/far/3.png"]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from offaxis.cli import app
 from offaxis.data import ImageSet, load_images
 from offaxis.data.decode import decode
-from offaxis.data.image_set import TensorSet
+from offaxis.data.images import TensorSet
 from offaxis.errors import DataError, StorageError
 
 

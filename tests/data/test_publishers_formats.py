@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from offaxis.data.folder import Files
-from offaxis.data.formats import (
+from offaxis.data.pickles import read_pickle
+from offaxis.data.publishers import (
     read_cifar10_binary,
     read_cifar10_pickled,
     read_cifar100_pickled,
@@ -28,7 +29,6 @@ from offaxis.data.formats import (
     read_stl10,
     read_svhn,
 )
-from offaxis.data.pickles import read_pickle
 from offaxis.errors import DataError
 from tests.data.support import Pixels, write_idx
 

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from offaxis.data import Normalise, load_images, match
-from offaxis.data.image_set import TensorSet
+from offaxis.data import Normalise, Preprocessing, load_images, match
+from offaxis.data.images import TensorSet
 from offaxis.data.load import own_classes
-from offaxis.data.preprocessing import Preprocessing
 from offaxis.data.transforms import centre, fit, fit_batch, resize_rule
 from offaxis.errors import ArgumentError, DataError
 

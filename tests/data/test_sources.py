@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 from offaxis.data import ImageSet, Normalise, TensorSet, as_batches, as_image_set, is_loader, load_images
-from offaxis.data.sources import LoaderBatches
+from offaxis.data.adapt import LoaderBatches
 from offaxis.errors import ArgumentError, DataError
 from tests.data.support import Save
 

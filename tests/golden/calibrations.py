@@ -11,9 +11,8 @@ import torch
 import offaxis
 from offaxis import Calibration, Model
 from offaxis.calibration import conformal
-from offaxis.data import ImageSet
+from offaxis.data import ImageSet, Preprocessing
 from offaxis.data.embedded import letters, small_digits
-from offaxis.data.preprocessing import Preprocessing
 from offaxis.detectors import DETECTORS, Detector
 
 from .subjects import Json, digits_images, digits_normalise, network, plain

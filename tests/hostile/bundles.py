@@ -16,8 +16,7 @@ import torch
 import offaxis
 from offaxis import Model, container
 from offaxis.calibration import Calibration
-from offaxis.data import Normalise, TensorSet
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing, TensorSet
 from offaxis.detectors import KNN
 from offaxis.errors import BundleError, CheckpointError, DataError, OffaxisError
 from offaxis.evaluation import Store

@@ -18,8 +18,7 @@ import offaxis
 from offaxis import Classifier, Model, Paired, Verdict, container, networks
 from offaxis.calibration.conformal import allowed, p_values
 from offaxis.data import TensorSet
-from offaxis.data.preprocessing import ImageLike, Preprocessing
-from offaxis.data.transforms import Batches
+from offaxis.data.transforms import Batches, ImageLike, Preprocessing
 from offaxis.detectors import DETECTORS, Detector, Energy
 from offaxis.errors import BundleError, DataError, OffaxisError, OverlapError, StorageError, TooFewImagesError
 from offaxis.heads import LinearHead, Outputs, make_head

@@ -20,8 +20,7 @@ from offaxis import Classifier
 from offaxis.bundling import _divide, make_model
 from offaxis.calibration.conformal import allowed, flag_rate
 from offaxis.cli import app
-from offaxis.data import TensorSet, load_images
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Preprocessing, TensorSet, load_images
 from offaxis.detectors import KNN
 from offaxis.detectors.registry import DETECTORS
 from offaxis.errors import ArgumentError, DataError, OverlapError, TooFewImagesError

@@ -53,8 +53,7 @@ def digits() -> offaxis.ImageSet:
 
 
 def test_a_model_shows_classes_detector_and_calibration(network: offaxis.Classifier, digits: offaxis.ImageSet) -> None:
-    from offaxis.data import Normalise
-    from offaxis.data.preprocessing import Preprocessing
+    from offaxis.data import Normalise, Preprocessing
 
     preprocessing = Preprocessing((1, 8, 8), Normalise((0.3,), (0.4,)))
     model = offaxis.Model.calibrated(network, digits, detector="cosine", preprocessing=preprocessing)

@@ -19,8 +19,7 @@ import offaxis
 from offaxis import Model
 from offaxis import engine as engines
 from offaxis.cli.app import app
-from offaxis.data import load_images
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Preprocessing, load_images
 from offaxis.engine import with_engine
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError
 from offaxis.files import read_arrays

@@ -14,8 +14,7 @@ from torch import nn
 
 import offaxis
 from offaxis import Classifier, Model, Paired, container, networks
-from offaxis.data import Normalise
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing
 from offaxis.detectors import KNN, CosineEnsemble, LeaveOut
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
 from offaxis.heads import make_head

@@ -19,8 +19,7 @@ import offaxis
 from offaxis import Model, Verdict, attach, open_network
 from offaxis.calibration import DriftMonitor
 from offaxis.cli import app
-from offaxis.data import Normalise
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing
 from offaxis.detectors import NATIVE, MahalanobisPlusPlus, default_detector
 from offaxis.errors import ArgumentError, DataError, NotFittedError, OverlapError
 from offaxis.training.record import load_run

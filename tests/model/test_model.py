@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import offaxis
 from offaxis import EmbeddingDetector, Model, Verdict
 from offaxis.bundling import make_model
-from offaxis.data import Normalise, TensorSet
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing, TensorSet
 from offaxis.detectors import KNN, Detector, Energy
 from offaxis.errors import ArgumentError, DataError, DetectorError, NotFittedError, OverlapError
 from offaxis.explain import explain

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import Calibration, Model, Paired, Verdict, attach, networks
 from offaxis.cli import app
-from offaxis.data import Normalise, TensorSet
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data import Normalise, Preprocessing, TensorSet
 from offaxis.data.transforms import Resize
 from offaxis.detectors import NATIVE, Reads
 from offaxis.errors import ExportError

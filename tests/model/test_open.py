@@ -15,9 +15,8 @@ from torch import nn
 
 import offaxis
 from offaxis import Classifier, Ensemble, Model, Paired, attach, open_network
-from offaxis.data import Normalise
+from offaxis.data import Normalise, Preprocessing
 from offaxis.data.embedded import small_digits
-from offaxis.data.preprocessing import Preprocessing
 from offaxis.errors import ArgumentError, CheckpointError, RunError
 from offaxis.networks import wide_resnet
 from offaxis.networks.combine import LeaveOutEnsemble, folds

@@ -22,8 +22,8 @@ from torch import Tensor
 from offaxis.calibration import conformal
 from offaxis.calibration.conformal import Floats
 from offaxis.data import ImageSet, Normalise
-from offaxis.data.image_set import hash_batch, image_hashes, shared
-from offaxis.data.sources import as_batches, as_image_set, is_loader
+from offaxis.data.adapt import as_batches, as_image_set, is_loader
+from offaxis.data.images import hash_batch, image_hashes, shared
 from offaxis.data.transforms import NO_LABELS, match
 from offaxis.detectors.base import Detector, score_batches
 from offaxis.detectors.registry import default_detector

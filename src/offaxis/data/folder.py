@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offaxis.data.decode import OTHER_SUFFIXES, SUFFIXES, decode, printable
-from offaxis.data.image_set import ImageSet, Skipped, TensorSet
+from offaxis.data.images import ImageSet, Skipped, TensorSet
 from offaxis.data.transforms import Resize, Shape, check_shape, fit, resize_rule
 from offaxis.errors import DataError
 from offaxis.progress import count
@@ -67,16 +67,18 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
         DataError: there is no image, a file is none or a folder cannot be read and ``skip_bad`` is False, or a class folder
             is none of ``classes``, is empty or has a name that is not UTF-8.
     """
-    closed: list[Skipped] = []
-    present = sorted(_walk(folder, closed if skip_bad else None))
-    skipped = [Skipped(printable(path), "not an image file") for path in present if path.suffix.lower() not in SUFFIXES]
+    present = _present(folder, skip_bad)
+    skipped = [
+        Skipped(printable(path), "a folder that cannot be read" if path.is_dir() else "not an image file")
+        for path in present
+        if path.suffix.lower() not in SUFFIXES
+    ]
     if skipped and not skip_bad:
         converted = "convert it to JPEG" if Path(skipped[0].path).suffix.lower() in OTHER_SUFFIXES else "remove it"
         raise DataError(
             f"{skipped[0].path} is not an image file that is read here ({', '.join(sorted(SUFFIXES))}), and {folder} may hold "
             f"nothing else (such files: {len(skipped)}): {converted}, or skip bad files (skip_bad=True, --skip-bad)."
         )
-    skipped += closed
     paths = tuple(path for path in present if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise DataError(f"Expected images in {folder} but there are none ({', '.join(sorted(SUFFIXES))}).")
@@ -98,6 +100,18 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
     number = {name: label for label, name in enumerate(names)}
     labels = tuple(number[parts[0]] for parts in tops)
     return Files(paths=paths, labels=labels, classes=names, sorted_by_class=True, skipped=tuple(skipped))
+
+
+def _present(folder: Path, skip_bad: bool) -> list[Path]:
+    """Return the files below a folder in order, and the folders there that cannot be read where bad files are skipped."""
+    present = sorted(map(Path, walk(folder)))
+    closed = [path for path in present if path.suffix.lower() not in SUFFIXES and path.is_dir()]
+    if closed and not skip_bad:
+        raise DataError(
+            f"{printable(closed[0])} cannot be read: change its permissions, remove it, or skip bad files (skip_bad=True, "
+            "--skip-bad)."
+        )
+    return present
 
 
 def _check_class_folders(folder: Path, classes: Sequence[str], skip_empty: bool) -> list[Skipped]:
@@ -124,8 +138,7 @@ def find_classes(folder: Path, skip_bad: bool = False) -> tuple[str, ...]:
     Raises:
         DataError: a folder in it cannot be read and ``skip_bad`` is False.
     """
-    files = _walk(folder, [] if skip_bad else None)
-    images = (path.relative_to(folder).parts for path in files if path.suffix.lower() in SUFFIXES)
+    images = (p.relative_to(folder).parts for p in _present(folder, skip_bad) if p.suffix.lower() in SUFFIXES)
     inside = {parts[0] if len(parts) > 1 else "" for parts in images}
     return () if "" in inside or len(inside) < 2 else tuple(sorted(inside))
 
@@ -137,44 +150,41 @@ def ignored(name: str) -> bool:
 
 def has_images(folder: Path) -> bool:
     """Tell whether there is an image file in a folder or in the folders in it, as far as they can be read."""
-    return any(path.suffix.lower() in SUFFIXES for path in _walk(folder, []))
+    return any(Path(path).suffix.lower() in SUFFIXES for path in walk(folder))
 
 
-def _walk(folder: Path, closed: list[Skipped] | None = None) -> Iterator[Path]:
-    """Yield every file below a folder that is not ignored.
+def walk(folder: Path | str) -> Iterator[str]:
+    """Yield the path of every file below a folder that is not ignored, by name; a folder that cannot be read is one of them.
 
-    Links are followed once the folders themselves are read, so that no link takes their images from them; no folder is
-    entered twice, and none that contains the first. Folders that cannot be read are added to ``closed``.
-
-    Raises:
-        DataError: a folder cannot be read, and there is no list for such.
+    Links to folders are followed once the folders themselves are read, so that no link takes their images from them; no
+    folder is entered twice, and none that contains the first.
     """
+    root, entered = os.path.realpath(folder), set[str]()
+    links: list[str] = []
 
-    def fail(error: OSError) -> None:
-        place, reason = printable(error.filename), error.strerror or str(error)
-        if closed is None:
-            raise DataError(
-                f"{place} cannot be read ({reason}): change its permissions, remove it, or skip bad files (skip_bad=True, "
-                "--skip-bad)."
-            ) from error
-        closed.append(Skipped(place, f"a folder that cannot be read ({reason})"))
-
-    root = folder.resolve()
-    entered = set()
-    waiting = [folder]
-    while waiting:
-        links: list[Path] = []
-        for place, folders, names in (found for start in waiting for found in os.walk(start, onerror=fail)):
-            here = Path(place)
-            real = here.resolve()
-            if real in entered or real in root.parents:
-                folders.clear()
+    def below(place: str) -> Iterator[str]:
+        real = os.path.realpath(place)
+        if real in entered or Path(real) in Path(root).parents:
+            return
+        entered.add(real)
+        try:
+            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+        except OSError:
+            yield place
+            return
+        for entry in entries:
+            if ignored(entry.name):
                 continue
-            entered.add(real)
-            folders[:] = [name for name in folders if not ignored(name)]
-            links += [here / name for name in folders if (here / name).is_symlink()]
-            yield from (here / name for name in names if not ignored(name))
-        waiting = sorted(links)
+            if entry.is_dir(follow_symlinks=False):
+                yield from below(entry.path)
+            elif entry.is_symlink() and Path(entry.path).is_dir():
+                links.append(entry.path)
+            else:
+                yield entry.path
+
+    yield from below(os.fspath(folder))
+    while links:
+        yield from below(links.pop(0))
 
 
 MEMORY_LIMIT = 2 * 2**30  # bytes of pixels: larger sets stay in their files

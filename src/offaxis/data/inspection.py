@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offaxis.data.decode import size_of
 from offaxis.data.folder import FolderSet
-from offaxis.data.image_set import ImageSet, Skipped, TensorSet, hash_batch, repeated, shared
+from offaxis.data.images import ImageSet, Skipped, TensorSet, hash_batch, repeated, shared
 from offaxis.data.transforms import CROP_ABOVE
 from offaxis.errors import ArgumentError
 from offaxis.files import replacing

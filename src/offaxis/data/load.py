@@ -18,7 +18,8 @@ from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_
 from offaxis.data.decode import SUFFIXES, printable, size_of
 from offaxis.data.embedded import GaussianNoise, UniformNoise
 from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, has_images, ignored
-from offaxis.data.formats import (
+from offaxis.data.images import ImageSet, TensorSet
+from offaxis.data.publishers import (
     read_cifar10_binary,
     read_cifar10_pickled,
     read_cifar100_binary,
@@ -32,7 +33,6 @@ from offaxis.data.formats import (
     read_stl10,
     read_svhn,
 )
-from offaxis.data.image_set import ImageSet, TensorSet
 from offaxis.data.splits import held_out_indices
 from offaxis.data.transforms import Shape, check_shape, fit_batch, match, resize_rule
 from offaxis.errors import ArgumentError, DataError, at_least_one

@@ -23,7 +23,7 @@ from PIL import Image
 
 from offaxis.data.decode import MAX_PIXELS, open_image
 from offaxis.data.folder import MEMORY_LIMIT, Files, FolderSet, Reading, read_all
-from offaxis.data.image_set import ImageSet
+from offaxis.data.images import ImageSet
 from offaxis.data.transforms import Normalise
 from offaxis.errors import ArgumentError, DataError
 

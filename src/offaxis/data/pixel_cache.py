@@ -16,7 +16,7 @@ import torch
 from offaxis.data.catalogue import cache_folder
 from offaxis.data.decode import printable
 from offaxis.data.folder import Files, Reading, attempts, labelled, some_left, stopped_by
-from offaxis.data.image_set import Skipped, TensorSet
+from offaxis.data.images import Skipped, TensorSet
 from offaxis.errors import DataError, StorageError
 from offaxis.files import UNSEALED, check_seal, digest, sealed
 

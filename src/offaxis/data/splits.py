@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offaxis.data.image_set import ImageSet
+from offaxis.data.images import ImageSet
 from offaxis.errors import ArgumentError, DataError
 from offaxis.files import digest
 

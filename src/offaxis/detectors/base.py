@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from offaxis.data.image_set import hash_batch
+from offaxis.data.images import hash_batch
 from offaxis.detectors.statistics import Fitted
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.heads import Outputs
@@ -45,7 +45,7 @@ def training_batches(
     """Return training images as normalised batches of (images, labels); batches are returned unchanged."""
     batches: Batches = images
     if normalise is not None or isinstance(images, (Dataset, DataLoader)) or hasattr(images, "column_names"):
-        from offaxis.data.sources import as_batches  # only where there are no batches yet
+        from offaxis.data.adapt import as_batches  # only where there are no batches yet
 
         batches = as_batches(images, normalise, batch_size, labels=True, num_classes=network.num_classes)
     return batches

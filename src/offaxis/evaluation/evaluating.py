@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from offaxis.data import PUBLISHED, Normalise, OpenOOD
-from offaxis.data.sources import is_loader
+from offaxis.data.adapt import is_loader
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.detectors import Detector, compatible_detectors, make_detectors
 from offaxis.detectors.registry import FAMILIES, given_arguments, parse_detector

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import RandomSampler
 
 from offaxis.data import ImageSet, Normalise, OpenOOD, load_images
+from offaxis.data.adapt import as_batches, as_image_set, is_loader
 from offaxis.data.catalogue import Group
-from offaxis.data.sources import as_batches, as_image_set, is_loader
 from offaxis.data.splits import LARGEST_SHARE, ValidationSplit, split_validation
 from offaxis.data.transforms import match
 from offaxis.errors import DataError, EvaluationError

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from offaxis.data import ImageSet, OpenOOD, limit_images, load_images, openood
 from offaxis.data.catalogue import CATALOGUE, cache_folder
-from offaxis.data.image_set import list_skipped
+from offaxis.data.images import list_skipped
 from offaxis.data.load import own_files
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.errors import ArgumentError, OffaxisError

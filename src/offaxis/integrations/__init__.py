@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from offaxis.calibration.conformal import check_alpha, check_count
-from offaxis.data.preprocessing import Preprocessing
-from offaxis.data.sources import as_batches, is_loader
+from offaxis.data.adapt import as_batches, is_loader
+from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.base import score_batches
 from offaxis.detectors.registry import default_detector, make_detector

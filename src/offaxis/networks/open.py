@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from offaxis.data import Normalise
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data.transforms import Preprocessing
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, HeadLike, describe_head, make_head
 from offaxis.networks.builders import (

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from offaxis.data import ImageSet, limit_images, load_images
-from offaxis.data.sources import as_batches
+from offaxis.data.adapt import as_batches
 from offaxis.errors import DataError
 from offaxis.evaluation import Store
 from offaxis.evaluation.summary import summarise

@@ -18,8 +18,7 @@ from offaxis.calibration.conformal import BatchFlags, check_alpha, check_count
 from offaxis.container import bundle_checksum
 from offaxis.data.archive import is_archive
 from offaxis.data.decode import decode
-from offaxis.data.preprocessing import Preprocessing
-from offaxis.data.transforms import centre
+from offaxis.data.transforms import Preprocessing, centre
 from offaxis.errors import ArgumentError, DataError, StorageError
 from offaxis.explain import data_uri, explain, map_png
 from offaxis.files import read_json, write_json, write_text

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from offaxis.bundle import load
 from offaxis.data.decode import OTHER_SUFFIXES
-from offaxis.data.image_set import hash_batch, unpack_hashes
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data.images import hash_batch, unpack_hashes
+from offaxis.data.transforms import Preprocessing
 from offaxis.engine import Engine, cores, with_engine
 from offaxis.errors import DataError, MissingPackageError
 from offaxis.model import Model

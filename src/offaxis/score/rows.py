@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from offaxis.calibration.conformal import BatchFlags
-from offaxis.data.preprocessing import Preprocessing
+from offaxis.data.transforms import Preprocessing
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, OffaxisError, StorageError
 from offaxis.files import check_plain, json_line, lock, read_lines, remove_left, replacing
 from offaxis.model import Model, Prediction, Verdict

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES, SUFFIXES
 from offaxis.data.folder import IGNORED
-from offaxis.data.preprocessing import read_rows
+from offaxis.data.vectors import read_rows
 from offaxis.errors import DataError
 
 T = TypeVar("T")

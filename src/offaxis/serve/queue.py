@@ -22,8 +22,8 @@ from PIL import Image
 from torch import Tensor
 
 from offaxis.data.decode import decode_opened, open_image
-from offaxis.data.preprocessing import Preprocessing, VectorInput
-from offaxis.data.transforms import fit
+from offaxis.data.transforms import Preprocessing, fit
+from offaxis.data.vectors import VectorInput
 from offaxis.errors import DataError
 from offaxis.model import Prediction
 from offaxis.serve.body import Limits, overloaded, too_many_pixels

@@ -17,7 +17,7 @@ from torch import Tensor
 from offaxis import __version__
 from offaxis.calibration.calibration import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
-from offaxis.data.preprocessing import VectorInput
+from offaxis.data.vectors import VectorInput
 from offaxis.errors import MissingPackageError
 from offaxis.explain import Explanation, explain
 from offaxis.model import Model, Prediction, Verdict

@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise
-from offaxis.data.image_set import to_unit
-from offaxis.data.sources import LoaderBatches, as_batches, as_image_set, is_loader
+from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
+from offaxis.data.images import to_unit
 from offaxis.errors import ArgumentError, DataError
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
@@ -154,7 +154,7 @@ def make_training_batches(
 
     Args:
         classifier: the network, whose number of classes bounds the labels.
-        data: what ``offaxis.data.sources.as_image_set`` takes, or a DataLoader of (images, labels).
+        data: what ``offaxis.data.adapt.as_image_set`` takes, or a DataLoader of (images, labels).
         recipe: batch size and augmentation; those of a DataLoader are its own.
         seed: of the order and the augmentation.
         normalise: mean and std; those of the data if None. Must be None for a DataLoader.

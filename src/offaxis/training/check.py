@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.data import Normalise
-from offaxis.data.sources import LoaderBatches, as_batches
+from offaxis.data.adapt import LoaderBatches, as_batches
 from offaxis.errors import DataError
 from offaxis.heads.base import at_least_float32
 from offaxis.networks.classifier import Classifier

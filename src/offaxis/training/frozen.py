@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.data import Normalise
-from offaxis.data.sources import as_image_set, is_loader
+from offaxis.data.adapt import as_image_set, is_loader
 from offaxis.data.transforms import Batches
 from offaxis.errors import ArgumentError, DataError, NotFiniteError
 from offaxis.heads import Head, HeadLike, make_head

@@ -12,10 +12,10 @@ import torch
 from lightning_fabric import Fabric
 
 from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, load_images
+from offaxis.data.adapt import as_batches
 from offaxis.data.catalogue import cache_folder, data_root, known
-from offaxis.data.image_set import list_skipped
+from offaxis.data.images import list_skipped
 from offaxis.data.load import check_classes, own_classes, own_splits
-from offaxis.data.sources import as_batches
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike, make_head
 from offaxis.heads.batch_norm import synchronise

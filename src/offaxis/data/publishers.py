@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from offaxis.data.archive import read_member
 from offaxis.data.decode import decode
 from offaxis.data.folder import Files, find_images
-from offaxis.data.image_set import TensorSet
+from offaxis.data.images import TensorSet
 from offaxis.data.mat import fill, read_mat
 from offaxis.data.pickles import read_pickle
 from offaxis.errors import DataError
