@@ -6,7 +6,6 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jinja2 import Environment, PackageLoader, select_autoescape
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -22,6 +21,7 @@ from offaxis.metrics import auroc
 from offaxis.networks import by_name
 from offaxis.networks.run import run
 from offaxis.reports.figures import Panel, as_png_data_uri, as_svg, histograms, image_sheet
+from offaxis.reports.tables import templates
 from offaxis.training import Recipe, Trained, train
 
 NETWORK = "wrn-10-2-half"
@@ -179,8 +179,7 @@ def table_rows(demo: Demo) -> list[tuple[str, list[tuple[str, bool]]]]:
 
 def write_demo_page(demo: Demo, path: Path) -> None:
     """Write the page, whole or not at all."""
-    environment = Environment(loader=PackageLoader("offaxis", "reports/templates"), autoescape=select_autoescape())
-    page = environment.get_template("demo.html.j2").render(
+    page = templates().get_template("demo.html.j2").render(
         rows=table_rows(demo),
         methods=METHODS.values(),
         means=[mean_std_text(_means(demo, method)) for method in METHODS],

@@ -1,6 +1,5 @@
 """One self-contained HTML page of results: it needs no network, no server and no other file."""
 
-import json
 import math
 import shlex
 from collections.abc import Iterable, Sequence
@@ -9,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from offaxis import __version__
@@ -23,7 +20,7 @@ from offaxis.files import write_text
 from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
 from offaxis.reports.report import IDSection
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, slug
-from offaxis.reports.tables import Entry, Table, Value, in_percent
+from offaxis.reports.tables import Entry, Table, Value, in_percent, templates
 from offaxis.reports.thumbnails import Loader, Thumbnails, extreme_images
 
 if TYPE_CHECKING:
@@ -59,7 +56,7 @@ def write_page(
         thumbnails: how many images of each kind are shown; 0 for none.
         load: reads image sets for the thumbnails; None for none.
     """
-    page = _environment().get_template("report.html.j2")
+    page = templates().get_template("report.html.j2")
     records = distinguish_networks(store.networks())
     read: dict[str, ImageSet | str] = {}  # ID sets of one size share their OOD sets
     contents = []
@@ -67,26 +64,6 @@ def write_page(
         kept = Thumbnails(store, load, read) if load is not None and thumbnails else None
         contents.append(_section(store, section, records, thumbnails, kept))
     write_text(path, page.render(title=title, version=__version__, sections=contents, states=DETECTOR_NOTES))
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("offaxis.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["data"] = _data
-    return environment
-
-
-def _data(value: Any) -> Markup:
-    """Return JSON for a script element, escaped so that it cannot end the element."""
-    text = (
-        json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    )
-    return Markup(text)
 
 
 def _section(

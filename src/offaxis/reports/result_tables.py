@@ -1,7 +1,5 @@
 """Results -> the tables of a report."""
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -20,7 +18,7 @@ from offaxis.evaluation.summary import (
     row_key,
 )
 from offaxis.metrics import HIGHER_IS_BETTER
-from offaxis.reports.tables import Entry, Table, Value, in_percent, percent
+from offaxis.reports.tables import Entry, Table, Value, csv_text, in_percent, percent
 
 METRIC_TITLES = {
     "auroc": "AUROC",
@@ -314,11 +312,7 @@ def results_csv(results: Iterable[Result]) -> str:
     """Return CSV with a line for each result and a column for each field and metric, for other programs."""
     lines = [r.to_row() for r in results]
     columns = list(dict.fromkeys(name for line in lines for name in line))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([line.get(name) for name in columns] for line in lines)
-    return out.getvalue()
+    return csv_text(columns, [[line.get(name) for name in columns] for line in lines])
 
 
 def _pair(c: Comparison) -> list[Entry]:

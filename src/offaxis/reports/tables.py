@@ -1,11 +1,15 @@
-"""Tables of a report, written as Markdown, CSV or LaTeX."""
+"""Tables of a report, and their one rendering as Markdown, CSV, LaTeX or HTML. Nothing of offaxis is needed here."""
 
 import csv
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True)
@@ -48,51 +52,41 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Entry]]
     note: str = ""
-    heads: int = field(default=1)
+    heads: int = 1
 
 
 def markdown(table: Table) -> str:
     """Return a GitHub table with its title and note."""
     aligned = ["---" if place < table.heads else "---:" for place in range(len(table.columns))]
-    lines = [_line(table.columns), _line(aligned)]
-    lines += [_line([f"**{_text(e)}**" if _best(e) else _text(e) for e in row]) for row in table.rows]
+    head, *rows = _texts(table, lambda text: text.replace("|", r"\|"), "**{}**")
+    lines = [f"| {' | '.join(row)} |" for row in (head, aligned, *rows)]
     note = f"\n{table.note}\n" if table.note else ""
     return f"### {table.title}\n\n" + "\n".join(lines) + "\n" + note
 
 
 def comma_separated(table: Table) -> str:
     """Return CSV with numbers in full precision; columns of percentages say so in their heads."""
+    return csv_text(table.columns, [list(map(_exact, row, table.columns)) for row in table.rows])
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return CSV with a line for the names of the columns, and one for each row."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    for row in table.rows:
-        writer.writerow([_number(entry, head) for entry, head in zip(row, table.columns, strict=True)])
+    writer.writerow(columns)
+    writer.writerows(rows)
     return out.getvalue()
 
 
 def latex(table: Table) -> str:
     """Return a ``tabular`` with booktabs rules, in a ``table`` with a caption."""
     spec = "l" * table.heads + "r" * (len(table.columns) - table.heads)
-    rows = [
-        " & ".join(rf"\textbf{{{escape(_text(e))}}}" if _best(e) else escape(_text(e)) for e in row) + r" \\"
-        for row in table.rows
-    ]
+    head, *rows = [f"    {' & '.join(row)} \\\\" for row in _texts(table, escape, r"\textbf{{{}}}")]
+    body = "\n".join([r"    \toprule", head, r"    \midrule", *rows, r"    \bottomrule"])
     caption = escape(f"{table.title}. {table.note}".strip())
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"  \caption{{{caption}}}",
-            rf"  \label{{tab:{table.name}}}",
-            rf"  \begin{{tabular}}{{{spec}}}",
-            r"    \toprule",
-            "    " + " & ".join(escape(c) for c in table.columns) + r" \\",
-            r"    \midrule",
-            *(f"    {row}" for row in rows),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"\end{table}",
-            "",
-        ]
+    return (
+        f"\\begin{{table}}\n  \\caption{{{caption}}}\n  \\label{{tab:{table.name}}}\n  \\begin{{tabular}}{{{spec}}}\n"
+        f"{body}\n  \\end{{tabular}}\n\\end{{table}}\n"
     )
 
 
@@ -109,6 +103,28 @@ def escape(text: str) -> str:
     return re.sub(r"[\\~^±]|[&%$#_{}]", lambda m: _SPECIAL.get(m[0], "\\" + m[0]), text)
 
 
+@cache
+def templates() -> "Environment":
+    """Return the pages that reports are written as; what is put into them is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # tables in other formats need not wait for it
+
+    environment = Environment(
+        loader=PackageLoader("offaxis.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # not sorted: pages show things in their order
+    return environment
+
+
+def html(table: Table, sortable: bool = False) -> str:
+    """Return a ``<figure>`` with title, ``<table>`` and note; with ``sortable`` its heads are buttons for the page's script."""
+    macros: Any = templates().get_template("table.html.j2").module
+    return str(macros.table(table, sortable))
+
+
 def in_percent(
     value: float | None, std: float | None = None, *, best: bool = False, share: float | None = None
 ) -> Value:
@@ -123,20 +139,20 @@ def percent(value: float | None, std: float | None = None) -> str:
     return f"{100 * value:.2f}" + ("" if std is None else f"({100 * std:.2f})")
 
 
-def _line(entries: Sequence[str]) -> str:
-    return "| " + " | ".join(e.replace("|", r"\|") for e in entries) + " |"
+def _texts(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
+    """Return the heads and the rows as texts, with what is the best of its kind in bold."""
+    rows = [
+        [bold.format(escaped(e.text)) if e.best else escaped(e.text) for e in map(_value_of, row)] for row in table.rows
+    ]
+    return [[escaped(column) for column in table.columns], *rows]
 
 
-def _text(entry: Entry) -> str:
-    return entry.text if isinstance(entry, Value) else entry
+def _value_of(entry: Entry) -> Value:
+    return entry if isinstance(entry, Value) else Value(None, entry)
 
 
-def _best(entry: Entry) -> bool:
-    return isinstance(entry, Value) and entry.best
-
-
-def _number(entry: Entry, head: str) -> Any:
-    if not isinstance(entry, Value):
-        return entry
-    number = 100 * entry.number if entry.number is not None and entry.percent and "%" in head else entry.number
-    return "" if number is None else repr(number) if isinstance(number, float) else number
+def _exact(entry: Entry, head: str) -> str | float | None:
+    """Return what CSV holds of an entry: a number in full, in percent where the head of its column says so."""
+    if isinstance(entry, str) or entry.number is None:
+        return entry if isinstance(entry, str) else None
+    return 100 * entry.number if entry.percent and "%" in head else entry.number
