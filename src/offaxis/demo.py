@@ -179,19 +179,23 @@ def table_rows(demo: Demo) -> list[tuple[str, list[tuple[str, bool]]]]:
 
 def write_demo_page(demo: Demo, path: Path) -> None:
     """Write the page, whole or not at all."""
-    page = templates().get_template("demo.html.j2").render(
-        rows=table_rows(demo),
-        methods=METHODS.values(),
-        means=[mean_std_text(_means(demo, method)) for method in METHODS],
-        accuracy={kind: mean_std_text(values) for kind, values in demo.accuracy.items()},
-        seeds=len(demo.accuracy["cosine"]),
-        epochs=demo.epochs,
-        training_images=demo.training_images,
-        small=demo.small,
-        network=NETWORK,
-        histograms=as_svg(_histograms(demo), "Histograms of the largest logit and the largest cosine", "h"),
-        sheet=as_png_data_uri(_sheet(demo)),
-        images={"digits": len(demo.id_images), **{name: len(images) for name, images in demo.ood_sets.items()}},
+    page = (
+        templates()
+        .get_template("demo.html.j2")
+        .render(
+            rows=table_rows(demo),
+            methods=METHODS.values(),
+            means=[mean_std_text(_means(demo, method)) for method in METHODS],
+            accuracy={kind: mean_std_text(values) for kind, values in demo.accuracy.items()},
+            seeds=len(demo.accuracy["cosine"]),
+            epochs=demo.epochs,
+            training_images=demo.training_images,
+            small=demo.small,
+            network=NETWORK,
+            histograms=as_svg(_histograms(demo), "Histograms of the largest logit and the largest cosine", "h"),
+            sheet=as_png_data_uri(_sheet(demo)),
+            images={"digits": len(demo.id_images), **{name: len(images) for name, images in demo.ood_sets.items()}},
+        )
     )
     write_text(path, page)
 

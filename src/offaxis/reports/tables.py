@@ -115,7 +115,9 @@ def templates() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # not sorted: pages show things in their order
+    environment.policies["json.dumps_kwargs"] = {
+        "separators": (",", ":")
+    }  # not sorted: pages show things in their order
     return environment
 
 
