@@ -20,7 +20,7 @@ from offaxis import attach, load_images, open_network
 from offaxis.data import limit_images
 from offaxis.data.adapt import as_batches
 from offaxis.detectors import Detector, make_detectors
-from offaxis.detectors.passes import fit_all
+from offaxis.detectors.base import fit_all
 from offaxis.heads import Outputs
 from offaxis.metrics import auroc
 from offaxis.networks.run import Network, run

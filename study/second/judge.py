@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from offaxis.detectors import Detector, make_detectors
-from offaxis.detectors.passes import compatible_detectors, fit_all, score_all
+from offaxis.detectors.base import compatible_detectors, fit_all, score_all
 from offaxis.heads import Head
 from offaxis.metrics import all_metrics
 from offaxis.networks import Classifier

@@ -22,13 +22,14 @@ from offaxis.detectors import (
     load_detector,
     save_detector,
 )
+from offaxis.detectors.leave_out import entropy, leave_out_score
 from offaxis.errors import ArgumentError, DetectorError, MissingOutputError
 from offaxis.heads import Outputs, make_head
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.combine import Ensemble, LeaveOutEnsemble, SelectedEpoch, folds
 from offaxis.training import train
-from offaxis.training.leave_out import MarginEntropyLoss, entropy, leave_out_score, published_recipe, train_leave_out
+from offaxis.training.leave_out import MarginEntropyLoss, published_recipe, train_leave_out
 from tests.detectors.toy import NetworkOf, Toy
 
 

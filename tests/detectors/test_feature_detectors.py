@@ -27,10 +27,10 @@ from offaxis.detectors import (
     TwoCosines,
     ViM,
 )
-from offaxis.detectors.activation_shaping import HeadCopy, scale_activations, shape_activations, sum_ratio
+from offaxis.detectors.activation_shaping import scale_activations, shape_activations, sum_ratio
 from offaxis.detectors.base import best_setting
 from offaxis.detectors.logit_scores import energy_score, gen_score, max_softmax_score
-from offaxis.detectors.statistics import ClassMoments, Reservoir
+from offaxis.detectors.statistics import ClassMoments, HeadCopy, Reservoir
 from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.metrics import fpr_at_tpr

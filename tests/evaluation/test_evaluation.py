@@ -15,7 +15,7 @@ from offaxis.data import TensorSet
 from offaxis.data.splits import limit_images, split_validation
 from offaxis.data.transforms import Batches
 from offaxis.detectors import KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax
-from offaxis.detectors.passes import compatible_detectors
+from offaxis.detectors.base import compatible_detectors
 from offaxis.errors import ArgumentError, DataError, DetectorError, EvaluationError, StoreError
 from offaxis.evaluation import Result, Results, Store, evaluate
 from offaxis.evaluation.scores import ScoreRequest, detector_run, score_requests

@@ -9,13 +9,14 @@ from torch import Tensor
 from offaxis import train
 from offaxis.data import Normalise, TensorSet
 from offaxis.detectors import LeaveOut, State
+from offaxis.detectors.leave_out import leave_out_score
 from offaxis.errors import DetectorError
 from offaxis.metrics import auroc
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.combine import SelectedEpoch, kept_classes
 from offaxis.training import AfterEpoch, Recipe
-from offaxis.training.leave_out import BestEpoch, MarginEntropyLoss, SelectOn, leave_out_score, train_leave_out
+from offaxis.training.leave_out import BestEpoch, MarginEntropyLoss, SelectOn, train_leave_out
 
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
 PLAIN = Normalise((0.5,), (0.25,))

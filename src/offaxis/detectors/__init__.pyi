@@ -5,6 +5,9 @@ from offaxis.detectors.base import Detector as Detector
 from offaxis.detectors.base import Passes as Passes
 from offaxis.detectors.base import Reads as Reads
 from offaxis.detectors.base import State as State
+from offaxis.detectors.base import compatible_detectors as compatible_detectors
+from offaxis.detectors.base import fit_all as fit_all
+from offaxis.detectors.base import score_all as score_all
 from offaxis.detectors.cosine import Cosine as Cosine
 from offaxis.detectors.cosine import CosineEnsemble as CosineEnsemble
 from offaxis.detectors.cosine import IsoMaxPlus as IsoMaxPlus
@@ -24,15 +27,12 @@ from offaxis.detectors.logit_scores import MaxLogit as MaxLogit
 from offaxis.detectors.logit_scores import MaxSoftmax as MaxSoftmax
 from offaxis.detectors.mahalanobis import Mahalanobis as Mahalanobis
 from offaxis.detectors.odin import ODIN as ODIN
-from offaxis.detectors.passes import compatible_detectors as compatible_detectors
-from offaxis.detectors.passes import fit_all as fit_all
-from offaxis.detectors.passes import make_detectors as make_detectors
-from offaxis.detectors.passes import score_all as score_all
 from offaxis.detectors.pytorch_ood import PyTorchOOD as PyTorchOOD
 from offaxis.detectors.registry import DETECTORS as DETECTORS
 from offaxis.detectors.registry import default_detector as default_detector
 from offaxis.detectors.registry import load_detector as load_detector
 from offaxis.detectors.registry import make_detector as make_detector
+from offaxis.detectors.registry import make_detectors as make_detectors
 from offaxis.detectors.registry import register_detector as register_detector
 from offaxis.detectors.registry import save_detector as save_detector
 from offaxis.detectors.vim import ViM as ViM

@@ -1,8 +1,8 @@
-"""The contract of a detector: what it reads, how it is fitted, and that a larger score means more out-of-distribution."""
+"""The contract of a detector, where larger scores mean more out-of-distribution, and one pass that fits or scores several."""
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from offaxis.data.images import hash_batch
 from offaxis.detectors.statistics import Fitted
-from offaxis.errors import ArgumentError, DetectorError, NotFittedError
+from offaxis.errors import ArgumentError, DetectorError, NotFittedError, OffaxisError
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32, check_outputs
 from offaxis.metrics import auroc, fpr_at_tpr
@@ -96,7 +96,7 @@ class State(StrEnum):
     TUNED = "tuned"
 
 
-def _listed(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """Return an argument so that it can be compared: sequences as lists, an empty one as None."""
     return (list(value) or None) if isinstance(value, (list, tuple)) else None if value == {} else value
 
@@ -211,12 +211,8 @@ class Detector(Fitted, ABC):
     def changed(self) -> dict[str, Any]:
         """Return the constructor arguments that have other values than their defaults."""
         parameters = inspect.signature(type(self)).parameters.values()
-        defaults = {p.name: _listed(p.default) for p in parameters if p.default is not p.empty}
-        return {
-            name: value
-            for name, value in self.arguments.items()
-            if name in defaults and _listed(value) != defaults[name]
-        }
+        defaults = {p.name: _comparable(p.default) for p in parameters if p.default is not p.empty}
+        return {k: v for k, v in self.arguments.items() if k in defaults and _comparable(v) != defaults[k]}
 
     @property
     def state(self) -> State:
@@ -234,6 +230,14 @@ class Detector(Fitted, ABC):
     def check_network(self, network: Network) -> None:
         """Raise DetectorError where the score has no meaning for such a network: for most, for an ensemble."""
         check_single(self.name, network)
+
+    def suits(self, network: Network) -> bool:
+        """Return whether it is among the detectors of a network that are named together (``"native"``, ``"all"``)."""
+        try:
+            self.check_network(network)
+        except DetectorError:
+            return False
+        return True
 
     # fitting ---------------------------------------------------------------------------------------------------------
 
@@ -258,19 +262,12 @@ class Detector(Fitted, ABC):
             normalise: as in training, for images that are not normalised yet.
             batch_size: images per batch, for images that are not in batches yet.
         """
-        if self.needs_fit:
-            batches = training_batches(network, images, normalise, batch_size)
-            self.clear()  # where this fit fails, it is not the fitted one of before
-            self.fit_batches(network, batches)
+        fit_all(network, images, [self], normalise, batch_size=batch_size)
         return self
 
     def fit_batches(self, network: Network, batches: Batches) -> None:
-        """Fit on batches of (images, labels) in one pass; ``fit`` calls this where the detector needs it."""
-        self.begin(network)
-        for outputs, labels in stream(network, batches, self.layers):
-            self.update(outputs, labels)
-        self.finish()
-        self.move_to(device_of(network))
+        """Fit with passes of its own over batches of (images, labels), where ``fits_on_images`` says so."""
+        raise NotImplementedError
 
     def move_to(self, device: torch.device) -> None:
         """Move what was fitted to a device, where it is not there; in float32 to Apple's GPUs, which have no float64."""
@@ -413,6 +410,156 @@ class Detector(Fitted, ABC):
         return place
 
 
+def compatible_detectors(
+    detectors: Iterable[Detector], network: Network, sample: Tensor
+) -> tuple[list[Detector], dict[str, str]]:
+    """Return the detectors that can score a network's images and, by name, the reasons why the others cannot.
+
+    Args:
+        detectors: to be checked; ``begin`` is called on those that must be fitted.
+        network: the network.
+        sample: some normalised images (n, c, h, w), on any device.
+    """
+    outputs = run_batch(network, to_network(network, sample))
+    able, unable = [], {}
+    for detector in detectors:
+        missing = [name for name in detector.uses if name != "layers" and getattr(outputs, name) is None]
+        if missing:
+            unable[detector.name] = f"the network gives no {' and no '.join(missing)}"
+            continue
+        try:
+            detector.check_network(network)
+            if detector.needs_fit and not detector.fits_on_images:
+                detector.begin(network)
+        except (DetectorError, ArgumentError) as error:
+            unable[detector.name] = str(error).split(": ")[0]
+            continue
+        able.append(detector)
+    return able, unable
+
+
+def fit_all(
+    network: Network,
+    images: TrainingImages,
+    detectors: Sequence[Detector],
+    normalise: "Normalise | None" = None,
+    *,
+    batch_size: int = 256,
+) -> None:
+    """Fit every detector that needs it in one pass over training images.
+
+    Detectors whose fitting needs the images themselves (``fits_on_images``) come after, each with its own pass; for
+    these ``images`` must be something that can be iterated again, such as a list or a DataLoader.
+
+    Args:
+        network: the network whose outputs are scored later.
+        images: batches of (images, labels), normalised as in training, such as a DataLoader or a list; or, with
+            ``normalise``, an ImageSet or a dataset of (image, label).
+        detectors: those that need no fitting are left as they are.
+        normalise: as in training, for images that are not normalised yet.
+        batch_size: images per batch, for images that are not in batches yet.
+
+    Raises:
+        DetectorError: some cannot be fitted with such a network, and the message says which and why; all others are.
+    """
+    if not any(detector.needs_fit for detector in detectors):
+        return
+    reasons = try_fit_all(network, training_batches(network, images, normalise, batch_size), detectors)
+    if reasons:
+        fitted = [d.name for d in detectors if d.name not in reasons]
+        if not fitted and len(reasons) == 1:
+            raise next(iter(reasons.values()))
+        raise DetectorError(
+            f"{'; '.join(f'{name} cannot be fitted: {reason}' for name, reason in reasons.items())} "
+            + (f"All others are fitted ({', '.join(fitted)}): leave {', '.join(reasons)} out." if fitted else "")
+        )
+
+
+def try_fit_all(network: Network, batches: Batches, detectors: Sequence[Detector]) -> dict[str, OffaxisError]:
+    """Fit every detector that can be, as ``fit_all`` does; return, by name, the reasons why the others cannot."""
+    reasons: dict[str, OffaxisError] = {}
+
+    def attempt(step: Callable[[Detector], None], those: Iterable[Detector]) -> list[Detector]:
+        """Take a step with each detector; return those that could."""
+        able = []
+        for detector in those:
+            try:
+                step(detector)
+            except (DetectorError, ArgumentError) as error:
+                reasons[detector.name] = error
+            else:
+                able.append(detector)
+        return able
+
+    needing = [detector for detector in detectors if detector.needs_fit]
+    for detector in needing:
+        detector.clear()  # where this fit fails, it is not the fitted one of before
+    shared = attempt(lambda d: d.begin(network), [d for d in needing if not d.fits_on_images])
+    images = 0
+    for outputs, labels in stream(network, batches, layers_of(shared)) if shared else ():
+        images += len(labels)
+        shared = attempt(lambda d: d.update(outputs, labels), shared)  # noqa: B023 - called at once
+    if shared and not images:
+        raise NotFittedError("Expected training images to fit on but there were none.")
+    for detector in attempt(lambda d: d.finish(), shared):
+        detector.move_to(device_of(network))
+    attempt(lambda d: d.fit_batches(network, batches), [d for d in needing if d.fits_on_images])
+    return reasons
+
+
+def layers_of(detectors: Iterable[Detector]) -> tuple[str, ...]:
+    """Return every layer that some detector reads, once."""
+    return tuple(dict.fromkeys(layer for detector in detectors for layer in detector.layers))
+
+
+class ScoredBatch(NamedTuple):
+    """A batch of N images or feature vectors that went through a network once.
+
+    Attributes:
+        outputs: of the network.
+        images: as the network got them.
+        labels: (N,) on the same device; None where there are none.
+        scores: (N,) of each detector; larger = more out-of-distribution.
+    """
+
+    outputs: Outputs
+    images: Tensor
+    labels: Tensor | None
+    scores: list[Tensor]
+
+
+def scored(network: Network, batches: ImageBatches, detectors: Sequence[Detector]) -> Iterator[ScoredBatch]:
+    """Score batches of normalised images, or of feature vectors: one forward pass for all that read outputs or layers.
+
+    Detectors that read images (ODIN, Mahalanobis with a perturbation) make their own passes over the same batch.
+    """
+    for detector in detectors:
+        detector.check_fitted()
+    layers = layers_of(detector for detector in detectors if detector.reads is not Reads.IMAGES)
+    for outputs, images, labels in run(network, batches, layers=layers):
+        scores = [
+            detector.score_images(network, images) if detector.reads is Reads.IMAGES else detector.score(outputs)
+            for detector in detectors
+        ]
+        yield ScoredBatch(outputs, images, labels, scores)
+
+
+def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detector]) -> list[Tensor]:
+    """Compute the scores (N,) of every detector, in their order, as ``scored`` does: larger = more out-of-distribution.
+
+    They are on the CPU, in float32 or float64.
+
+    Raises:
+        ArgumentError: there is no batch.
+        NotFittedError: a detector is not fitted.
+    """
+    batches_of_scores = [batch.scores for batch in scored(network, batches, detectors)]
+    return [
+        at_least_float32(concatenated([scores[i] for scores in batches_of_scores], "images to score")).cpu()
+        for i in range(len(detectors))
+    ]
+
+
 class ScoredBatches(NamedTuple):
     """The scores of N images or feature vectors.
 
@@ -433,27 +580,23 @@ class ScoredBatches(NamedTuple):
 
 def score_batches(network: Network, batches: ImageBatches, detector: Detector) -> ScoredBatches:
     """Score batches of normalised images, or of feature vectors, with a detector that is fitted where it must be."""
-    scores: list[NDArray[np.float64]] = []
-    predicted: list[NDArray[np.int64]] = []
-    cosines: list[NDArray[np.float64]] = []
+    scores, predicted = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.int64)]
+    cosines: list[Tensor] = []
     hashes: list[bytes] = []
-    right = labelled = total = 0
-    for outputs, prepared, labels in run(network, batches, layers=detector.layers):
-        reads_images = detector.reads is Reads.IMAGES
-        values = detector.score_images(network, prepared) if reads_images else detector.score(outputs)
-        scores.append(values.cpu().double().numpy())
-        predicted.append(outputs.logits.argmax(1).cpu().numpy())
-        hashes += hash_batch(prepared.float().cpu())
-        total += len(values)
+    labelled = right = 0
+    for outputs, images, labels, (values,) in scored(network, batches, [detector]):
+        scores.append(values.cpu().double())
+        predicted.append(outputs.logits.argmax(1).cpu())
+        hashes += hash_batch(images.float().cpu())
         if labels is not None:
-            right += int((outputs.logits.argmax(1) == labels).sum())
             labelled += len(labels)
+            right += int((predicted[-1] == labels.cpu()).sum())
         if outputs.cosine is not None:
-            cosines.append(outputs.cosine.amax(1).cpu().double().numpy())
+            cosines.append(outputs.cosine.amax(1).cpu().double())
     return ScoredBatches(
-        scores=np.concatenate(scores) if scores else np.empty(0),
-        predicted=np.concatenate(predicted) if predicted else np.empty(0, np.int64),
-        cosine=np.concatenate(cosines) if cosines else None,
+        scores=torch.cat(scores).numpy(),
+        predicted=torch.cat(predicted).numpy(),
+        cosine=torch.cat(cosines).numpy() if cosines else None,
         hashes=hashes,
-        accuracy=right / total if total and labelled == total else None,
+        accuracy=right / labelled if labelled and labelled == len(hashes) else None,
     )

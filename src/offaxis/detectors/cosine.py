@@ -23,16 +23,26 @@ prototypes of the head ``isomax`` ranks images as the cosine does: :math:`\min_j
 \sqrt{2 - 2 \max_j \cos\theta_j}`.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector, Passes
 from offaxis.detectors.statistics import ClassMoments
 from offaxis.errors import DetectorError
-from offaxis.heads import Outputs
+from offaxis.heads import Head, IsoMaxHead, Outputs
 from offaxis.heads.base import at_least_float32
 from offaxis.networks.combine import Ensemble
-from offaxis.networks.run import Network
+from offaxis.networks.run import Network, eval_mode
+
+
+@torch.no_grad()
+def gives_cosine(head: Head) -> bool:
+    """Return whether a head gives a cosine, by running it once."""
+    parameter = next(head.parameters(), torch.empty(0))
+    with eval_mode(head):
+        features = torch.ones(1, head.in_features, device=parameter.device, dtype=parameter.dtype)
+        return head.outputs(features).cosine is not None
 
 
 def cosine_score(cosine: Tensor) -> Tensor:
@@ -49,6 +59,10 @@ class Cosine(Detector):
 
     def check_network(self, network: Network) -> None:
         """Accept every network: an ensemble's cosine is the mean over its members."""
+
+    def suits(self, network: Network) -> bool:
+        """Return whether it is a single network: the cosine of an ensemble has a name of its own."""
+        return not isinstance(network, Ensemble)
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) from the Outputs of N images."""
@@ -82,6 +96,10 @@ class CosineEnsemble(Cosine):
                 f"Expected an Ensemble for {self.name} but got a {type(network).__name__}: make one with "
                 "Ensemble([network, ...]), or use the cosine detector for a single network."
             )
+
+    def suits(self, network: Network) -> bool:
+        """Return whether it is an ensemble."""
+        return isinstance(network, Ensemble)
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
         """Compute scores (N,) in [-1, 1] of images (N, c, h, w)."""
@@ -160,6 +178,10 @@ class IsoMaxPlus(Detector):
     name = "isomax"
     paper = "https://arxiv.org/abs/2105.14399"
     uses = ("cosine",)
+
+    def suits(self, network: Network) -> bool:
+        """Return whether the network has the head of the method; on others it ranks images as the cosine does."""
+        return not isinstance(network, Ensemble) and isinstance(network.head, IsoMaxHead)
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) from the Outputs of N images."""

@@ -21,8 +21,8 @@ NCI's alpha, which its paper tunes on OOD images, is 0.
 import torch
 from torch import Tensor
 
-from offaxis.detectors.activation_shaping import HeadCopy
 from offaxis.detectors.base import Detector
+from offaxis.detectors.statistics import HeadCopy
 from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
 from offaxis.heads.elogitnorm import weight_distances

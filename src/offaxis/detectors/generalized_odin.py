@@ -16,6 +16,7 @@ from torch import Tensor
 
 from offaxis.data.transforms import NO_LABELS
 from offaxis.detectors.base import Detector, Passes, Reads
+from offaxis.detectors.cosine import gives_cosine
 from offaxis.detectors.odin import perturbed_scores
 from offaxis.errors import (
     DataError,
@@ -26,7 +27,7 @@ from offaxis.errors import (
     true_or_false,
     values_to_try,
 )
-from offaxis.heads import Head, Outputs
+from offaxis.heads import DeConfHead, Outputs
 from offaxis.heads.base import check_outputs
 from offaxis.networks.combine import Paired
 from offaxis.networks.run import (
@@ -48,14 +49,6 @@ def numerators(outputs: Outputs) -> Tensor:
         return outputs.cosine
     assert outputs.scale is not None  # checked
     return outputs.logits / outputs.scale.unsqueeze(1)
-
-
-def _gives_cosine(head: Head) -> bool:
-    """Return whether a head gives a cosine, by running it on features of zeros."""
-    parameter = next(head.parameters(), torch.empty(0))
-    with eval_mode(head), torch.no_grad():
-        zeros = torch.zeros(1, head.in_features, device=parameter.device, dtype=parameter.dtype)
-        return head.outputs(zeros).cosine is not None
 
 
 def generalized_odin_score(h: Tensor, _temperature: float = 1.0) -> Tensor:
@@ -132,12 +125,16 @@ class GeneralizedODIN(Detector):
     def check_network(self, network: Network) -> None:
         """Raise DetectorError for an ensemble, and for a Paired without a cosine: its scale is not that of its logits."""
         super().check_network(network)
-        if isinstance(network, Paired) and not _gives_cosine(network.head):
+        if isinstance(network, Paired) and not gives_cosine(network.head):
             raise DetectorError(
                 f"Expected a Paired whose detector network gives a cosine for {self.name} but its "
                 f"{type(network.head).__name__} gives none, and the logits are the classifier's: score "
                 "network.detector_network instead."
             )
+
+    def suits(self, network: Network) -> bool:
+        """Return whether the network has a head of the method."""
+        return super().suits(network) and isinstance(network.head, DeConfHead)
 
     def fit_batches(self, network: Network, batches: Batches) -> None:
         """Choose the magnitude that raises the score of these ID images most; labels are not needed."""

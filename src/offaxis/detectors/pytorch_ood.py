@@ -13,7 +13,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from offaxis.detectors.activation_shaping import HeadCopy
 from offaxis.detectors.base import Detector, Passes, Reads, State
 from offaxis.detectors.pytorch_ood_table import (
     PASSES,
@@ -24,6 +23,7 @@ from offaxis.detectors.pytorch_ood_table import (
     network_parts,
     unchanged,
 )
+from offaxis.detectors.statistics import HeadCopy
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
 from offaxis.networks.run import Batches, Network, to_network

@@ -4,52 +4,34 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
-from offaxis.detectors.activation_shaping import ASH, SCALE, ReAct
 from offaxis.detectors.base import Detector
-from offaxis.detectors.cosine import Cosine, CosineEnsemble, IsoMaxPlus, MeanCosine, TwoCosines
-from offaxis.detectors.fdbd import FDBD, NCI
-from offaxis.detectors.feature_mahalanobis import MahalanobisPlusPlus, RelativeMahalanobis, RelativeMahalanobisPlusPlus
-from offaxis.detectors.generalized_odin import GeneralizedODIN
-from offaxis.detectors.knn import KNN
+from offaxis.detectors.cosine import Cosine, CosineEnsemble, TwoCosines, gives_cosine
+from offaxis.detectors.feature_mahalanobis import MahalanobisPlusPlus
 from offaxis.detectors.leave_out import LeaveOut
-from offaxis.detectors.logit_scores import GEN, Energy, MaxLogit, MaxSoftmax
-from offaxis.detectors.mahalanobis import Mahalanobis
-from offaxis.detectors.odin import ODIN
 from offaxis.detectors.pytorch_ood import PyTorchOOD
 from offaxis.detectors.pytorch_ood_table import TABLE
-from offaxis.detectors.vim import ViM
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import check_seal, running_python
 from offaxis.heads import CosineHead
+from offaxis.names import FAMILIES, NATIVE
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.combine import Ensemble, LeaveOutEnsemble
-from offaxis.networks.run import Network, eval_mode
+from offaxis.networks.run import Network
 from offaxis.networks.weights import read_tensors, write_tensors
-
-_PAPER = (Cosine, CosineEnsemble, TwoCosines, MeanCosine, MaxSoftmax, ODIN, Mahalanobis, LeaveOut)
-_LATER = (MaxLogit, Energy, GEN, KNN, ViM, RelativeMahalanobis, ReAct, ASH, SCALE, GeneralizedODIN, IsoMaxPlus)
-_RIVALS = (FDBD, NCI, MahalanobisPlusPlus, RelativeMahalanobisPlusPlus)
-
-NATIVE: dict[str, type[Detector]] = {kind.name: kind for kind in (*_PAPER, *_LATER, *_RIVALS)}
-"""Name -> class of the detectors that are written in this package."""
 
 DETECTORS: dict[str, Callable[..., Detector]] = {
     **NATIVE,
     **{f"pytorch-ood-{kind.lower()}": partial(PyTorchOOD, kind=kind) for kind in TABLE},
 }
 """Name -> constructor of every detector: those of NATIVE, those of pytorch-ood, and those that were registered."""
-
-FAMILIES = ("native", "pytorch-ood", "all")
-"""Words that stand for several detectors wherever names are taken."""
 
 ENTRY_POINTS = "offaxis.detectors"
 """The group of entry points in which an installed package offers detectors: ``name = "module:Class"``."""
@@ -246,6 +228,31 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
         raise ArgumentError(f"The detector {name} does not take these arguments: {text!r} ({error}).") from None
 
 
+def make_detectors(
+    texts: Iterable[str | Detector], network: Network, std: Sequence[float] | None = None
+) -> list[Detector]:
+    """Construct the detectors that texts name, each once, for a network.
+
+    Args:
+        texts: as in ``make_detector``; or ``"native"`` (the package's own that are meant for such a network),
+            ``"pytorch-ood"`` (all of pytorch-ood's) or ``"all"`` (both, and those that were registered). A Detector is
+            taken unchanged.
+        network: the network whose images they will score.
+        std: what each channel is divided by in normalisation; None where unknown.
+    """
+    names: list[str | Detector] = []
+    for text in texts:
+        names += _family(text, network) if isinstance(text, str) and text in FAMILIES else [text]
+    return [make_detector(one, network, std) if isinstance(one, str) else one for one in dict.fromkeys(names)]
+
+
+def _family(name: str, network: Network) -> list[str]:
+    native = [kind for kind in NATIVE if NATIVE[kind]().suits(network)]
+    theirs = [kind for kind in DETECTORS if is_pytorch_ood(kind)]
+    own = [kind for kind in DETECTORS if kind not in NATIVE and kind not in theirs]
+    return {"native": native, "pytorch-ood": theirs, "all": [*native, *own, *theirs]}[name]
+
+
 OWN = re.compile(r"(.+?\.py(?::[A-Za-z_]\w*(?=:|$))?)(?::(.*))?", re.DOTALL)
 """The text of a detector of one's own: file and class, perhaps arguments."""
 
@@ -279,20 +286,10 @@ def default_detector(network: Network, std: Sequence[float] | None = None) -> De
     kind: type[Detector] = MahalanobisPlusPlus
     if isinstance(network, Ensemble):
         kind = LeaveOut if isinstance(network, LeaveOutEnsemble) else CosineEnsemble
-    elif has_cosine(network):
+    elif gives_cosine(network.head):
         on_frozen = isinstance(network, Classifier) and network.frozen and isinstance(network.head, CosineHead)
         kind = TwoCosines if on_frozen else Cosine
     return kind(**arguments_for(kind.options, network, std))
-
-
-@torch.no_grad()
-def has_cosine(network: Network) -> bool:
-    """Return whether the head of a network gives a cosine."""
-    head = network.head
-    parameter = next(head.parameters(), torch.empty(0))
-    with eval_mode(network):
-        features = torch.ones(1, head.in_features, device=parameter.device, dtype=parameter.dtype)
-        return head.outputs(features).cosine is not None
 
 
 def arguments_for(options: Sequence[str], network: Network, std: Sequence[float] | None) -> dict[str, Any]:

@@ -12,10 +12,9 @@ at which the logits vanish. For a cosine head f is the unit feature vector that 
 import torch
 from torch import Tensor
 
-from offaxis.detectors.activation_shaping import HeadCopy
 from offaxis.detectors.base import Detector
 from offaxis.detectors.logit_scores import energy_score
-from offaxis.detectors.statistics import Reservoir
+from offaxis.detectors.statistics import HeadCopy, Reservoir
 from offaxis.errors import ArgumentError, at_least_one
 from offaxis.heads import Outputs
 from offaxis.networks.run import Network, accumulating, widest

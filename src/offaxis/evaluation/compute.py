@@ -16,7 +16,7 @@ from offaxis import __version__
 from offaxis.data import relation
 from offaxis.data.catalogue import Group
 from offaxis.detectors import Detector
-from offaxis.detectors.passes import try_fit_all
+from offaxis.detectors.base import try_fit_all
 from offaxis.errors import ArgumentError, DetectorError, EvaluationError, NotFittedError, OffaxisError, StoreError
 from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, result_key
 from offaxis.evaluation.results import Results

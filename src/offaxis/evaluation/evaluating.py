@@ -16,7 +16,7 @@ from offaxis.data import PUBLISHED, Normalise, OpenOOD
 from offaxis.data.adapt import is_loader
 from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.detectors import Detector, compatible_detectors, make_detectors
-from offaxis.detectors.registry import FAMILIES, given_arguments, parse_detector
+from offaxis.detectors.registry import given_arguments, parse_detector
 from offaxis.errors import ArgumentError, EvaluationError
 from offaxis.evaluation.compute import Evaluation, Remark, network_fields
 from offaxis.evaluation.protocols import PROTOCOLS, Protocol
@@ -34,6 +34,7 @@ from offaxis.evaluation.sets import (
 )
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import differences_in_words
+from offaxis.names import FAMILIES
 from offaxis.networks.open import open_trained
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.networks.run import resolve_device

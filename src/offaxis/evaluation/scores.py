@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offaxis.detectors import Detector, Reads
-from offaxis.detectors.passes import layers_of
+from offaxis.detectors.base import layers_of
 from offaxis.evaluation.own_code import code_digest
 from offaxis.evaluation.records import with_arguments
 from offaxis.evaluation.sets import EvaluationSet

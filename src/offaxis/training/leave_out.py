@@ -9,27 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise
+from offaxis.detectors.leave_out import leave_out_score
 from offaxis.errors import DetectorError
 from offaxis.heads import Outputs
 from offaxis.metrics import auroc
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.combine import LeaveOutEnsemble, SelectedEpoch, folds, kept_classes
-from offaxis.networks.run import run, widest
+from offaxis.networks.run import run
 from offaxis.training.recipe import Recipe
-
-
-def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Compute the entropy of softmax(logits / T) in nats: (N, C) -> (N,) in [0, ln C].
-
-    In float64: at T = 1000 every image lies within 1e-4 of ln C, where float32 counts in steps of 2e-7.
-    """
-    log_p = (widest(logits) / temperature).log_softmax(1)
-    return -(log_p.exp() * log_p).sum(1)
-
-
-def leave_out_score(logits: Tensor, temperature: float = 1000.0) -> Tensor:
-    """Compute one network's part of the score, H(p) - max p: logits (N, C) -> (N,), larger = more OOD."""
-    return entropy(logits, temperature) - (widest(logits) / temperature).softmax(1).amax(1)
 
 
 @dataclass(frozen=True, kw_only=True)
