@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from benchmarks.head_start_tasks import TASKS, Task, load_task
 from offaxis import Classifier, CosineHead, LinearHead
 from offaxis.heads import Head
-from offaxis.heads.base import PredictedScale, smallest_sufficient_scale, start_from_sizes
+from offaxis.heads.cosine import PredictedScale, smallest_sufficient_scale, start_from_sizes
 from offaxis.metrics import auroc
 
 OPTIMISERS: dict[str, Callable[[list[dict[str, Any]]], torch.optim.Optimizer]] = {

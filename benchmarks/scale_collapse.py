@@ -22,7 +22,7 @@ import torch
 from offaxis.data.embedded import small_digits
 from offaxis.errors import NotFiniteError, ScaleCollapseError
 from offaxis.heads import CosineHead
-from offaxis.heads.base import Start
+from offaxis.heads.cosine import Start
 from offaxis.networks import wide_resnet
 from offaxis.training import Recipe, train
 

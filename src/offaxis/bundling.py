@@ -23,8 +23,9 @@ from offaxis.detectors.registry import find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError, OverlapError
 from offaxis.explain import with_examples
 from offaxis.model import Model
-from offaxis.networks.open import combine, open_runs, open_trained
+from offaxis.networks.open import combine, open_network, open_runs
 from offaxis.networks.opened import OpenedNetwork, normalised
+from offaxis.networks.run import resolve_device
 from offaxis.options import BundleOptions
 from offaxis.prediction import Verdict
 from offaxis.progress import counting
@@ -70,9 +71,11 @@ def make_model(
         find_detector(parse_detector(options.detector)[0])  # before anything is read
     if (options.weights is not None or options.pretrained) and len(networks) != 1:
         raise ArgumentError(f"Expected one network beside --weights or --pretrained but got {len(networks)}.")
-    own = {"weights": options.weights, "pretrained": options.pretrained, "device": options.device}
-    members = [open_trained(each, **own) for each in networks]
+    members = [
+        open_network(each, head="keep", weights=options.weights, pretrained=options.pretrained) for each in networks
+    ]
     network = combine(members, kind)
+    network.network.to(resolve_device(options.device))
     _chosen(options.detector, network).check_network(network.network)
     _check_same_images(members)
     if options.mean is not None and options.std is not None:

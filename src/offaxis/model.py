@@ -23,7 +23,7 @@ from offaxis.detectors.registry import default_detector, make_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError, NotFittedError
 from offaxis.hub import EvaluationTable, push
 from offaxis.networks.combine import AnyNetwork
-from offaxis.networks.open import NetworkSource, combine, open_trained
+from offaxis.networks.open import NetworkSource, combine, open_network
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.networks.run import PASSED, device_of, memory_parts, resolve_device, run_batch, running, to_network
 from offaxis.prediction import Floats, Prediction, Scores, Verdict, class_probabilities, largest, verdict
@@ -140,7 +140,7 @@ class Model:
                 "these, and Model.recalibrated."
             )
         several = isinstance(network, Sequence) and not isinstance(network, str)
-        opened = combine(network) if several else open_trained(network)  # type: ignore[arg-type]
+        opened = combine(network) if several else open_network(network, head="keep")  # type: ignore[arg-type]
         images = images if is_loader(images) else as_image_set(images)
         if preprocessing is None:
             if opened.normalise is None:

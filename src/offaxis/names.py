@@ -97,7 +97,7 @@ NETWORKS: "Named[Callable[..., Classifier]]" = Named(
         "densenet_bc": "offaxis.networks.cifar:densenet_bc",
         "resnet18_32": "offaxis.networks.resnet:resnet18_32",
         "resnet_cifar": "offaxis.networks.resnet:resnet_cifar",
-        "convnet": "offaxis.networks.convnet:convnet",
+        "convnet": "offaxis.networks.cifar:convnet",
     }
 )
 """The functions that make this package's networks, by the name in records."""

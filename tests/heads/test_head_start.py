@@ -16,8 +16,7 @@ from torch.nn import functional as F
 from offaxis import Classifier, CosineHead, LinearHead
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, describe_head, make_head
-from offaxis.heads.base import LearnedScale, PredictedScale, smallest_sufficient_scale, start_from_sizes
-from offaxis.heads.cosine import unit_length
+from offaxis.heads.cosine import LearnedScale, PredictedScale, smallest_sufficient_scale, start_from_sizes, unit_length
 
 PAPER_NAMES = {
     "weight",

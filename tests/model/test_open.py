@@ -61,7 +61,7 @@ def test_a_name_gives_a_fresh_network() -> None:
     assert not opened.network.training
     assert (opened.label, opened.architecture, opened.kind) == ("wrn-10-1-half cosine", "wrn-10-1-half", "single")
     assert (opened.normalise, opened.id, opened.recipe, opened.command) == (None, None, None, None)
-    other = open_network("densenet-16-4", num_classes=3, head="linear", label="mine", device="cpu")
+    other = open_network("densenet-16-4", num_classes=3, head="linear", label="mine")
     assert (other.label, other.head) == ("mine", {"name": "linear", "scale": None})
     with pytest.raises(ArgumentError, match="number of classes of wrn-10-1"):
         open_network("wrn-10-1")

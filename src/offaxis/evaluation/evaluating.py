@@ -35,7 +35,7 @@ from offaxis.evaluation.sets import (
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import differences_in_words
 from offaxis.names import FAMILIES
-from offaxis.networks.open import open_trained
+from offaxis.networks.open import open_network
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.networks.run import resolve_device
 from offaxis.networks.weights import checksum
@@ -115,7 +115,7 @@ def evaluate(
     if not detectors:
         raise ArgumentError("Expected at least one detector, such as 'two-cosines' or 'native', but got none.")
     several = isinstance(network, (list, tuple))
-    networks = _open_several(network, label) if several else [open_trained(network, label=label)]
+    networks = _open_several(network, label) if several else [open_network(network, label=label, head="keep")]
     if several and train is None and any(isinstance(d, Detector) and d.needs_fit and d.fitted for d in detectors):
         raise ArgumentError(
             "Expected training images: a detector that is fitted already belongs to one of the networks. Pass them as "
@@ -249,7 +249,7 @@ def _open_several(networks: Sequence[Any], label: str | None) -> list[OpenedNetw
     """Open networks that are evaluated side by side; each must have a label and seed of its own."""
     if not networks:
         raise ArgumentError("Expected at least one network but got an empty list.")
-    opened = [open_trained(network, label=label) for network in networks]
+    opened = [open_network(network, label=label, head="keep") for network in networks]
     for place, one in enumerate(opened):
         for other in opened[:place]:
             same = (one.label, one.seed) == (other.label, other.seed) and one.weights != other.weights

@@ -20,7 +20,7 @@ from offaxis.evaluation.store import Store
 from offaxis.files import digest
 from offaxis.names import BENCHMARKS, alike
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.open import combine, open_runs, open_trained
+from offaxis.networks.open import combine, open_network, open_runs
 from offaxis.networks.opened import OpenedNetwork, make_label
 from offaxis.options import EvaluateOptions
 from offaxis.progress import counting
@@ -164,12 +164,13 @@ def _open_networks(run: EvaluateOptions) -> list[OpenedNetwork]:
             raise ArgumentError("Expected --weights beside one network by name, such as resnet18-32, and no --network.")
         named = run.networks[0]
         sources: list[Any] = [
-            open_trained(named, label=run.label, weights=file, seed=seed) for seed, file in enumerate(run.weights)
+            open_network(named, label=run.label, weights=file, seed=seed, head="keep")
+            for seed, file in enumerate(run.weights)
         ]
     else:
         sources = open_runs(run.networks, run.network)
     if run.kind == "single":
-        return [_labelled(open_trained(source, label=run.label), run) for source in sources]
+        return [_labelled(open_network(source, label=run.label, head="keep"), run) for source in sources]
     return [combine(sources, run.kind, run.label)]
 
 

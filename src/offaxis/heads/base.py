@@ -1,16 +1,16 @@
-"""Head, the base class of output layers, the Outputs that they compute, and the scale s of softmax(s * cos)."""
+"""Head, the base class of output layers, and the Outputs that they compute; heads by name, described and made again."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError, BadOutputsError, HeadError, MissingOutputError
-from offaxis.heads.batch_norm import SyncedBatchNorm
+from offaxis.names import HEADS
 
 
 class Outputs(NamedTuple):
@@ -202,118 +202,49 @@ def at_least_float32(features: Tensor) -> Tensor:
     return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
-Scale = Literal["predicted", "learned"] | float
-Start = Literal["sizes", "paper"]
-
 LARGEST_FEATURE = 1e30  # beyond it, a sum of products could overflow to inf - inf
 LARGEST_EXPONENT = 60.0  # exp(60) is 1e26: no trained scale comes near it, and s * cos stays finite
 
 
-class PredictedScale(nn.Module):
-    r"""Predict one positive number per image from its features: the paper's scale, which may start elsewhere than at 1.
+HeadLike = str | Callable[[int, int], Head]
+"""A name out of HEADS, or a callable (in_features, num_classes) -> Head such as ``partial(CosineHead, scale=16.0)``."""
 
-    .. math:: s = s_0 \exp\{z / s_0\}, \qquad z = \mathrm{BN}(w_s^\top f + b_s)
 
-    With :math:`s_0 = 1` this is the paper's formula, bit for bit. For small z it is :math:`s_0 + z`, so a step moves s by
-    as much as it does at the paper's start. s_0 is a buffer: weight decay does not pull it back, and a state dictionary
-    without one, made where there was none, sets it to 1.
+def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
+    """Make the head of a name or a callable for these sizes."""
+    if callable(head):
+        return head(in_features, num_classes)
+    if head not in HEADS:
+        raise ArgumentError(
+            f"Expected argument `head` to be one of {', '.join(map(repr, HEADS))} or a callable "
+            f"(in_features, num_classes) -> Head but got {head!r}."
+        )
+    return HEADS[head](in_features, num_classes)
 
-    Args:
-        in_features: d, the size of the features.
-        start: s_0; None for the paper's formula, with the paper's state dictionary.
-        gain: BN's weight at the start: 1 in the paper, so that log s deviates by 1 / s_0 between the images of a batch.
+
+def head_maker(description: Mapping[str, Any]) -> Callable[[int, int], Head]:
+    """Return what makes the head of a ``describe_head``, (in_features, num_classes) -> Head.
+
+    Raises:
+        ArgumentError: this version has no such head.
     """
-
-    start: Tensor | None
-
-    def __init__(self, in_features: int, start: float | None = None, gain: float = 1.0) -> None:
-        super().__init__()
-        self.linear = nn.Linear(in_features, 1)
-        self.norm = SyncedBatchNorm(1)
-        nn.init.constant_(self.norm.weight, gain)
-        self.register_buffer("start", None if start is None else torch.tensor(float(start)))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Compute the scales (N,) of features (N, d) of at least float32: positive, and finite in eval mode."""
-        f = features if self.training else features.clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
-        raw = F.linear(f, self.linear.weight.to(f.dtype), self.linear.bias.to(f.dtype))
-        normalised: Tensor = self.norm(raw)
-        z = normalised.squeeze(1)
-        if self.start is None:
-            return z.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
-        start = self.start.to(f.dtype)
-        return start * (z / start).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        if self.start is not None and f"{prefix}linear.weight" in state_dict:
-            state_dict.setdefault(f"{prefix}start", torch.ones_like(self.start))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+    arguments = complete_description(description)
+    name = arguments.pop("name")
+    if name not in HEADS:
+        raise ArgumentError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
+    return partial(HEADS[name], **arguments)
 
 
-def start_from_sizes(in_features: int, num_classes: int) -> float:
-    r"""Compute where a predicted scale starts by default, s_0, from the sizes of the head alone.
-
-    The larger of two: :math:`\sqrt{d / 3}`, the product of lengths :math:`\lVert w_i \rVert \lVert f \rVert` with which
-    ``nn.Linear`` starts on features of unit mean square; and ``smallest_sufficient_scale``.
-
-    Examples:
-        >>> round(start_from_sizes(64, 10), 1), round(start_from_sizes(1280, 10), 1)
-        (6.1, 20.7)
-    """
-    return max(math.sqrt(in_features / 3), smallest_sufficient_scale(num_classes))
+def complete_description(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded description of a head with what old records leave out: they mean the paper's start."""
+    return {**({"start": "paper"} if description.get("name") == "cosine" else {}), **description}
 
 
-def smallest_sufficient_scale(num_classes: int, loss: float = 0.01) -> float:
-    """Compute the smallest s at which cross-entropy could reach ``loss``.
-
-    It could if every image lay on its class axis and the axes were as far apart as C axes can be: the bound of
-    NormFace's proposition 2 (Wang et al. 2017, arXiv:1704.06369), solved for s.
-    """
-    others = max(num_classes - 1, 1)
-    return others / (others + 1) * math.log(others / math.expm1(loss))
-
-
-class LearnedScale(nn.Module):
-    """NormFace's scale: one parameter for all images, learned like a weight.
-
-    It starts at ``smallest_sufficient_scale``.
-    """
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.value = nn.Parameter(torch.tensor(smallest_sufficient_scale(num_classes)))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """(N, d) -> (N,), the same number N times."""
-        return self.value.to(features.dtype).expand(features.shape[0])
-
-
-class ConstantScale(nn.Module):
-    """Return a fixed scale, a hyperparameter, as in most metric-learning methods."""
-
-    value: Tensor
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.register_buffer("value", torch.tensor(float(value)))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """(N, d) -> (N,), the constant N times."""
-        return self.value.to(features.dtype).expand(features.shape[0])
-
-
-def make_scale(scale: Scale, in_features: int, num_classes: int, start: Start) -> nn.Module:
-    """Make the module that gives s for a batch of features; ``start`` is that of a predicted scale."""
-    if start not in ("sizes", "paper"):
-        raise ArgumentError(f'Expected argument `start` to be "sizes" or "paper" but got {start!r}.')
-    if scale == "predicted":
-        if start == "paper":
-            return PredictedScale(in_features)
-        return PredictedScale(in_features, start_from_sizes(in_features, num_classes), gain=0.0)
-    if scale == "learned":
-        return LearnedScale(num_classes)
-    if isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf:
-        return ConstantScale(scale)
-    raise ArgumentError(
-        f'Expected argument `scale` to be "predicted", "learned" or a positive number but got {scale!r}.'
-    )
+def describe_head(head: Head) -> dict[str, Any] | None:
+    """Return the name and the arguments of a head, as JSON can hold them; None for a head that is not in HEADS."""
+    for name, made in HEADS.items():
+        kind: Any = getattr(made, "func", made)
+        given: dict[str, Any] = getattr(made, "keywords", {})
+        if kind is type(head) and given.items() <= head.arguments.items():
+            return {"name": name, **head.arguments}
+    return None

@@ -10,21 +10,16 @@ A class is an axis :math:`w_i`; an OOD image points off every axis, so its large
 sizes of the head, so that it learns under any optimiser (docs/head-start.md); in the paper, ``start="paper"``, it is 1.
 """
 
+import math
+from typing import Any, Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError
-from offaxis.heads.base import (
-    LARGEST_FEATURE,
-    Head,
-    Outputs,
-    Scale,
-    Start,
-    at_least_float32,
-    linear_parameters,
-    make_scale,
-)
+from offaxis.heads.base import LARGEST_EXPONENT, LARGEST_FEATURE, Head, Outputs, at_least_float32, linear_parameters
+from offaxis.heads.batch_norm import SyncedBatchNorm
 
 EPS = 1e-12  # a vector shorter than this has no direction: its cosines are 0
 LONG = 2.0**50  # features above this are shortened before their squares are summed, which could overflow
@@ -37,6 +32,120 @@ def unit_length(features: Tensor) -> Tensor:
     """
     largest = features.detach().abs().amax(1, keepdim=True)
     return F.normalize(features / torch.where(largest > LONG, largest, 1), dim=1, eps=EPS)
+
+
+Scale = Literal["predicted", "learned"] | float
+Start = Literal["sizes", "paper"]
+
+
+class PredictedScale(nn.Module):
+    r"""Predict one positive number per image from its features: the paper's scale, which may start elsewhere than at 1.
+
+    .. math:: s = s_0 \exp\{z / s_0\}, \qquad z = \mathrm{BN}(w_s^\top f + b_s)
+
+    With :math:`s_0 = 1` this is the paper's formula, bit for bit. For small z it is :math:`s_0 + z`, so a step moves s by
+    as much as it does at the paper's start. s_0 is a buffer: weight decay does not pull it back, and a state dictionary
+    without one, made where there was none, sets it to 1.
+
+    Args:
+        in_features: d, the size of the features.
+        start: s_0; None for the paper's formula, with the paper's state dictionary.
+        gain: BN's weight at the start: 1 in the paper, so that log s deviates by 1 / s_0 between the images of a batch.
+    """
+
+    start: Tensor | None
+
+    def __init__(self, in_features: int, start: float | None = None, gain: float = 1.0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, 1)
+        self.norm = SyncedBatchNorm(1)
+        nn.init.constant_(self.norm.weight, gain)
+        self.register_buffer("start", None if start is None else torch.tensor(float(start)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Compute the scales (N,) of features (N, d) of at least float32: positive, and finite in eval mode."""
+        f = features if self.training else features.clamp(-LARGEST_FEATURE, LARGEST_FEATURE)
+        raw = F.linear(f, self.linear.weight.to(f.dtype), self.linear.bias.to(f.dtype))
+        normalised: Tensor = self.norm(raw)
+        z = normalised.squeeze(1)
+        if self.start is None:
+            return z.clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
+        start = self.start.to(f.dtype)
+        return start * (z / start).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        if self.start is not None and f"{prefix}linear.weight" in state_dict:
+            state_dict.setdefault(f"{prefix}start", torch.ones_like(self.start))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def start_from_sizes(in_features: int, num_classes: int) -> float:
+    r"""Compute where a predicted scale starts by default, s_0, from the sizes of the head alone.
+
+    The larger of two: :math:`\sqrt{d / 3}`, the product of lengths :math:`\lVert w_i \rVert \lVert f \rVert` with which
+    ``nn.Linear`` starts on features of unit mean square; and ``smallest_sufficient_scale``.
+
+    Examples:
+        >>> round(start_from_sizes(64, 10), 1), round(start_from_sizes(1280, 10), 1)
+        (6.1, 20.7)
+    """
+    return max(math.sqrt(in_features / 3), smallest_sufficient_scale(num_classes))
+
+
+def smallest_sufficient_scale(num_classes: int, loss: float = 0.01) -> float:
+    """Compute the smallest s at which cross-entropy could reach ``loss``.
+
+    It could if every image lay on its class axis and the axes were as far apart as C axes can be: the bound of
+    NormFace's proposition 2 (Wang et al. 2017, arXiv:1704.06369), solved for s.
+    """
+    others = max(num_classes - 1, 1)
+    return others / (others + 1) * math.log(others / math.expm1(loss))
+
+
+class LearnedScale(nn.Module):
+    """NormFace's scale: one parameter for all images, learned like a weight.
+
+    It starts at ``smallest_sufficient_scale``.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(smallest_sufficient_scale(num_classes)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, d) -> (N,), the same number N times."""
+        return self.value.to(features.dtype).expand(features.shape[0])
+
+
+class ConstantScale(nn.Module):
+    """Return a fixed scale, a hyperparameter, as in most metric-learning methods."""
+
+    value: Tensor
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.tensor(float(value)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, d) -> (N,), the constant N times."""
+        return self.value.to(features.dtype).expand(features.shape[0])
+
+
+def make_scale(scale: Scale, in_features: int, num_classes: int, start: Start) -> nn.Module:
+    """Make the module that gives s for a batch of features; ``start`` is that of a predicted scale."""
+    if start not in ("sizes", "paper"):
+        raise ArgumentError(f'Expected argument `start` to be "sizes" or "paper" but got {start!r}.')
+    if scale == "predicted":
+        if start == "paper":
+            return PredictedScale(in_features)
+        return PredictedScale(in_features, start_from_sizes(in_features, num_classes), gain=0.0)
+    if scale == "learned":
+        return LearnedScale(num_classes)
+    if isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf:
+        return ConstantScale(scale)
+    raise ArgumentError(
+        f'Expected argument `scale` to be "predicted", "learned" or a positive number but got {scale!r}.'
+    )
 
 
 class CosineHead(Head):

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import AttachError
-from offaxis.heads.base import Head, Outputs, Scale, at_least_float32, bounded, finite, linear_parameters, make_scale
+from offaxis.heads.base import Head, Outputs, at_least_float32, bounded, finite, linear_parameters
+from offaxis.heads.cosine import Scale, make_scale
 
 
 class LinearHead(Head):

@@ -1,6 +1,6 @@
 from offaxis.names import NETWORKS as NETWORKS
 from offaxis.networks.attaching import attach as attach
-from offaxis.networks.builders import by_name as by_name
+from offaxis.networks.cifar import convnet as convnet
 from offaxis.networks.cifar import densenet_bc as densenet_bc
 from offaxis.networks.cifar import wide_resnet as wide_resnet
 from offaxis.networks.classifier import Classifier as Classifier
@@ -8,9 +8,9 @@ from offaxis.networks.combine import AnyNetwork as AnyNetwork
 from offaxis.networks.combine import Ensemble as Ensemble
 from offaxis.networks.combine import LeaveOutEnsemble as LeaveOutEnsemble
 from offaxis.networks.combine import Paired as Paired
-from offaxis.networks.convnet import convnet as convnet
 from offaxis.networks.describe import build as build
 from offaxis.networks.describe import description as description
+from offaxis.networks.open import by_name as by_name
 from offaxis.networks.open import combine as combine
 from offaxis.networks.open import open_network as open_network
 from offaxis.networks.opened import OpenedNetwork as OpenedNetwork

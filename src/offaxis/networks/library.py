@@ -19,6 +19,7 @@ from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, BundleError, CheckpointError, MissingPackageError
 from offaxis.files import is_regular
 from offaxis.names import alike
+from offaxis.networks.attaching import find_output_layer
 
 Builder = dict[str, Any]
 """``{"library": "timm", "name": ..., "arguments": {...}}``, with one of the libraries above, as JSON can hold it."""
@@ -48,10 +49,41 @@ class InputConfig:
     Attributes:
         size: (height, width); None where it is not known.
         normalise: mean and standard deviation; None where they are not known.
+        classes: their names; empty where they are not known.
     """
 
     size: tuple[int, int] | None = None
     normalise: Normalise | None = None
+    classes: tuple[str, ...] = ()
+
+
+def make_named(
+    library: str, name: str, pretrained: bool = False, in_channels: int | None = None, keep: bool = False
+) -> tuple[Builder, nn.Module, InputConfig]:
+    """Make a network by name, with the images that it was made for.
+
+    Args:
+        library: one of ``LIBRARIES`` or ``LITE``.
+        name: of the network, or the folder of one of transformers.
+        pretrained: let the library fetch its published weights; those of transformers are in the folder.
+        in_channels: of the images, for timm.
+        keep: whether the weights of the output layer must be there too.
+
+    Raises:
+        ArgumentError: there is no such network, or its weights cannot be fetched.
+        CheckpointError: the weights in a folder are damaged.
+        MissingPackageError: the library is not installed.
+    """
+    try:
+        if library == "transformers":
+            builder, network = read_transformers(Path(name).expanduser(), None if keep else find_output_layer)
+            return builder, network, image_config(Path(name).expanduser(), builder["arguments"])
+        arguments = {"in_chans": in_channels} if library == "timm" and in_channels is not None else {}
+        builder = {"library": library, "name": name, "arguments": arguments}
+        network = make_network(builder, pretrained)
+        return builder, network, input_config(library, name, network)
+    except BundleError as error:
+        raise ArgumentError(f"{library}:{name} cannot be built. {error}") from error
 
 
 def find_builder(network: nn.Module) -> Builder | None:
@@ -296,8 +328,8 @@ def read_transformers(folder: Path, replaced: Callable[[nn.Module], str] | None)
     return {**builder, "arguments": loaded}, network
 
 
-def image_config(folder: Path) -> InputConfig:
-    """Return size, mean and standard deviation of ``preprocessor_config.json``, as far as they are there."""
+def image_config(folder: Path, network: Mapping[str, Any]) -> InputConfig:
+    """Return size, mean and standard deviation of ``preprocessor_config.json``, and the classes of ``config.json``."""
     config = _read_json(folder / "preprocessor_config.json") or {}
     mean, std = config.get("image_mean"), config.get("image_std")
     normalise = None
@@ -310,13 +342,13 @@ def image_config(folder: Path) -> InputConfig:
             raise ArgumentError(f"Expected numbers in {folder / 'preprocessor_config.json'} ({error}).") from error
     size: Any = (config.get("do_center_crop") and config.get("crop_size")) or config.get("size")
     if size is None:
-        size = (_read_json(folder / "config.json") or {}).get("image_size")
+        size = network.get("image_size")
     if isinstance(size, Mapping):
         sides = [size.get("height", size.get("shortest_edge")), size.get("width", size.get("shortest_edge"))]
     else:
         sides = list(size) if isinstance(size, list) else [size, size]
     whole = len(sides) == 2 and all(isinstance(side, int) and side > 0 for side in sides)
-    return InputConfig((sides[0], sides[1]) if whole else None, normalise)
+    return InputConfig((sides[0], sides[1]) if whole else None, normalise, class_names(network))
 
 
 def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,34 +5,29 @@ Python file (``file.py:function``), the folder of a training run, a bundle, or a
 pair or a leave-out ensemble of several.
 """
 
+import inspect
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
-import torch
 from torch import nn
 
 from offaxis.data import Normalise
 from offaxis.data.transforms import Preprocessing
 from offaxis.errors import ArgumentError
+from offaxis.files import running_python
 from offaxis.heads import HEADS, HeadLike, describe_head, make_head
-from offaxis.networks.builders import (
-    BuildOptions,
-    attach_head,
-    build_named,
-    build_third_party,
-    by_name,
-    call_function,
-)
+from offaxis.names import NETWORKS, alike
+from offaxis.networks.attaching import attach, find_output_layer
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.combine import AnyNetwork, find_network
-from offaxis.networks.library import INSTALLED, LIBRARIES
-from offaxis.networks.opened import KINDS, OpenedNetwork, check_agreement, combined_label
-from offaxis.networks.run import resolve_device
-from offaxis.networks.weights import load_weights, read_weights, restore
+from offaxis.networks.combine import AnyNetwork, Ensemble, LeaveOutEnsemble, Paired, find_network, folds
+from offaxis.networks.library import INSTALLED, LIBRARIES, make_named, make_network
+from offaxis.networks.opened import LEAVE_OUT, OpenedNetwork, check_agreement, check_folds
+from offaxis.networks.resnet import OUTPUT_LAYERS, PUBLISHED_NORMALISE
+from offaxis.networks.weights import is_of_classifier, load_weights, read_weights, trained_channels
 
 
 @runtime_checkable
@@ -58,7 +53,6 @@ def open_network(
     num_classes: int | None = None,
     head: HeadLike | None = None,
     in_channels: int | None = None,
-    device: str | torch.device | None = None,
 ) -> OpenedNetwork:
     """Open a network. Nothing is downloaded without ``pretrained``: weights come from the source itself or from a file.
 
@@ -83,7 +77,6 @@ def open_network(
         head: ``"cosine"`` (the default for named networks), another name of ``offaxis.heads.HEADS``, a callable, or
             ``"keep"``: the trained output layer as it is, with the weights of the whole network.
         in_channels: 3 for colour, 1 for grey; None is 3.
-        device: where to put the network: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``. None leaves it where it is.
 
     Returns:
         The network, in eval mode where it was opened or built; an object keeps its train or eval mode.
@@ -94,17 +87,15 @@ def open_network(
         RunError, BundleError, CheckpointError: a run, a bundle or a file of weights is damaged or does not fit.
         MissingPackageError: the library that makes the network is not installed.
     """
-    options = BuildOptions(
-        weights=weights, pretrained=pretrained or None, num_classes=num_classes, head=head, in_channels=in_channels
-    )
-    opened = _open_path(str(source), options) if isinstance(source, (str, Path)) else _open_object(source, options)
-    if label is not None or seed is not None:
-        opened = replace(opened, label=label or opened.label, seed=opened.seed if seed is None else seed)
-    if device is not None:
-        opened.network.to(resolve_device(device))
+    options = _Options(weights, pretrained or None, num_classes, head, in_channels)
     if isinstance(source, (str, Path)):
+        opened = _open_path(str(source), options)
         opened.network.eval()  # one that is given may be in training still, and eval_mode puts its mode back
-    return opened
+    else:
+        opened = _open_object(source, options)
+    if label is None and seed is None:
+        return opened
+    return replace(opened, label=label or opened.label, seed=opened.seed if seed is None else seed)
 
 
 def open_for_weights(source: NetworkSource, num_classes: int, head: dict[str, Any] | None) -> OpenedNetwork:
@@ -123,14 +114,21 @@ def open_for_weights(source: NetworkSource, num_classes: int, head: dict[str, An
     return open_network(source, num_classes=num_classes or None, head=made)
 
 
-def open_trained(source: NetworkSource, **options: Any) -> OpenedNetwork:
-    """Open a network that is used as it was trained: one that is built by name, or a bare module, keeps its output layer.
+def open_runs(paths: Sequence[str], network: str | None) -> list[NetworkSource]:
+    """Return networks as ``open_network`` takes them; runs and bundles of an own network with their weights.
 
     Args:
-        source: as in ``open_network``; any module whose output is a linear layer's will do.
-        options: those of ``open_network``, without ``head``.
+        paths: folders of training runs, bundles and so on.
+        network: ``file.py:function`` that makes the network of the runs; None where they can be opened without.
+
+    Raises:
+        ArgumentError: the function does not make a Classifier.
     """
-    return open_network(source, head="keep" if _is_built(source) else None, **options)
+    return [path if network is None else _read_recorded(path, network) for path in paths]
+
+
+COUNTS = {"single": (1, 1), "ensemble": (2, None), "paired": (2, 2), "leave-out": (2, None)}
+"""Kind of combination -> the smallest and the largest number of its members."""
 
 
 def combine(members: Sequence[NetworkSource], kind: str = "ensemble", label: str | None = None) -> OpenedNetwork:
@@ -148,9 +146,9 @@ def combine(members: Sequence[NetworkSource], kind: str = "ensemble", label: str
         ArgumentError: an unknown kind, too few or too many members, members in another order, or members that differ in
             their classes, their normalisation or the set that they were trained on.
     """
-    if kind not in KINDS:
-        raise ArgumentError(f"Expected networks combined as {', '.join(KINDS)} (--as in the shell) but got {kind!r}.")
-    make, least, most = KINDS[kind]
+    if kind not in COUNTS:
+        raise ArgumentError(f"Expected networks combined as {', '.join(COUNTS)} (--as in the shell) but got {kind!r}.")
+    least, most = COUNTS[kind]
     if not least <= len(members) <= (most or len(members)):
         count = f"{least}" if least == most else f"at least {least}"
         raise ArgumentError(
@@ -158,13 +156,16 @@ def combine(members: Sequence[NetworkSource], kind: str = "ensemble", label: str
             "combined as ensemble (cosines and probabilities are averaged), as paired (the first predicts the class, the "
             "second gives the detection score) or as leave-out; in the shell: --as ensemble."
         )
-    opened = [open_trained(member) for member in members]
+    opened = [open_network(member, head="keep") for member in members]
+    first, main = opened[0], opened[1 if kind == "paired" else 0]
     if kind == "single":
-        return opened[0] if label is None else replace(opened[0], label=label)
+        return first if label is None else replace(first, label=label)
     names = [_name(source, number) for number, source in enumerate(members, 1)]
     check_agreement(opened, names, kind)
-    main = opened[1] if kind == "paired" else opened[0]
-    combined = make(opened, names)
+    made = f"{first.label} + {main.label}" if kind == "paired" else f"{first.label} x{len(members)}"
+    if kind == "leave-out" and not first.trained_without_classes:
+        made = f"{first.label}{LEAVE_OUT} x{len(members)}"
+    combined = _combined(opened, names, kind)
     if not any(module.training for member in opened for module in member.network.modules()):
         combined.eval()  # members that are trained still keep their modes
     return replace(
@@ -172,7 +173,7 @@ def combine(members: Sequence[NetworkSource], kind: str = "ensemble", label: str
         network=combined,
         normalise=next((m.normalise for m in opened if m.normalise is not None), None),
         classes=next((m.classes for m in opened if m.classes), ()),
-        label=label or combined_label(opened, kind),
+        label=label or made,
         origin=", ".join(m.origin for m in opened),
         members=tuple(m.origin for m in opened),
         command=None,
@@ -180,160 +181,22 @@ def combine(members: Sequence[NetworkSource], kind: str = "ensemble", label: str
     )
 
 
-def open_runs(paths: Sequence[str], network: str | None) -> list[NetworkSource]:
-    """Return networks as ``open_network`` takes them; runs and bundles of an own network with their weights.
-
-    Args:
-        paths: folders of training runs, bundles and so on.
-        network: ``file.py:function`` that makes the network of the runs; None where they can be opened without.
-
-    Raises:
-        ArgumentError: the function does not make a Classifier.
-    """
-    if network is None:
-        return list(paths)
-    from offaxis.bundle import load
-    from offaxis.training.record import load_run
-
-    return [load_run(path, network) if (Path(path) / "run.json").exists() else load(path, network) for path in paths]
-
-
-# sources -------------------------------------------------------------------------------------------------------------
-
-
-def _open_path(text: str, options: BuildOptions) -> OpenedNetwork:
-    path = Path(text)
-    python = _PYTHON.fullmatch(text)
-    if python is not None and not path.is_dir():
-        return _open_file(Path(python[1]), python[2] or "", options)
-    package, colon, name = text.partition(":")
-    if text in INSTALLED:
-        package, name, options = INSTALLED[text], text, replace(options, pretrained=options.weights is None)
-    if text in INSTALLED or (colon and package in LIBRARIES):
-        classifier, config, classes = build_third_party(package, name, options)
-        return OpenedNetwork(
-            network=classifier, normalise=config.normalise, size=config.size, classes=classes, origin=text
-        )
-    if text.startswith("hf:") or (path / "bundle.json").exists() or (path.is_file() and path.suffix == ".oax"):
-        from offaxis.bundle import load  # rooms below this one, where one of them wrote what is opened
-
-        options.refuse(f"the bundle {text}")
-        opened: OpenedNetwork = load(path).opened()
-        return replace(opened, label=path.stem, origin=path.name)
-    if path.is_dir() and ((path / "run.json").exists() or not _is_name(text)):
-        from offaxis.training.record import load_run
-
-        options.refuse(f"the training run {text}")
-        return load_run(path).opened()
-    if _is_name(text):
-        classifier, normalise = build_named(text, options)
-        return OpenedNetwork(network=classifier, normalise=normalise, origin=text)
-    raise ArgumentError(
-        "Expected a network by name (wrn-28-10, densenet-100-12, resnet18-32, efficientnet-lite0, timm:NAME, torchvision:NAME, "
-        "transformers:FOLDER), the folder of a training run, a bundle (x.oax) or a Python file (file.py or file.py:function) "
-        f"but got {text}, which is "
-        f"{'none of these' if path.exists() else 'not there'}."
-    )
-
-
-def _open_object(source: NetworkSource, options: BuildOptions) -> OpenedNetwork:
-    if isinstance(source, nn.Module) and not isinstance(source, AnyNetwork):
-        if any(isinstance(part, AnyNetwork) for part in source.modules()):  # a wrapper, such as torch.compile's
-            return _open_object(
-                find_network(source), replace(options, head=None) if options.head == "keep" else options
-            )
-        if options.head is None:
-            raise ArgumentError(
-                f"Expected a Classifier, a Paired or an Ensemble but got a {type(source).__name__}: offaxis.attach makes a "
-                "Classifier of it: attach(module, head='keep') of a trained one, or name the head that replaces its output "
-                "layer, open_network(module, head='cosine')."
-            )
-        return OpenedNetwork(network=attach_head(source, options))
-    options.refuse("a network that is made already")
-    if isinstance(source, OpenedNetwork):
-        return source
-    if isinstance(source, AnyNetwork):
-        return OpenedNetwork(network=source)
-    if isinstance(source, HasNetwork):
-        return source.opened()
-    remedy = "call it and give what it returns" if callable(source) else "see offaxis.open_network for what it takes"
-    raise ArgumentError(f"Expected a path, a name or a network but got a {type(source).__name__}: {remedy}.")
-
-
-def _open_file(file: Path, name: str, options: BuildOptions) -> OpenedNetwork:
-    # What the function returns is kept as it is where "keep" is asked for: its own head is none of the function's arguments.
-    passed = replace(options, head=None) if options.head == "keep" else options
-    result, left = call_function(file, name, passed)
-    known: Normalise | Preprocessing | None = None
-    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Normalise | Preprocessing):
-        result, known = result
-    plain = isinstance(result, nn.Module) and (options.num_classes is not None or options.head is not None)
-    if not isinstance(result, AnyNetwork | HasNetwork) and not plain:
+def _combined(opened: Sequence[OpenedNetwork], names: Sequence[str], kind: str) -> AnyNetwork:
+    networks = [member.network for member in opened]
+    taken = (Classifier, Paired) if kind == "ensemble" else Classifier
+    if not all(isinstance(network, taken) for network in networks):
+        what = "single networks or pairs" if kind == "ensemble" else "single classifiers"
         raise ArgumentError(
-            f"Expected {file} to return an offaxis Classifier, Paired or Ensemble (offaxis.attach makes one of any "
-            f"network), alone or with its Normalise or Preprocessing, but it returned a {type(result).__name__}. Any other "
-            "module will do where a head is to be trained."
+            f"Expected {what} but one of {', '.join(names)} is {'' if kind == 'ensemble' else 'a pair or '}an ensemble already."
         )
-    if isinstance(result, AnyNetwork | HasNetwork):
-        opened = open_network(result)
-        _check_taken(file, opened.network, left)
-        if isinstance(opened.network, Classifier) and options.weights is not None:
-            load_weights(opened.network, options.weights)
-        elif options.weights is not None:
-            restore(opened.network, read_weights(options.weights), Path(options.weights))
-    else:
-        opened = OpenedNetwork(network=attach_head(result, options))
-        _check_taken(file, opened.network, {key: value for key, value in left.items() if key != "head"})
-    opened = replace(opened, label=file.stem, origin=file.name)
-    if isinstance(known, Preprocessing):
-        return replace(opened, normalise=known.normalise, size=known.shape[1:], resize=known.resize)
-    return opened if known is None else replace(opened, normalise=known)
-
-
-def _check_taken(file: Path, network: AnyNetwork, left: dict[str, Any]) -> None:
-    """Refuse options that a function did not take, unless its network is what they ask for anyway."""
-    if left.get("num_classes", network.num_classes) != network.num_classes:
-        raise ArgumentError(
-            f"Expected a network for {left['num_classes']} classes but that of {file} has {network.num_classes}: give its "
-            "function an argument num_classes."
-        )
-    met = {"num_classes"}
-    first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
-    if first is None or first.in_channels == left.get("in_channels"):
-        met.add("in_channels")
-    if "head" in left and isinstance(network, Classifier):
-        asked = make_head(left["head"], network.head.in_features, network.num_classes)
-        if describe_head(asked) == describe_head(network.head) is not None:
-            met.add("head")
-    if left.keys() - met:
-        raise ArgumentError(
-            f"Expected no {', '.join(sorted(left.keys() - met))} beside {file}, which has its own: leave it out, or give its "
-            "function an argument of that name."
-        )
-
-
-def _is_built(source: object) -> bool:
-    """Return whether ``open_network`` builds this source, so that it takes a head and weights, and does not open it."""
-    if not isinstance(source, (str, Path)):
-        return isinstance(source, nn.Module) and not isinstance(source, AnyNetwork)
-    text, path = str(source), Path(source)
-    if path.is_dir() and (path / "run.json").exists():
-        return False
-    package = text.partition(":")[0] if ":" in text else ""
-    return (
-        text in INSTALLED
-        or package in LIBRARIES
-        or (_PYTHON.fullmatch(text) is not None and not path.is_dir())
-        or _is_name(text)
-    )
-
-
-def _is_name(text: str) -> bool:
-    try:
-        by_name(text)
-    except ArgumentError:
-        return False
-    return True
+    if kind == "ensemble":
+        return Ensemble(cast(list[Classifier | Paired], networks))
+    classifiers = cast(list[Classifier], networks)
+    if kind == "paired":
+        return Paired(*classifiers)
+    left_out = folds(classifiers[0].num_classes, len(classifiers))
+    check_folds([(name, member.settings.get("loss")) for name, member in zip(names, opened, strict=True)], left_out)
+    return LeaveOutEnsemble(classifiers, left_out)
 
 
 def _name(source: NetworkSource, number: int) -> str:
@@ -342,3 +205,284 @@ def _name(source: NetworkSource, number: int) -> str:
         return str(source)
     path = getattr(source, "folder", None) or getattr(source, "origin", None)
     return str(path) if path and not isinstance(source, nn.Module) else f"network {number}"
+
+
+# networks by name ----------------------------------------------------------------------------------------------------
+
+_NAMES = {
+    "wide_resnet": r"wrn-(?P<depth>\d+)-(?P<width>\d+)(?P<half>-half)?",
+    "densenet_bc": r"densenet-(?P<depth>\d+)-(?P<growth>\d+)(?P<half>-half)?",
+    "resnet18_32": "resnet18-32",
+    "resnet_cifar": r"resnet(?P<depth>\d+)-cifar",
+    "convnet": r"convnet-(?P<width>\d+)",
+}
+"""Function of offaxis.networks -> its names; ``-half`` is a stride of 2 in the first convolution."""
+
+
+def by_name(name: str) -> Callable[..., Classifier]:
+    """Return the function that makes the network of a name: ``wrn-28-10``, ``densenet-100-12``, ``resnet18-32``.
+
+    The numbers are depth and width, or depth and growth; ``-half`` adds a stride of 2 in the first convolution, which
+    makes a network about four times faster. ``resnet18-32`` is OpenOOD's network, ``resnet20-cifar`` and ``resnet56-cifar``
+    (6n + 2) are those of He et al. for CIFAR.
+
+    Examples:
+        >>> by_name("wrn-10-2-half")(num_classes=10).backbone.num_features
+        128
+    """
+    if (parsed := _parse_name(name)) is None:
+        raise ArgumentError(
+            "Expected a network such as wrn-28-10 (depth, width), densenet-100-12 (depth, growth), resnet18-32, "
+            "resnet20-cifar, convnet-256 or, with halved maps, wrn-10-4-half; or a pretrained one, efficientnet-lite0, "
+            f"timm:NAME or torchvision:NAME; or file.py:function; but got {name!r}."
+            + alike(name, ["efficientnet-lite0", "resnet18-32", "convnet-256"])
+        )
+    function, sizes = parsed
+    return partial(NETWORKS[function], **sizes)
+
+
+def _parse_name(name: str) -> tuple[str, dict[str, int]] | None:
+    """Return the function of offaxis.networks that a name stands for, and its sizes."""
+    for function, pattern in _NAMES.items():
+        if found := re.fullmatch(pattern, name):
+            parts = found.groupdict()
+            half = {"stem_stride": 2} if parts.pop("half", None) else {}
+            return function, {**{key: int(size) for key, size in parts.items()}, **half}
+    return None
+
+
+# sources -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of ``open_network`` that apply to a network that is built, not opened."""
+
+    weights: str | Path | None
+    pretrained: bool | None
+    num_classes: int | None
+    head: HeadLike | None
+    in_channels: int | None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are given, by name; what is opened and not built keeps its head anyway."""
+        return {name: value for name, value in vars(self).items() if value is not None and value != "keep"}
+
+    def refuse(self, what: str) -> None:
+        """Raise ArgumentError where an option is given, which does not apply to ``what``."""
+        if self.given:
+            raise ArgumentError(
+                f"Expected no {', '.join(self.given)} beside {what}, which has its own: leave "
+                f"{'it' if len(self.given) == 1 else 'them'} out."
+            )
+
+
+def _open_path(text: str, options: _Options) -> OpenedNetwork:
+    path = Path(text)
+    if (python := _PYTHON.fullmatch(text)) and not path.is_dir():
+        return _open_file(Path(python[1]), python[2] or "", options)
+    package, colon, name = text.partition(":")
+    if text in INSTALLED:
+        package, name = INSTALLED[text], text
+        options = replace(options, pretrained=options.weights is None)
+    if text in INSTALLED or (colon and package in LIBRARIES):
+        return _open_library(package, name, options)
+    if text.startswith("hf:") or path.suffix == ".oax" or (path / "bundle.json").exists():
+        options.refuse(f"the bundle {text}")
+        return replace(_read_recorded(text).opened(), label=path.stem, origin=path.name)
+    if path.is_dir() and ((path / "run.json").exists() or _parse_name(text) is None):
+        options.refuse(f"the training run {text}")
+        return _read_recorded(text).opened()
+    if _parse_name(text) is not None:
+        return _open_named(text, options)
+    raise ArgumentError(
+        "Expected a network by name (wrn-28-10, densenet-100-12, resnet18-32, efficientnet-lite0, timm:NAME, torchvision:NAME, "
+        "transformers:FOLDER), the folder of a training run, a bundle (x.oax) or a Python file (file.py or file.py:function) "
+        f"but got {text}, which is {'none of these' if path.exists() else 'not there'}."
+    )
+
+
+def _read_recorded(path: str, network: str | None = None) -> HasNetwork:
+    """Read a run or a bundle, by the rooms below this one, which wrote it."""
+    if Path(path).is_dir() and not (Path(path) / "bundle.json").exists():
+        from offaxis.training.record import load_run
+
+        return load_run(path, network)
+    from offaxis.bundle import load
+
+    return load(path, network)
+
+
+def _open_object(source: NetworkSource, options: _Options) -> OpenedNetwork:
+    bare = isinstance(source, nn.Module) and not any(isinstance(part, AnyNetwork) for part in source.modules())
+    if bare and options.head is not None:
+        return OpenedNetwork(network=_attach(cast(nn.Module, source), options))
+    if bare:
+        raise ArgumentError(
+            f"Expected a Classifier, a Paired or an Ensemble but got a {type(source).__name__}: offaxis.attach makes a "
+            "Classifier of it: attach(module, head='keep') of a trained one, or name the head that replaces its output "
+            "layer, open_network(module, head='cosine')."
+        )
+    options.refuse("a network that is made already")
+    if isinstance(source, OpenedNetwork):
+        return source
+    if isinstance(source, nn.Module):
+        return OpenedNetwork(network=find_network(source))
+    if isinstance(source, HasNetwork):
+        return source.opened()
+    remedy = "call it and give what it returns" if callable(source) else "see offaxis.open_network for what it takes"
+    raise ArgumentError(f"Expected a path, a name or a network but got a {type(source).__name__}: {remedy}.")
+
+
+def _open_file(file: Path, name: str, options: _Options) -> OpenedNetwork:
+    with running_python(file, "network") as module:
+        function = _find_function(file, module, name)
+        passed = {key: value for key, value in options.given.items() if key != "weights"}
+        taken = inspect.signature(function).parameters.keys() & passed.keys()
+        result = function(**{key: passed.pop(key) for key in taken})
+    known: Normalise | Preprocessing | None = None
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Normalise | Preprocessing):
+        result, known = result
+    if isinstance(result, AnyNetwork | HasNetwork):
+        opened = open_network(result)
+        _check_left(file, opened.network, passed)
+        if options.weights is not None:
+            load_weights(opened.network, read_weights(options.weights), options.weights)
+    elif isinstance(result, nn.Module) and (options.num_classes is not None or options.head is not None):
+        opened = OpenedNetwork(network=_attach(result, options))
+        passed.pop("head", None)
+        _check_left(file, opened.network, passed)
+    else:
+        raise ArgumentError(
+            f"Expected {file} to return an offaxis Classifier, Paired or Ensemble (offaxis.attach makes one of any "
+            f"network), alone or with its Normalise or Preprocessing, but it returned a {type(result).__name__}. Any other "
+            "module will do where a head is to be trained."
+        )
+    opened = replace(opened, label=file.stem, origin=file.name)
+    if isinstance(known, Preprocessing):
+        return replace(opened, normalise=known.normalise, size=known.shape[1:], resize=known.resize)
+    return opened if known is None else replace(opened, normalise=known)
+
+
+def _find_function(file: Path, module: Any, name: str) -> Callable[..., Any]:
+    own = {
+        n: f
+        for n, f in inspect.getmembers(module, inspect.isfunction)
+        if f.__module__ == module.__name__ and not n.startswith("_")
+    }
+    chosen = name or ("network" if "network" in own else next(iter(own)) if len(own) == 1 else "")
+    if chosen not in own:
+        raise ArgumentError(
+            f"Expected a function that returns a network in {file} but it has {', '.join(own) or 'none'}: name one as "
+            f"{file}:FUNCTION, or call it `network`."
+        )
+    return own[chosen]
+
+
+def _check_left(file: Path, network: AnyNetwork, left: dict[str, Any]) -> None:
+    """Refuse options that a function did not take, unless its network is what they ask for anyway."""
+    classes = left.pop("num_classes", network.num_classes)
+    if classes != network.num_classes:
+        raise ArgumentError(
+            f"Expected a network for {classes} classes but that of {file} has {network.num_classes}: give its function an "
+            "argument num_classes."
+        )
+    if isinstance(network, Classifier):
+        if network.in_channels in (None, left.get("in_channels")):
+            left.pop("in_channels", None)
+        if "head" in left and (own := describe_head(network.head)) is not None:
+            asked = make_head(left["head"], network.head.in_features, classes)
+            left = {key: value for key, value in left.items() if key != "head" or describe_head(asked) != own}
+    if left:
+        raise ArgumentError(
+            f"Expected no {', '.join(sorted(left))} beside {file}, which has its own: leave it out, or give its function an "
+            "argument of that name."
+        )
+
+
+def _open_named(name: str, options: _Options) -> OpenedNetwork:
+    """Build a network of offaxis.networks.
+
+    Published weights bring their output layer and its number of classes; the head is then linear unless another is named.
+    With the head ``keep`` it is linear too, and all weights must be there.
+    """
+    make, (function, _) = by_name(name), cast("tuple[str, dict[str, int]]", _parse_name(name))
+    weights = {} if options.weights is None else read_weights(options.weights)
+    published = OUTPUT_LAYERS.get(function) if "conv1.weight" in weights else None
+    output = weights.get(f"{published}.weight" if published else "head.weight")
+    head = options.head or ("linear" if published and output is not None else "cosine")
+    if head == "keep":
+        head = "linear"
+        if not weights:
+            raise ArgumentError(
+                f"Expected --weights FILE, the trained weights of {name}, whose output layer is to be kept."
+            )
+    num_classes = options.num_classes or (None if output is None else len(output))
+    if num_classes is None:
+        raise ArgumentError(f"Expected the number of classes of {name}: open_network({name!r}, num_classes=10).")
+    classifier = make(num_classes=num_classes, head=head, in_channels=options.in_channels or 3)
+    if options.weights is None:
+        return OpenedNetwork(network=classifier, origin=name)
+    channels = trained_channels(classifier, weights)
+    if options.in_channels is None and channels is not None:
+        classifier = make(num_classes=num_classes, head=head, in_channels=channels)
+    linear = classifier.head.state_dict().keys() == {"weight", "bias"}
+    load_weights(classifier, weights, options.weights, published, take=linear)
+    normalise = PUBLISHED_NORMALISE.get((function, num_classes)) if published else None
+    return OpenedNetwork(network=classifier, normalise=normalise, origin=name)
+
+
+def _open_library(package: str, name: str, options: _Options) -> OpenedNetwork:
+    """Build a network of timm, torchvision or transformers and give it one of our heads."""
+    if options.pretrained and options.weights is not None:
+        raise ArgumentError("Expected either --pretrained or --weights FILE but got both: leave one of them out.")
+    if options.pretrained and package == "transformers":
+        raise ArgumentError(f"Expected no --pretrained beside transformers:{name}, whose folder holds the weights.")
+    channels, weights = options.in_channels, options.weights
+    if channels not in (None, 3) and package != "timm":
+        raise ArgumentError(
+            f"Expected colour images for {package}:{name} but got in_channels={channels}: repeat grey images three times, or "
+            "use timm, which has networks for any number of channels."
+        )
+    keep = options.head == "keep"
+    if keep and package != "transformers" and not (weights or options.pretrained):
+        raise ArgumentError(
+            f"Expected --weights FILE (or --pretrained) beside {package}:{name}, whose output layer is to be kept: without "
+            f"them nothing in it is trained. In Python: open_network('{package}:{name}', head='keep', pretrained=True), or "
+            "weights=FILE."
+        )
+    if channels is None and package == "timm" and weights is not None:
+        channels = trained_channels(make_network({"library": package, "name": name}), read_weights(weights))
+    builder, network, known = make_named(package, name, bool(options.pretrained), channels, keep)
+    classifier = _attach(network, options)
+    classifier.builder = builder
+    fits = known.normalise is not None and len(known.normalise.mean) == (channels or 3)
+    return OpenedNetwork(
+        network=classifier,
+        normalise=known.normalise if fits else None,
+        size=known.size,
+        classes=known.classes if options.num_classes is None else (),
+        origin=name if name in INSTALLED else f"{package}:{name}",
+    )
+
+
+def _attach(network: nn.Module, options: _Options) -> Classifier:
+    """Give a network the head of the options (by default the cosine), and load weights.
+
+    With the head ``keep`` the weights are those of the whole network; its output layer takes their number of classes.
+    """
+    if options.weights is None:
+        return attach(network, options.head or "cosine", options.num_classes)
+    weights, keep = read_weights(options.weights), options.head == "keep"
+    if keep:
+        layer = find_output_layer(network)
+        old = network.get_submodule(layer)
+        trained = weights.get("head.weight" if is_of_classifier(weights) else f"{layer}.weight")
+        if trained is not None and isinstance(old, nn.Linear) and len(trained) != old.out_features:
+            parent, _, child = layer.rpartition(".")
+            fresh = nn.Linear(old.in_features, len(trained), bias=old.bias is not None)
+            setattr(network.get_submodule(parent), child, fresh)
+    classifier = attach(network, options.head or "cosine", options.num_classes)
+    load_weights(classifier, weights, options.weights, take=keep)
+    return classifier

@@ -10,7 +10,7 @@ from offaxis.data.transforms import Resize
 from offaxis.errors import ArgumentError
 from offaxis.heads import describe_head
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.combine import AnyNetwork, Ensemble, LeaveOutEnsemble, Paired, folds
+from offaxis.networks.combine import AnyNetwork, Ensemble, LeaveOutEnsemble, Paired
 from offaxis.networks.library import LITE
 from offaxis.networks.weights import checksum
 from offaxis.options import Kind
@@ -134,14 +134,15 @@ def make_label(
 
 def short_name(network: Mapping[str, Any]) -> str:
     """Return the name that ``offaxis.networks.by_name`` takes for a network's description: ``wrn-10-2-half``."""
-    if network["name"] == "resnet18_32":
-        return "resnet18-32"
-    if network["name"] == "convnet":
-        return f"convnet-{network['width']}"
-    if network["name"] == "resnet_cifar":
-        return f"resnet{network['depth']}-cifar"
-    kind, second = ("wrn", "width") if network["name"] == "wide_resnet" else ("densenet", "growth")
-    return f"{kind}-{network['depth']}-{network[second]}" + ("-half" if network["stem_stride"] == 2 else "")
+    half = "-half" if network.get("stem_stride") == 2 else ""
+    names = {
+        "wide_resnet": "wrn-{depth}-{width}",
+        "densenet_bc": "densenet-{depth}-{growth}",
+        "resnet18_32": "resnet18-32",
+        "resnet_cifar": "resnet{depth}-cifar",
+        "convnet": "convnet-{width}",
+    }
+    return names[network["name"]].format(**network) + half
 
 
 def _short(value: object) -> str:
@@ -173,26 +174,6 @@ def _architecture(classifier: Classifier) -> str | None:
 # several as one ------------------------------------------------------------------------------------------------------
 
 
-def _ensemble(members: Sequence[OpenedNetwork], names: Sequence[str]) -> Ensemble:
-    networks = [m.network for m in members if not isinstance(m.network, Ensemble)]
-    if len(networks) < len(members):
-        raise ArgumentError(
-            f"Expected single networks or pairs in an ensemble but one of {', '.join(names)} is an ensemble."
-        )
-    return Ensemble(networks)
-
-
-def _paired(members: Sequence[OpenedNetwork], names: Sequence[str]) -> Paired:
-    return Paired(*_classifiers(members, names))
-
-
-def _leave_out(members: Sequence[OpenedNetwork], names: Sequence[str]) -> LeaveOutEnsemble:
-    networks = _classifiers(members, names)
-    left_out = folds(networks[0].num_classes, len(networks))
-    check_folds([(name, m.settings.get("loss")) for name, m in zip(names, members, strict=True)], left_out)
-    return LeaveOutEnsemble(networks, left_out)
-
-
 def check_folds(members: Sequence[tuple[str, dict[str, Any] | None]], dealt: Sequence[Sequence[int]]) -> None:
     """Raise ArgumentError where a network was trained without other classes than its place requires, as far as known.
 
@@ -208,33 +189,6 @@ def check_folds(members: Sequence[tuple[str, dict[str, Any] | None]], dealt: Seq
                 f"classes {sorted(fold)}, but {name} was trained with {loss['name']}{without}. Name all {len(members)} in "
                 "their order."
             )
-
-
-KINDS: dict[str, tuple[Callable[[Sequence[OpenedNetwork], Sequence[str]], AnyNetwork], int, int | None]] = {
-    "single": (lambda members, _: members[0].network, 1, 1),
-    "ensemble": (_ensemble, 2, None),
-    "paired": (_paired, 2, 2),
-    "leave-out": (_leave_out, 2, None),
-}
-"""Kind of combination -> what makes it, and the smallest and the largest number of members."""
-
-
-def combined_label(members: Sequence[OpenedNetwork], kind: str) -> str:
-    """Return the label of a combined network, made from those of its members."""
-    first = members[0]
-    if kind == "paired":
-        return f"{first.label} + {members[1].label}"
-    suffix = LEAVE_OUT if kind == "leave-out" and not first.trained_without_classes else ""
-    return f"{first.label}{suffix} x{len(members)}"
-
-
-def _classifiers(members: Sequence[OpenedNetwork], names: Sequence[str]) -> list[Classifier]:
-    networks = [m.network for m in members if isinstance(m.network, Classifier)]
-    if len(networks) < len(members):
-        raise ArgumentError(
-            f"Expected single classifiers but one of {', '.join(names)} is a pair or an ensemble already."
-        )
-    return networks
 
 
 def check_agreement(members: Sequence[OpenedNetwork], names: Sequence[str], kind: str) -> None:

@@ -3,23 +3,28 @@
 ``resnet18-32`` is OpenOOD's network (https://github.com/Jingkang50/OpenOOD, ``ResNet18_32x32``), ``resnet20-cifar`` to
 ``resnet110-cifar`` those of He, Zhang, Ren, Sun 2016 (https://arxiv.org/abs/1512.03385, section 4.2, shortcuts A) with the
 names of https://github.com/akamaster/pytorch_resnet_cifar10. Only the name of the output layer differs here, where a head takes
-its place: ``from_published`` and ``to_published`` translate.
+its place: ``open_network`` and ``to_published`` translate.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from offaxis.data import Normalise
 from offaxis.errors import ArgumentError
 from offaxis.heads import HeadLike, make_head
 from offaxis.heads.linear import LinearHead
-from offaxis.heads.t2fnorm import T2FNormHead
 from offaxis.networks.classifier import Classifier
 
 OUTPUT_LAYERS = {"resnet18_32": "fc", "resnet_cifar": "linear"}
 """Function that makes a network -> the name of the output layer in published weights."""
+PUBLISHED_NORMALISE = {
+    ("resnet_cifar", 10): Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ("resnet18_32", 10): Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ("resnet18_32", 100): Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+}
+"""The normalisation that published weights were trained with: by the function that makes a network and the classes."""
 
 
 class BasicBlock(nn.Module):
@@ -148,45 +153,6 @@ def _with_head(backbone: ResNetBackbone, head: HeadLike, num_classes: int, origi
 
 
 # published weights ----------------------------------------------------------------------------------------------------
-
-
-def is_published(weights: Mapping[str, Tensor]) -> bool:
-    """Return whether weights have the names of the published files, not those of a Classifier."""
-    return "conv1.weight" in weights
-
-
-def published_classes(function: str, weights: Mapping[str, Tensor]) -> int | None:
-    """Return the number of classes of the output layer in published weights; None where they have none.
-
-    Args:
-        function: the key of ``OUTPUT_LAYERS`` that made the network.
-        weights: by their published names.
-    """
-    bias = weights.get(f"{OUTPUT_LAYERS.get(function)}.bias")
-    return None if bias is None else len(bias)
-
-
-def from_published(classifier: Classifier, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return published weights by the names of a Classifier's state dictionary.
-
-    The output layer becomes the head's where the head has the weights of a linear layer; other heads keep
-    the weights that they have.
-
-    Args:
-        classifier: a network of this module.
-        weights: by their published names.
-    """
-    layer = OUTPUT_LAYERS[(classifier.origin or {})["name"]]
-    taken = isinstance(classifier.head, (LinearHead, T2FNormHead))
-    own = classifier.state_dict()
-    counters = {name for name in own if name.endswith("num_batches_tracked")}  # files of before 2018 have none
-    named = {name: own[name] for name in own if name in counters or (name.startswith("head.") and not taken)}
-    for name, tensor in weights.items():
-        if name.partition(".")[0] != layer:
-            named[f"backbone.{name}"] = tensor
-        elif taken:
-            named[f"head.{name.partition('.')[2]}"] = tensor
-    return named
 
 
 def to_published(classifier: Classifier) -> dict[str, Tensor]:

@@ -113,25 +113,44 @@ def is_of_classifier(weights: Mapping[str, Tensor]) -> bool:
     return any(n.startswith("head.") for n in weights) and any(n.startswith("backbone.") for n in weights)
 
 
-def load_weights(classifier: Classifier, path: str | Path) -> None:
-    """Load weights of an attached network: all of them, or those of the original network with its own output layer.
+def load_weights(
+    network: nn.Module, weights: dict[str, Tensor], path: str | Path, output: str | None = None, *, take: bool = False
+) -> None:
+    """Load weights into a network: its own, or those of the original one that a Classifier was made of.
 
-    The weights of the replaced output layer are left out, and the head keeps its fresh weights.
+    Args:
+        network: a Classifier, a Paired or an Ensemble.
+        weights: by name.
+        path: where they are from, for messages.
+        output: what the original network calls its output layer; None for the layer that ``attach`` replaced.
+        take: load the original output layer into the head; otherwise the head keeps the weights that it has.
 
     Raises:
         CheckpointError: the weights do not fit.
     """
-    weights = read_weights(path)
-    if weights.keys() & {f"head.{name}" for name in classifier.head.state_dict()} and any(
-        name.startswith("backbone.") for name in weights
-    ):
-        restore(classifier, weights, Path(path))
-        return
-    backbone = classifier.backbone
-    replaced = {name for name, module in backbone.named_modules() if isinstance(module, nn.Identity)}
-    own = backbone.state_dict()
-    kept = {name: t for name, t in weights.items() if name in own or name.rpartition(".")[0] not in replaced}
-    restore(backbone, kept, Path(path))
+    if isinstance(network, Classifier) and not is_of_classifier(weights):
+        own, backbone = network.state_dict(), network.backbone
+        replaced = [name for name, part in backbone.named_modules() if isinstance(part, nn.Identity)]
+        counters = [name for name in own if name.endswith("num_batches_tracked")]  # files of before 2018 have none
+        named = {n: own[n] for n in own if n in counters or (n.startswith("head.") and not take)}
+        for name, tensor in weights.items():
+            layer, _, leaf = name.rpartition(".")
+            if f"backbone.{name}" in own or layer not in (replaced if output is None else [output]):
+                named[f"backbone.{name}"] = tensor
+            elif take:
+                named[f"head.{leaf}"] = tensor
+        weights = named
+    restore(network, weights, Path(path))
+
+
+def trained_channels(network: nn.Module, weights: Mapping[str, Tensor]) -> int | None:
+    """Return the number of channels that weights take, where it is not that of the network's first convolution."""
+    named = ((name, part) for name, part in network.named_modules() if isinstance(part, nn.Conv2d) and part.groups == 1)
+    name, first = next(named, ("", None))
+    trained = weights.get(f"{name}.weight", weights.get(f"backbone.{name}.weight"))
+    if first is None or trained is None or trained.dim() != 4 or trained.shape[1] == first.in_channels:
+        return None
+    return trained.shape[1]
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
