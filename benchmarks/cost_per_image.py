@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 import offaxis
-from offaxis.engine import with_engine
 from offaxis.networks.run import run_batch, to_network
+from offaxis.onnx import with_engine
 from offaxis.score.engines import score_with_ray
 from offaxis.score.rows import row_of
 from offaxis.score.sources import WorkUnit, files, units

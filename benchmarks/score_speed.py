@@ -30,7 +30,7 @@ from benchmarks.load_test import resident
 from offaxis import Model
 from offaxis.data import Preprocessing
 from offaxis.data.transforms import fit
-from offaxis.engine import with_engine
+from offaxis.onnx import with_engine
 from offaxis.options import ScoreOptions
 from offaxis.score import score_images
 

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis.cli import app
 from offaxis.data.embedded import small_digits
-from offaxis.engine import with_engine
+from offaxis.onnx import with_engine
 from tests.serve.serving import running
 
 ROOT = Path(__file__).parents[1]

@@ -1,10 +1,16 @@
-"""Save a model as one file ``x.oax`` (or a folder) of safetensors and JSON, and load it: no pickle.
+"""Bundles: a model as one file ``x.oax``, or a folder, of safetensors and JSON. Nothing is pickled, and loading runs no code.
 
-``bundle.json`` holds the network's describe, preprocessing, class names, detector, level, provenance and checksums;
-``network``, ``detector``, ``calibration`` and ``used.safetensors`` hold the tensors. Loading runs no code out of the file:
-a detector of one's own is recorded as ``module:Class`` and must be registered where the bundle is loaded.
+``bundle.json`` holds the description of the network, preprocessing, class names, detector, level, provenance and the SHA-256
+of the other files; its own, ``sha256``, stands for everything. ``network``, ``detector``, ``calibration`` and
+``used.safetensors`` hold the tensors. A detector of one's own is recorded as ``module:Class`` and must be registered where
+the bundle is loaded.
 """
 
+import hashlib
+import json
+import struct
+import tempfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,31 +23,44 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from offaxis import container
 from offaxis.calibration.calibration import Calibration
 from offaxis.data.vectors import input_from_json
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
-from offaxis.engine import Engine, with_engine
-from offaxis.errors import (
-    ArgumentError,
-    BundleError,
-    CalibrationError,
-    CheckpointError,
-    DetectorError,
-    DetectorFileError,
-    OffaxisError,
-)
-from offaxis.hub import PREFIX, download_bundle
-from offaxis.model import Examples, Model, Prediction
+from offaxis.errors import BundleError, DetectorError, MissingPackageError, OffaxisError, StorageError
+from offaxis.files import check_plain, is_regular, replacing
+from offaxis.hub import PREFIX, download
+from offaxis.model import Examples, Model
 from offaxis.networks.combine import AnyNetwork
 from offaxis.networks.describe import build_checked, describe, must_be_given
 from offaxis.networks.library import Builder
 from offaxis.networks.open import NetworkSource, open_for_weights
 from offaxis.networks.weights import restore
+from offaxis.onnx import with_engine
+from offaxis.options import EngineName
 
-EXAMPLES = ("pixels", "features", "predicted")
+FORMAT = "offaxis-bundle"
+VERSION = 2
+MANIFEST = "bundle.json"
+FILES = ("network.safetensors", "detector.safetensors", "calibration.safetensors", "used.safetensors")
+LEFT_BY_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")
+MAX_MANIFEST = 8 * 2**20
+MAX_BYTES = 16 * 2**30
 PRECISIONS = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
+EXAMPLES = ("pixels", "features", "predicted")
+TENSORS = {
+    "scores": (torch.float64, 1),
+    "predicted": (torch.int64, 1),
+    "cosine": (torch.float64, 1),
+    "hashes": (torch.uint8, 2),
+    "calibrated_on": (torch.uint8, 2),
+    "examples.pixels": (torch.uint8, 4),
+    "examples.features": (torch.float32, 2),
+    "examples.predicted": (torch.int64, 1),
+}
+"""Type and number of dimensions of the tensors beside those of network and detector."""
+_END = struct.Struct("<4s4H2IH")  # the last record of a zip file
+_MOST_DIRECTORY = 2**16  # bytes
 
 
 def save_bundle(model: Model, path: str | Path, *, folder: bool = False, builder: Builder | None = None) -> None:
@@ -61,10 +80,10 @@ def save_bundle(model: Model, path: str | Path, *, folder: bool = False, builder
     """
     meta, files = _pack(model, builder)
     _check_rebuilt(model, meta, files)
-    container.write_container(Path(path), meta, files, folder)
+    write_files(Path(path), meta, files, folder)
 
 
-def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engine = "torch") -> Model:
+def load(path: str | Path, network: NetworkSource | None = None, *, engine: EngineName = "torch") -> Model:
     """Load a model from a bundle: it gives the same predictions as the saved one, in PyTorch to the bit.
 
     Args:
@@ -81,16 +100,14 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
             registered.
     """
     where = local_bundle(path)
-    meta, files = container.read_container(where)
+    meta, files = read_files(where)
     given = network if network is None or isinstance(network, nn.Module) else _open_given(network, meta)
     try:
         model = _unpack(meta, files, given)
-    except (BundleError, DetectorFileError, ArgumentError, CalibrationError) as error:
-        raise BundleError(f"{where}: {error}") from error
-    except CheckpointError as error:
-        raise BundleError(f"{where}: the weights do not fit the network that it names ({error}).") from error
-    except OffaxisError:
+    except MissingPackageError:
         raise
+    except OffaxisError as error:
+        raise BundleError(f"{where}: {error}") from error
     except (
         SafetensorError,
         LookupError,
@@ -100,22 +117,25 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
         ArithmeticError,
         RuntimeError,
     ) as error:
-        raise BundleError(
-            f"{where} does not hold a whole bundle ({type(error).__name__}: {str(error)[:200]})."
-        ) from error
+        raise BundleError(f"{where} does not hold a whole bundle ({_said(error)}).") from error
     return model if engine == "torch" else with_engine(model, engine)
-
-
-def _open_given(network: NetworkSource, meta: Mapping[str, Any]) -> AnyNetwork:
-    classes, provenance = meta.get("classes"), meta.get("provenance")
-    head = provenance.get("head") if isinstance(provenance, Mapping) else None
-    count = len(classes) if isinstance(classes, list) else 0
-    return open_for_weights(network, count, head if isinstance(head, dict) else None).network
 
 
 def local_bundle(path: str | Path) -> Path:
     """Return the file or folder of a bundle; one of the Hugging Face Hub (``hf:name/repo``) is downloaded first."""
-    return download_bundle(str(path)) if str(path).startswith(PREFIX) else Path(path)
+    return download(str(path), (MANIFEST, *FILES)) if str(path).startswith(PREFIX) else Path(path)
+
+
+def bundle_checksum(path: Path) -> str:
+    """Return the SHA-256 that stands for everything in a bundle, which is checked first.
+
+    Raises:
+        BundleError: as for ``read_files``.
+    """
+    return str(read_files(path)[0]["sha256"])
+
+
+# model -> manifest and tensors, and back ------------------------------------------------------------------------------
 
 
 def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -157,78 +177,58 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         raise BundleError("it holds a network that it can build itself: leave out the network that was given.")
     weights = load_tensors(files["network.safetensors"])
     network = build_checked(meta["network"], {name: tensor.shape for name, tensor in weights.items()}, given)
-    _restore(network, weights)
-    if not isinstance(meta["classes"], list) or not all(isinstance(name, str) for name in meta["classes"]):
+    _restore_in_precision(network, weights)
+    classes, promise = meta["classes"], meta["calibration"]
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise BundleError("it does not hold a list of class names.")
-    if not isinstance(meta["calibration"]["per_class"], bool) or not isinstance(meta["provenance"], dict):
+    if not isinstance(promise["per_class"], bool) or not isinstance(meta["provenance"], dict):
         raise BundleError("it does not say whether verdicts are per class, or how it was made.")
-    classes = tuple(meta["classes"])
-    tensors = load_tensors(files["calibration.safetensors"])
-    hashes = load_tensors(files["used.safetensors"])
-    hashes.setdefault("calibrated_on", torch.empty(0, 16, dtype=torch.uint8))  # older bundles have none
-    _check_kinds({**tensors, **hashes})
-    scores: np.ndarray[Any, np.dtype[np.float64]] = tensors["scores"].numpy()
+    tensors = _other_tensors(files)
     calibration = Calibration.from_scores(
-        scores,
+        tensors["scores"].numpy(),
         tensors["predicted"].numpy(),
         len(classes),
-        meta["calibration"]["alpha"],
-        per_class=meta["calibration"]["per_class"],
-        confidence=meta["calibration"].get("confidence"),
+        promise["alpha"],
+        per_class=promise["per_class"],
+        confidence=promise.get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
     )
-    calibration = replace(calibration, accuracy=meta["calibration"].get("accuracy"))
+    examples = {name: tensors[f"examples.{name}"] for name in EXAMPLES if f"examples.{name}" in tensors}
     return Model(
         network=network,
         preprocessing=input_from_json(meta["preprocessing"]),
-        classes=classes,
-        detector=_detector(meta, files),
-        calibration=calibration,
+        classes=tuple(classes),
+        detector=_rebuilt_detector(meta, files),
+        calibration=replace(calibration, accuracy=promise.get("accuracy")),
         provenance=dict(meta["provenance"]),
-        used=hashes["hashes"],
-        calibrated_on=hashes["calibrated_on"],
-        examples=_examples(tensors),
+        used=tensors["hashes"],
+        calibrated_on=tensors["calibrated_on"],
+        examples=Examples(**examples) if examples else None,
     )
 
 
-def _examples(tensors: Mapping[str, Tensor]) -> Examples | None:
-    found = {name: tensors[f"examples.{name}"] for name in EXAMPLES if f"examples.{name}" in tensors}
-    return Examples(**found) if found else None
-
-
-def _detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:
+def _rebuilt_detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:
     return rebuild_detector(meta["detector"], load_tensors(files["detector.safetensors"])).eval()
 
 
-_KINDS = {"scores": torch.float64, "predicted": torch.int64, "cosine": torch.float64}
-_HASHES = ("hashes", "calibrated_on")
-_EXAMPLES = {
-    "examples.pixels": (torch.uint8, 4),
-    "examples.features": (torch.float32, 2),
-    "examples.predicted": (torch.int64, 1),
-}
-
-
-def _check_kinds(tensors: Mapping[str, Tensor]) -> None:
+def _other_tensors(files: Mapping[str, bytes]) -> dict[str, Tensor]:
+    """Return the tensors of calibration, hashes and examples, each of the type that it must be."""
+    tensors = {"calibrated_on": torch.empty(0, 16, dtype=torch.uint8)}  # older bundles have none
+    tensors |= load_tensors(files["calibration.safetensors"]) | load_tensors(files["used.safetensors"])
     for name, tensor in tensors.items():
-        known = (torch.uint8, 2) if name in _HASHES else (_KINDS.get(name), 1)
-        kind, dimensions = _EXAMPLES.get(name, known)
-        if tensor.dtype != kind or tensor.dim() != dimensions:
+        if (tensor.dtype, tensor.dim()) != TENSORS.get(name):
             raise BundleError(
                 f"its tensor {name} is of another kind than it must be ({tensor.dtype}, {tensor.dim()}-d)."
             )
-    if len({len(tensor) for name, tensor in tensors.items() if name in _EXAMPLES}) > 1:
+    if len({len(tensor) for name, tensor in tensors.items() if name.startswith("examples.")}) > 1:
         raise BundleError("its examples do not belong together.")
-    if any(tensors[name].shape[1] != 16 for name in _HASHES):
+    if any(tensors[name].shape[1] != 16 for name in ("hashes", "calibrated_on")):
         raise BundleError("its hashes of images are not of 16 bytes.")
+    return tensors
 
 
-def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:
-    """Load the weights; the network takes their precision.
-
-    Raises:
-        BundleError: tensors are of other types than those of the network.
-    """
+def _restore_in_precision(network: AnyNetwork, weights: dict[str, Tensor]) -> None:
+    """Load the weights; the network takes their precision."""
     kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
     if len(kinds) == 1 and kinds <= PRECISIONS:
         network.to(kinds.pop())
@@ -242,10 +242,17 @@ def _restore(network: AnyNetwork, weights: dict[str, Tensor]) -> None:
     network.eval()
 
 
+def _open_given(network: NetworkSource, meta: Mapping[str, Any]) -> AnyNetwork:
+    classes, provenance = meta.get("classes"), meta.get("provenance")
+    head = provenance.get("head") if isinstance(provenance, dict) else None
+    count = len(classes) if isinstance(classes, list) else 0
+    return open_for_weights(network, count, head if isinstance(head, dict) else None).network
+
+
 def _check_rebuilt(model: Model, meta: dict[str, Any], files: dict[str, bytes]) -> None:
     """Refuse a bundle that would predict otherwise: a name can stand for a network of the same shape but other strides."""
     try:
-        _detector(meta, files)
+        _rebuilt_detector(meta, files)
     except (OffaxisError, TypeError, RuntimeError, KeyError) as error:
         raise BundleError(
             f"The detector {model.detector.name} cannot be built again from its arguments and buffers, so no bundle was "
@@ -254,10 +261,9 @@ def _check_rebuilt(model: Model, meta: dict[str, Any], files: dict[str, bytes]) 
         ) from error
     if must_be_given(meta["network"]):
         return  # there is nothing to rebuild it from
-    again = _unpack(meta, files, None)
     probe = model.preprocessing.example(2, torch.Generator().manual_seed(0))
-    same = [_close(b, a) for b, a in zip(model.predict_batch(probe), again.predict_batch(probe), strict=True)]
-    if not all(same):
+    pairs = zip(model.predict_batch(probe), _unpack(meta, files, None).predict_batch(probe), strict=True)
+    if not all(np.allclose([b.score, b.probability], [a.score, a.probability], 1e-3, 1e-4) for a, b in pairs):
         raise BundleError(
             "The model that was rebuilt from names and arguments gives other predictions than this one, so no bundle was "
             "written. Give the builder that made the network, save(path, builder={'library': ..., 'name': ..., 'arguments': "
@@ -265,10 +271,168 @@ def _check_rebuilt(model: Model, meta: dict[str, Any], files: dict[str, bytes]) 
         )
 
 
-def _close(first: Prediction, second: Prediction) -> bool:
-    return bool(np.allclose([first.score, first.probability], [second.score, second.probability], 1e-3, 1e-4))
-
-
 def _bytes(tensors: Mapping[str, Tensor]) -> bytes:
     # Tied parameters would share memory, which safetensors refuses; a clone of each is the plain way out.
     return save_tensors({name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()})
+
+
+# manifest and tensors -> one file or a folder, and back ---------------------------------------------------------------
+
+
+def write_files(path: Path, meta: Mapping[str, Any], files: Mapping[str, bytes], folder: bool = False) -> None:
+    """Write the manifest and the files of a bundle, whole or not at all; the same content gives the same bytes.
+
+    Raises:
+        StorageError: it cannot be written, or a folder would replace one that holds more than a bundle.
+    """
+    assert set(files) == set(FILES)
+    manifest = {"format": FORMAT, "version": VERSION, **meta}
+    manifest["files"] = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()}
+    manifest["sha256"] = manifest_digest(manifest)
+    whole = {MANIFEST: json.dumps(manifest, indent=1).encode(), **files}
+    if folder:
+        _write_folder(path, whole)
+        return
+    if path.is_dir():
+        raise StorageError(f"{path} is a folder: name a file, or write a folder (folder=True, --folder).")
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as pack:
+        for name, data in whole.items():
+            pack.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
+
+
+def _write_folder(path: Path, whole: Mapping[str, bytes]) -> None:
+    """Fill a new folder beside the old one, then put it in its place."""
+    check_replaceable(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as room:
+            new, old = Path(room) / "new", Path(room) / "old"
+            for name, data in whole.items():
+                with replacing(new / name) as temporary:
+                    temporary.write_bytes(data)
+            try:
+                if path.exists():
+                    path.replace(old)
+                new.replace(path)
+            except BaseException:
+                if old.exists():
+                    old.replace(path)  # else it would go with the room
+                raise
+    except OSError as error:
+        raise StorageError(f"{path} could not be written ({error.strerror or error}).") from error
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse to replace, and so to delete, what is no bundle or more than a bundle, such as a clone of a repository."""
+    if not path.exists():
+        return
+    try:
+        check_plain(path / MANIFEST, MAX_MANIFEST)
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        own = (MANIFEST, *FILES, *LEFT_BY_SYSTEMS)
+        foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in own)
+    except (OSError, ValueError, RecursionError):
+        manifest, foreign = None, []
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise StorageError(f"{path} is there already and is no bundle: name another place.")
+    if foreign:
+        others = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
+        raise StorageError(
+            f"Expected nothing but a bundle in the folder {path}, which is replaced as a whole, but got {others} beside it: "
+            "name another folder, and copy the files of the bundle from there."
+        )
+
+
+def read_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Read the manifest and the files of a bundle and check every byte.
+
+    Raises:
+        BundleError: it is absent, damaged, foreign or of another version.
+    """
+    if not path.exists():
+        raise BundleError(
+            f"There is no bundle at {path}: make one with `offaxis bundle RUN --calibrate IMAGES --out {path}`."
+        )
+    again = "Copy it again, or make it again."
+    try:
+        files = _folder_files(path) if path.is_dir() else _zip_files(path)
+        manifest = _check_manifest(path, files.pop(MANIFEST))
+        for name in FILES:
+            if _sha256(files[name]) != manifest["files"][name]["sha256"]:
+                raise BundleError(f"{path} is damaged: the checksum of {name} is wrong. {again}")
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read ({error.strerror or error}).") from error
+    except (zipfile.BadZipFile, EOFError, RuntimeError, ValueError, LookupError, TypeError) as error:
+        raise BundleError(f"{path} is damaged or truncated ({_said(error)}). {again}") from error
+    return manifest, files
+
+
+def _folder_files(path: Path) -> dict[str, bytes]:
+    files = {name: path / name for name in (MANIFEST, *FILES) if is_regular(path / name)}
+    if MANIFEST not in files:
+        run = " It is a training run, of which `offaxis bundle RUN --calibrate IMAGES --out x.oax` makes one."
+        hint = run if (path / "run.json").is_file() else ""
+        raise BundleError(f"Expected a bundle but the folder {path} has no {MANIFEST}.{hint}")
+    if sum(file.stat().st_size for file in files.values()) > MAX_BYTES:
+        raise BundleError(f"{path} is refused: its files are too large for a bundle.")
+    return {name: file.read_bytes() for name, file in files.items()}
+
+
+def _zip_files(path: Path) -> dict[str, bytes]:
+    if not is_regular(path):
+        raise BundleError(f"Expected a bundle of offaxis but {path} is no plain file.")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if file.read(2) != b"PK":
+            raise BundleError(f"Expected a bundle of offaxis but {path} is no zip file.")
+        file.seek(max(0, size - _END.size))
+        end = file.read()
+    if len(end) != _END.size or not end.startswith(b"PK\x05\x06"):
+        raise BundleError(f"{path} is damaged or truncated: it does not end as a bundle does. Copy it again.")
+    _, _, _, _, members, directory, _, _ = _END.unpack(end)
+    if members > len(FILES) + 1 or directory > _MOST_DIRECTORY:  # a list of millions would be read at once
+        raise BundleError(f"Expected the {len(FILES) + 1} files of a bundle but {path} holds {members:,}.")
+    with zipfile.ZipFile(path) as pack:
+        if MANIFEST not in pack.namelist():
+            raise BundleError(
+                f"Expected a bundle of offaxis but {path} is another kind of zip file: it has no {MANIFEST}."
+            )
+        if any(info.compress_type != zipfile.ZIP_STORED for info in pack.infolist()):
+            raise BundleError(f"{path} is refused: the files of a bundle are stored, not compressed.")
+        if sum(info.file_size for info in pack.infolist()) > size:
+            raise BundleError(f"{path} is damaged: its files are larger than itself. Copy it again.")
+        return {name: pack.read(name) for name in pack.namelist()}
+
+
+def _check_manifest(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        manifest = json.loads(data) if len(data) <= MAX_MANIFEST else None
+        intact = isinstance(manifest, dict) and manifest.get("sha256") == manifest_digest(manifest)
+    except RecursionError as error:
+        raise ValueError(f"{MANIFEST} is nested too deeply") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise BundleError(f"Expected a bundle of offaxis but {path} was written by something else.")
+    version = manifest.get("version")
+    if version != VERSION:
+        older = isinstance(version, int) and version < VERSION
+        raise BundleError(
+            f"{path} is a bundle of version {version!r} but this offaxis reads version {VERSION}: "
+            + ("make it again with `offaxis bundle`." if older else "install a newer offaxis.")
+        )
+    if not intact:
+        raise BundleError(f"{path} is damaged: {MANIFEST} has been changed or cut. Copy it again, or make it again.")
+    return manifest
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of everything in a manifest but itself."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return _sha256(json.dumps(rest, sort_keys=True).encode())
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"

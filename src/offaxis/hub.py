@@ -4,12 +4,11 @@ import importlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from offaxis.container import FILES, MANIFEST
 from offaxis.data.transforms import Preprocessing
 from offaxis.errors import ArgumentError, BundleError, MissingPackageError, StorageError
 from offaxis.files import write_text
@@ -54,11 +53,11 @@ def push(
     return str(created)
 
 
-def download_bundle(source: str) -> Path:
-    """Download the bundle of ``hf:name/repo`` or ``hf:name/repo@revision`` into the cache of the hub; return its folder.
+def download(source: str, names: Sequence[str]) -> Path:
+    """Download files of ``hf:name/repo`` or ``hf:name/repo@revision`` into the cache of the hub; return their folder.
 
     Raises:
-        BundleError: there is no such repository or revision, it holds no bundle, or it cannot be reached.
+        BundleError: there is no such repository or revision, it has no file of the first name, or it cannot be reached.
         MissingPackageError: huggingface_hub is not installed.
     """
     repo, _, revision = source.removeprefix(PREFIX).partition("@")
@@ -68,12 +67,12 @@ def download_bundle(source: str) -> Path:
         folder = _hub().snapshot_download(
             repo,
             revision=revision or None,
-            allow_patterns=[MANIFEST, *FILES],
+            allow_patterns=list(names),
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
-    if not (Path(folder) / MANIFEST).exists():
+    if not (Path(folder) / names[0]).exists():
         raise BundleError(
-            f"Expected a bundle of offaxis in {source} but it has no {MANIFEST}: model.push_to_hub makes one."
+            f"Expected a bundle of offaxis in {source} but it has no {names[0]}: model.push_to_hub makes one."
         )
     return Path(folder)
 

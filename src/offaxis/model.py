@@ -1,11 +1,11 @@
 """A calibrated classifier in one object: network, preprocessing, detector and calibration -> predictions with verdicts."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -29,11 +29,10 @@ from offaxis.networks.run import PASSED, device_of, memory_parts, resolve_device
 from offaxis.prediction import Floats, Prediction, Scores, Verdict, class_probabilities, largest, verdict
 from offaxis.progress import count, html_card
 
-if TYPE_CHECKING:
-    from offaxis.engine import OnnxEngine  # which imports this module
-
 __all__ = ["Model", "Prediction", "Verdict"]
 
+Engine = Callable[[Tensor], tuple[Scores, Floats, Floats | None]]
+"""Computes scores (N,), logits (N, C) and cosines (N, C), if any, of pixels uint8 (N, c, h, w)."""
 NEAREST = 5  # classes that a prediction lists
 NOT_FINITE = "Expected finite outputs of the network but for this image it gives no finite numbers."
 
@@ -70,7 +69,7 @@ class Model:
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
         calibrated_on: uint8 (n, 16), hashes of the calibration images, as far as they are known.
         examples: some calibration images to show beside an image, where the operator keeps them in the bundle.
-        engine: runs the network instead of PyTorch; see :func:`offaxis.engine.with_engine`.
+        engine: runs the network instead of PyTorch; see :func:`offaxis.onnx.with_engine`.
     """
 
     network: AnyNetwork
@@ -82,7 +81,7 @@ class Model:
     used: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
     calibrated_on: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
     examples: "Examples | None" = None
-    engine: "OnnxEngine | None" = None
+    engine: Engine | None = None
 
     def __post_init__(self) -> None:
         if len(self.classes) != self.network.num_classes or self.calibration.num_classes != len(self.classes):

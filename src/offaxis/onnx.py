@@ -1,7 +1,8 @@
-"""Export a model as one ONNX graph: uint8 pixels in; logits, cosine, score and p-value out.
+"""A model as an ONNX graph: a file for other programs, an engine for this one, or with convolutions on 8-bit integers.
 
-The graph holds normalisation, network, detector and calibration, so that a program in any language needs onnxruntime and
-the file alone. Pixels have the size that the network takes, or, with resizing in the graph, any size.
+The graph holds normalisation, network, detector and calibration: uint8 pixels of the network's size in; logits, cosine, score
+and p-value out. A program in any language needs onnxruntime and the file alone. As an engine onnxruntime runs a model's
+network instead of PyTorch, faster on a CPU. Every graph is compared with PyTorch before it is written or used.
 """
 
 import importlib
@@ -9,28 +10,45 @@ import io
 import json
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from offaxis.calibration.calibration import Calibration
-from offaxis.data.transforms import Preprocessing, fit_batch
+from offaxis.calibration.calibration import Calibration, check_overlap
+from offaxis.calibration.conformal import p_value
+from offaxis.data import ImageSet, match
+from offaxis.data.catalogue import cache_folder
+from offaxis.data.images import unpack_hashes
+from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import Reads
-from offaxis.errors import ExportError, MissingPackageError
-from offaxis.files import replacing
-from offaxis.heads import Outputs
+from offaxis.errors import ArgumentError, ExportError, MissingPackageError, StorageError
+from offaxis.files import read_arrays, replacing, write_arrays
+from offaxis.metrics import auroc
 from offaxis.model import Model
 from offaxis.networks.run import eval_mode, tracing
+from offaxis.networks.weights import checksum
+from offaxis.options import EngineName
+from offaxis.prediction import Floats, Scores
 
 TOLERANCE = 1e-4
 INPUT = "pixels"
+LOGGERS = ("", "torch.onnx", "onnxscript", "torch.export", "onnx_ir")
+MOST_LOST_ACCURACY = 0.01
+MOST_LOST_AUROC = 0.005
+RANGE_IMAGES = 256  # at most, of which the ranges of activations are taken
+log = logging.getLogger("offaxis.onnx")
+
+
+# the graph ------------------------------------------------------------------------------------------------------------
 
 
 class Graph(nn.Module):
@@ -68,18 +86,17 @@ class Graph(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Compute the outputs in the order of ``output_names``."""
         images = (pixels.float().div(255) - self.mean) / self.std
-        outputs: Outputs = self.network.outputs(images)
+        outputs = self.network.outputs(images)
         score: Tensor = self.detector(outputs)
-        if not self.p_values:
-            return tuple(value for value in (outputs.logits, outputs.cosine, score.float()) if value is not None)
-        at_least = (self.id_scores.to(score.dtype).unsqueeze(0) >= score.unsqueeze(1)).double()
-        p_value = (1 + at_least.sum(1)) / (len(self.id_scores) + 1)
-        results = [outputs.logits, *([] if outputs.cosine is None else [outputs.cosine]), score.float(), p_value]
-        if self.per_class:
-            predicted = outputs.logits.argmax(1)
-            same = (self.id_classes.unsqueeze(0) == predicted.unsqueeze(1)).double()
-            within = (1 + (at_least * same).sum(1)) / (same.sum(1) + 1)
-            results.append(within + self.nan_where_too_few[predicted])
+        results = [outputs.logits, *([] if outputs.cosine is None else [outputs.cosine]), score.float()]
+        if self.p_values:
+            at_least = (self.id_scores.to(score.dtype).unsqueeze(0) >= score.unsqueeze(1)).double()
+            formula: Any = p_value  # of arrays, and of tensors as well
+            results.append(formula(at_least.sum(1), len(self.id_scores)))
+            if self.per_class:
+                predicted = outputs.logits.argmax(1)
+                same = (self.id_classes.unsqueeze(0) == predicted.unsqueeze(1)).double()
+                results.append(formula((at_least * same).sum(1), same.sum(1)) + self.nan_where_too_few[predicted])
         return tuple(results)
 
 
@@ -91,14 +108,12 @@ def output_names(model: Model, p_values: bool = True) -> list[str]:
     return names
 
 
-def export_onnx(model: Model, path: str | Path, *, with_resize: bool = False) -> float:
+def export_onnx(model: Model, path: str | Path) -> float:
     """Export a model and compare the graph in onnxruntime with PyTorch before the file is put in place.
 
     Args:
         model: with a detector that reads outputs.
         path: the file, usually ``x.onnx``.
-        with_resize: put the rule for the size into the graph, which then takes pixels of any size. They come out as Pillow
-            gives them, up to a rounding by 1 of 255.
 
     Returns:
         The largest difference of an output between onnxruntime and PyTorch, at most ``TOLERANCE``: absolute for cosines,
@@ -110,143 +125,51 @@ def export_onnx(model: Model, path: str | Path, *, with_resize: bool = False) ->
         MissingPackageError: the packages of ``offaxis[onnx]`` are not installed.
     """
     check_exportable(model)
-    runtime = package("onnxruntime")
-    device = model.device
-    try:
-        model.to("cpu")
-        content = graph_bytes(model, with_resize=with_resize)
-        with export_errors("onnxruntime cannot run the graph"):
-            session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-            difference = largest_difference(model, Graph(model), session, output_names(model))
-    finally:
-        model.to(device)
-    if not difference <= TOLERANCE:
-        raise ExportError(
-            f"onnxruntime differs from PyTorch by {difference:.2g}, more than {TOLERANCE:g}, so nothing was written. Is the "
-            "network's arithmetic very sensitive, or in half precision?"
-        )
+    with _on_cpu(model):
+        content = graph_bytes(model)
+        difference = _check_same(model, make_session(content, default_threads()), p_values=True)
     with replacing(Path(path)) as temporary:
         temporary.write_bytes(content)
     return difference
 
 
-def graph_bytes(model: Model, p_values: bool = True, *, with_resize: bool = False) -> bytes:
+def graph_bytes(model: Model, p_values: bool = True) -> bytes:
     """Export a model on the CPU as the bytes of an ONNX file.
 
     Args:
         model: the model.
         p_values: whether p-values are among the outputs; see ``Graph``.
-        with_resize: put the rule for the size in front, so that pixels have any size.
 
     Raises:
-        ExportError: the detector or the network cannot be exported, or onnxruntime resizes otherwise.
+        ExportError: the detector or the network cannot be exported.
         MissingPackageError: the packages of ``offaxis[onnx]`` are not installed.
     """
-    onnx, runtime = package("onnx"), package("onnxruntime")
+    onnx = package("onnx")
     package("onnxscript")
-    proto = _traced(model, Graph(model, p_values), output_names(model, p_values)).model_proto
-    if with_resize:
-        rule = model.preprocessing
-        if not isinstance(rule, Preprocessing):
-            raise ExportError(
-                "The model takes feature vectors, which have no size to bring them to: leave out --with-resize."
-            )
-        with export_errors("onnxruntime cannot resize images"):
-            _check_resize(rule, onnx, runtime, proto)
-        _add_resize(rule, onnx, proto)
-    _describe(proto, model, with_resize)
+    graph = Graph(model, p_values)
+    with (
+        export_errors(f"The network or the detector {model.detector.name} cannot be written as an ONNX graph"),
+        _quiet(),
+        tracing(),
+        eval_mode(graph),
+        torch.no_grad(),
+    ):
+        proto = torch.onnx.export(
+            graph,
+            (_random_pixels(model, 3),),
+            input_names=[INPUT],
+            output_names=output_names(model, p_values),
+            dynamic_shapes={"pixels": {0: torch.export.Dim("batch", min=1)}},
+            dynamo=True,
+            verbose=False,
+        ).model_proto  # type: ignore[union-attr]
+    _write_metadata(proto, model)
     if proto.ByteSize() >= 2**31:
         raise ExportError("The graph would have more than 2 GB, which one ONNX file cannot hold.")
     with export_errors("The graph is not valid"):
         onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()
     return content
-
-
-FITTED = "fitted_pixels"
-
-
-def _resize_nodes(rule: Preprocessing, onnx: Any) -> tuple[list[Any], list[Any]]:
-    """Return nodes and constants that bring ``pixels`` to the network's size, as offaxis.data.transforms does."""
-    _, height, width = rule.shape
-    constants = {"size": np.array([height, width])}
-    nodes, source = [], INPUT
-    if rule.resize == "crop":  # the largest centred part with the proportions of the result: see transforms.centre
-        constants |= {
-            "ratio": np.array([height / width, width / height]),
-            "swap": np.array([1, 0]),
-            "one": np.array([1]),
-            "two": np.array([2]),
-            "axes": np.array([2, 3]),
-        }
-        source = "fit_cut"
-        nodes = [
-            onnx.helper.make_node("Shape", [INPUT], ["fit_sides"], start=2),
-            onnx.helper.make_node("Gather", ["fit_sides", "fit_swap"], ["fit_others"]),
-            onnx.helper.make_node("Cast", ["fit_others"], ["fit_double"], to=onnx.TensorProto.DOUBLE),
-            onnx.helper.make_node("Mul", ["fit_double", "fit_ratio"], ["fit_wanted"]),
-            onnx.helper.make_node("Round", ["fit_wanted"], ["fit_rounded"]),
-            onnx.helper.make_node("Cast", ["fit_rounded"], ["fit_whole"], to=onnx.TensorProto.INT64),
-            onnx.helper.make_node("Max", ["fit_whole", "fit_one"], ["fit_least"]),
-            onnx.helper.make_node("Min", ["fit_least", "fit_sides"], ["fit_kept"]),
-            onnx.helper.make_node("Sub", ["fit_sides", "fit_kept"], ["fit_rest"]),
-            onnx.helper.make_node("Div", ["fit_rest", "fit_two"], ["fit_start"]),
-            onnx.helper.make_node("Add", ["fit_start", "fit_kept"], ["fit_end"]),
-            onnx.helper.make_node("Slice", [INPUT, "fit_start", "fit_end", "fit_axes"], [source]),
-        ]
-    nodes.append(
-        onnx.helper.make_node(
-            "Resize",
-            [source, "", "", "fit_size"],
-            [FITTED],
-            axes=[2, 3],
-            mode="linear",
-            antialias=1,
-            exclude_outside=1,
-            coordinate_transformation_mode="half_pixel",
-        )
-    )
-    return nodes, [onnx.numpy_helper.from_array(value, f"fit_{name}") for name, value in constants.items()]
-
-
-def _any_size(rule: Preprocessing, onnx: Any) -> Any:
-    """Return the declaration of the input: pixels of any size."""
-    shape = ["batch", rule.shape[0], "height", "width"]
-    return onnx.helper.make_tensor_value_info(INPUT, onnx.TensorProto.UINT8, shape)
-
-
-def _add_resize(rule: Preprocessing, onnx: Any, proto: Any) -> None:
-    """Put the rule for the size in front of a graph."""
-    nodes, constants = _resize_nodes(rule, onnx)
-    later = list(proto.graph.node)
-    for node in later:
-        node.input[:] = [FITTED if name == INPUT else name for name in node.input]
-    del proto.graph.node[:]
-    proto.graph.node.extend([*nodes, *later])
-    proto.graph.initializer.extend(constants)
-    del proto.graph.input[:]
-    proto.graph.input.extend([_any_size(rule, onnx)])
-
-
-def _check_resize(rule: Preprocessing, onnx: Any, runtime: Any, proto: Any) -> None:
-    """Compare the rule in onnxruntime with ours, on images of several shapes: a rounding apart at most."""
-    nodes, constants = _resize_nodes(rule, onnx)
-    shape = rule.shape
-    result = onnx.helper.make_tensor_value_info(FITTED, onnx.TensorProto.UINT8, ["batch", *shape])
-    graph = onnx.helper.make_graph(nodes, "resize", [_any_size(rule, onnx)], [result], constants)
-    opset = [onnx.helper.make_opsetid("", max(each.version for each in proto.opset_import if each.domain == ""))]
-    alone = onnx.helper.make_model(graph, opset_imports=opset, ir_version=proto.ir_version)
-    session = runtime.InferenceSession(alone.SerializeToString(), providers=["CPUExecutionProvider"])
-    generator = torch.Generator().manual_seed(0)
-    for height, width in ((shape[1], 2 * shape[2]), (2 * shape[1] + 9, shape[2] + 3), (7, 11)):
-        pixels = torch.randint(0, 256, (1, shape[0], height, width), dtype=torch.uint8, generator=generator)
-        found = session.run(None, {INPUT: pixels.numpy()})[0].astype(int)
-        apart = int(np.abs(found - fit_batch(pixels, shape, rule.resize).numpy()).max())
-        if apart > 1:
-            raise ExportError(
-                f"onnxruntime resizes images otherwise than Pillow (by {apart} of 255), so nothing was written. Leave out "
-                "--with-resize, and give pixels of the network's size."
-            )
 
 
 def check_exportable(model: Model) -> None:
@@ -283,79 +206,76 @@ def export_errors(problem: str) -> Iterator[None]:
         ) from error
 
 
-def _traced(model: Model, graph: Graph, names: list[str]) -> Any:
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporters: no user can act on their warnings, and what they print would stand among rows."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, LOGGERS)}
     try:
-        for logger in loggers:
+        for logger in levels:
             logger.setLevel(logging.ERROR)
-        problem = f"The network or the detector {model.detector.name} cannot be written as an ONNX graph"
-        with (
-            export_errors(problem),
-            tracing(),
-            warnings.catch_warnings(),
-            eval_mode(graph),
-            torch.no_grad(),
-        ):
-            warnings.simplefilter("ignore")  # about operators of torchvision and the like, which no user can act on
-            with redirect_stdout(
-                io.StringIO()
-            ):  # onnxscript 0.6 prints what it rewrites, which would stand among the rows
-                return torch.onnx.export(
-                    graph,
-                    (_example(model, 3),),
-                    input_names=[INPUT],
-                    output_names=names,
-                    dynamic_shapes={"pixels": {0: torch.export.Dim("batch", min=1)}},
-                    dynamo=True,
-                    verbose=False,
-                )
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
-def _describe(proto: Any, model: Model, with_resize: bool) -> None:
+@contextmanager
+def _on_cpu(model: Model) -> Iterator[None]:
+    device = model.device
+    try:
+        model.to("cpu")
+        yield
+    finally:
+        model.to(device)
+
+
+def _write_metadata(proto: Any, model: Model) -> None:
     """Write preprocessing, classes, detector, level and provenance into the metadata of the graph."""
     calibration = model.calibration
     metadata = {
         "offaxis": json.dumps({"format": "offaxis-onnx", "version": 1}),
         "preprocessing": json.dumps(model.preprocessing.to_json()),
-        "resize_included": json.dumps(with_resize),
         "classes": json.dumps(list(model.classes)),
         "detector": model.detector.name,
         "alpha": repr(calibration.alpha),
-        **_thresholds(calibration),
         "per_class": json.dumps(calibration.per_class),
         "provenance": json.dumps(model.provenance),
         "verdict": "out-of-distribution where "
         + ("class_p_value" if calibration.per_class else "p_value")
         + (" <= alpha" if calibration.confidence is None else " <= levels[class]"),
     }
+    if calibration.per_class:
+        metadata["class_thresholds"] = json.dumps(calibration.class_thresholds())
+    else:
+        metadata["threshold"] = repr(calibration.threshold())
     if calibration.confidence is not None:
         metadata |= {"confidence": repr(calibration.confidence), "levels": json.dumps(calibration.levels)}
     del proto.metadata_props[:]
     for key, value in metadata.items():
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = key, value
-    proto.producer_name, proto.producer_version = (
-        "offaxis",
-        str(model.provenance.get("versions", {}).get("offaxis", "")),
-    )
+        proto.metadata_props.add(key=key, value=value)
+    version = model.provenance.get("versions", {}).get("offaxis", "")
+    proto.producer_name, proto.producer_version = "offaxis", str(version)
 
 
-def _thresholds(calibration: Calibration) -> dict[str, str]:
-    """Return the score above which images are flagged, or one for each predicted class, null where there is none."""
-    if calibration.per_class:
-        return {"class_thresholds": json.dumps(calibration.class_thresholds())}
-    return {"threshold": repr(calibration.threshold())}
+def _check_same(model: Model, session: Any, p_values: bool) -> float:
+    """Return the largest difference of the outputs; raise ExportError where it is above the tolerance."""
+    with export_errors("onnxruntime cannot run the graph"):
+        difference = largest_difference(model, Graph(model, p_values), session, output_names(model, p_values))
+    if not difference <= TOLERANCE:
+        raise ExportError(
+            f"onnxruntime differs from PyTorch by {difference:.2g}, more than {TOLERANCE:g}, so the graph is not used. Is the "
+            "network's arithmetic very sensitive, or in half precision?"
+        )
+    return difference
 
 
 def largest_difference(model: Model, graph: Graph, session: Any, names: Sequence[str]) -> float:
     """Return the largest difference of the outputs, over batches of one and of five; NaN where there is NaN."""
     largest = 0.0
     for count in (1, 5):
-        pixels = _example(model, count)
+        pixels = _random_pixels(model, count)
         with eval_mode(graph), torch.no_grad():
             values = graph(pixels)
         if len(values) != len(names):
@@ -388,7 +308,7 @@ def _p_value_difference(calibration: Calibration, found: dict[str, NDArray[Any]]
     return float(np.maximum(0.0, apart.max()))
 
 
-def _example(model: Model, count: int) -> Tensor:
+def _random_pixels(model: Model, count: int) -> Tensor:
     return model.preprocessing.example(count, torch.Generator().manual_seed(count))
 
 
@@ -401,3 +321,252 @@ def package(name: str) -> Any:
         raise MissingPackageError(
             f"ONNX export needs {name}, which is not installed: pip install 'offaxis[onnx]'."
         ) from error
+
+
+# the engine -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxEngine:
+    """A session of onnxruntime that computes scores and outputs from pixels.
+
+    Attributes:
+        session: the session.
+        names: its outputs: logits, cosine if any, score.
+    """
+
+    session: Any
+    names: tuple[str, ...]
+
+    def __call__(self, pixels: Tensor) -> tuple[Scores, Floats, Floats | None]:
+        """Compute scores (N,), logits (N, C) and cosines (N, C), if any, of pixels uint8 (N, c, h, w)."""
+        logits, *cosine, score = self.session.run(self.names, {INPUT: pixels.numpy()})
+        return score.astype(np.float64), logits, cosine[0] if cosine else None
+
+
+def with_engine(model: Model, engine: EngineName = "auto", *, threads: int | None = None) -> Model:
+    """Return the model with the engine that runs its network.
+
+    Args:
+        model: a calibrated model.
+        engine: ``"onnx"`` runs it in onnxruntime, ``"torch"`` in PyTorch, ``"auto"`` in onnxruntime on a CPU wherever the
+            model can be exported with the same outputs and the packages of ``offaxis[onnx]`` are installed. An export takes
+            some seconds, so the graph is kept in the user's cache folder.
+        threads: of onnxruntime; by default ``OMP_NUM_THREADS``, else one fewer than there are cores, so that images can be
+            decoded meanwhile.
+
+    Raises:
+        ArgumentError: the engine is not known, or is ``"onnx"`` on another device than the CPU.
+        ExportError, MissingPackageError: the engine is ``"onnx"`` and the model cannot be run in it.
+    """
+    if engine not in get_args(EngineName):
+        known = ", ".join(get_args(EngineName))
+        raise ArgumentError(f"Expected argument `engine` to be one of {known} but got {engine!r}.")
+    plain = replace(model, engine=None)
+    if engine == "torch" or (engine == "auto" and model.device.type != "cpu"):
+        return plain
+    if model.device.type != "cpu":
+        raise ArgumentError(
+            f"Expected the CPU for onnxruntime but the model is on {model.device}: choose --device cpu."
+        )
+    try:
+        session = _session_of(plain, threads or default_threads())
+    except (ExportError, MissingPackageError) as error:
+        if engine == "onnx":
+            raise
+        log.info("PyTorch runs the network: %s", error)
+        return plain
+    return replace(plain, engine=OnnxEngine(session, tuple(output_names(model, p_values=False))))
+
+
+def _session_of(model: Model, threads: int) -> Any:
+    """Return a session of the kept graph, or of a new one where there is none that agrees with PyTorch."""
+    check_exportable(model)
+    package("onnxruntime")
+    settings = (torch.__version__, model.preprocessing.to_json(), model.detector.name, model.detector.arguments)
+    key = checksum(nn.ModuleList([model.network, model.detector]), (*settings, repr(model.network)))
+    kept = cache_folder() / "onnx" / f"{key[:32]}.npz"
+    try:
+        session = make_session(read_arrays(kept, ExportError, "it is made again")["graph"].tobytes(), threads)
+        _check_same(model, session, p_values=False)
+    except (ExportError, LookupError):  # there is none, or it is damaged
+        content = graph_bytes(model, p_values=False)
+        session = make_session(content, threads)
+        _check_same(model, session, p_values=False)
+        try:
+            write_arrays(kept, {"graph": np.frombuffer(content, np.uint8)}, compress=False)
+        except StorageError as error:
+            log.info("the graph could not be kept: %s", error)
+    return session
+
+
+def make_session(content: bytes, threads: int) -> Any:
+    """Return a session of onnxruntime on the CPU whose threads leave the cores to others while they wait.
+
+    Raises:
+        ExportError: onnxruntime cannot run the graph.
+    """
+    runtime = package("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    with export_errors("onnxruntime cannot run the graph"):
+        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def default_threads() -> int:
+    """Return how many threads onnxruntime gets: ``OMP_NUM_THREADS``, else one fewer than there are cores."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) else max(1, cores() - 1)
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# 8-bit integers -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantised:
+    """What quantisation has changed.
+
+    Attributes:
+        accuracy: ID accuracy before and after; without labels the share of equal classes, the first being 1.
+        labelled: whether it is an accuracy.
+        aurocs: AUROC before and after, by the name of each OOD set.
+        images: how many calibration images the new p-values compare with.
+        bytes: size of the file, before and after.
+    """
+
+    accuracy: tuple[float, float]
+    labelled: bool
+    aurocs: dict[str, tuple[float, float]]
+    images: int
+    bytes: tuple[int, int]
+
+    def check(self) -> None:
+        """Raise ExportError where too much is lost."""
+        what = "ID accuracy" if self.labelled else "share of equal classes"
+        lost = [(what, *self.accuracy, MOST_LOST_ACCURACY, "a point")]
+        lost += [(f"AUROC on {name}", *pair, MOST_LOST_AUROC, "half a point") for name, pair in self.aurocs.items()]
+        for name, before, after, most, words in lost:
+            if after < before - most:
+                raise ExportError(
+                    f"With 8-bit integers the {name} falls from {before:.1%} to {after:.1%}, by more than {words}, so nothing "
+                    "was written. Give more images to --calibrate, or leave out --int8."
+                )
+
+
+def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[ImageSet] = ()) -> Quantised:
+    """Export a model as an ONNX graph whose convolutions run on 8-bit integers, calibrated anew.
+
+    Of every four images one gives the ranges of the activations, or 256 of these, spread over all, where there are more; the
+    scores of the others, computed by the quantised graph, are the new calibration.
+
+    Args:
+        model: with a detector that reads outputs.
+        path: the file, usually ``x.onnx``.
+        images: ID images that the network has not seen; with labels of the model's classes the accuracy is compared.
+        ood: OOD images whose AUROC is compared.
+
+    Raises:
+        ExportError: the model cannot be exported; the accuracy falls by more than 0.01, or an AUROC by more than 0.005.
+        TooFewImagesError: there are too few images for the model's level.
+        OverlapError: some of them were used for training.
+    """
+    check_exportable(model)
+    wanted = model.preprocessing
+    assert isinstance(wanted, Preprocessing)  # check_exportable has refused others
+    images = match(images, wanted.shape, wanted.resize)
+    check_overlap(images, [unpack_hashes(model.used)])
+    for_ranges, others = _divide_for_ranges(len(images))
+    ranges, held_out = images.subset(for_ranges), images.subset(others)
+    with _on_cpu(model):
+        plain = graph_bytes(model, p_values=False)
+        names = tuple(output_names(model, p_values=False))
+        graphs = (plain, _quantise(plain, ranges))
+        engines = [OnnxEngine(make_session(content, default_threads()), names) for content in graphs]
+        old, new = (_outputs(engine, held_out) for engine in engines)
+        aurocs = {}
+        for other in ood:
+            shaped = match(other, wanted.shape, wanted.resize)
+            before, after = (_outputs(engine, shaped)[0] for engine in engines)
+            aurocs[other.name] = (auroc(old[0], before), auroc(new[0], after))
+        calibration = Calibration.from_scores(
+            new[0],
+            new[1],
+            len(model.classes),
+            model.calibration.alpha,
+            per_class=model.calibration.per_class,
+            confidence=model.calibration.confidence,
+            cosine=new[2],
+        )
+        content = _quantise(graph_bytes(replace(model, calibration=calibration)), ranges)
+    labelled = held_out.labels is not None and tuple(held_out.classes or ()) == model.classes
+    truth = held_out.labels.numpy() if held_out.labels is not None and labelled else old[1]
+    found = Quantised(
+        accuracy=(float((old[1] == truth).mean()), float((new[1] == truth).mean())),
+        labelled=labelled,
+        aurocs=aurocs,
+        images=len(held_out),
+        bytes=(len(plain), len(content)),
+    )
+    found.check()
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(content)
+    return found
+
+
+def _divide_for_ranges(count: int) -> tuple[Tensor, Tensor]:
+    """Return the numbers of the images that give the ranges, over all classes where images are in their order; and the rest."""
+    fourth = torch.arange(0, count, 4)
+    chosen = fourth[
+        torch.from_numpy(np.linspace(0, len(fourth) - 1, min(len(fourth), RANGE_IMAGES)).round().astype(int))
+    ]
+    rest = torch.ones(count, dtype=torch.bool)
+    rest[chosen] = False
+    return chosen, rest.nonzero().flatten()
+
+
+def _quantise(content: bytes, ranges: ImageSet) -> bytes:
+    """Return a graph with convolutions in 8 bits; the ranges of their inputs are those over these images."""
+    package("onnx")
+    quantisation = importlib.import_module("onnxruntime.quantization")
+    batches = iter([{INPUT: pixels.numpy()} for pixels in ranges.batches(32)])
+
+    class Reader(quantisation.CalibrationDataReader):  # type: ignore[misc, name-defined]
+        def get_next(self) -> dict[str, Any] | None:
+            return next(batches, None)
+
+    with (
+        tempfile.TemporaryDirectory() as room,
+        _quiet(),
+        export_errors("onnxruntime cannot quantise the graph"),
+    ):
+        source, prepared, target = (Path(room) / name for name in ("a.onnx", "b.onnx", "c.onnx"))
+        source.write_bytes(content)
+        quantisation.quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+        quantisation.quantize_static(
+            str(prepared),
+            str(target),
+            Reader(),
+            quant_format=quantisation.QuantFormat.QDQ,
+            op_types_to_quantize=["Conv"],
+            per_channel=True,
+            reduce_range=True,  # weights of 7 bits: on CPUs without VNNI sums of 8-bit products saturate
+            activation_type=quantisation.QuantType.QUInt8,
+            weight_type=quantisation.QuantType.QInt8,
+        )
+        return target.read_bytes()
+
+
+def _outputs(engine: OnnxEngine, images: ImageSet) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Return scores (N,), predicted classes (N,) and largest cosines (N,), if any, of a set."""
+    with export_errors("onnxruntime cannot run the graph"):
+        scores, logits, cosines = zip(*(engine(pixels) for pixels in images.batches(64)), strict=True)
+    largest = None if cosines[0] is None else np.concatenate(cosines).max(1).astype(np.float64)
+    return np.concatenate(scores), np.concatenate(logits).argmax(1), largest

@@ -546,9 +546,6 @@ class ExportOptions(Options):
 
     bundle: Path = option(..., "A bundle; with --published also the folder of a training run.", argument=True)
     onnx: Path | None = option(None, "The ONNX file to write, by custom x.onnx.")
-    with_resize: bool = option(
-        False, "Put the rule for the size into the graph: pixels of any size in.", flags="--with-resize"
-    )
     int8: bool = option(False, "Convolutions on 8-bit integers; needs --calibrate.", flags="--int8")
     calibrate: str | None = option(None, "ID images for --int8 that nothing was trained on: a set, folder or archive.")
     ood: tuple[str, ...] = option((), "OOD images on which --int8 must not lose. May be given again.")

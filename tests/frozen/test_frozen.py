@@ -17,10 +17,14 @@ from . import record
 
 CHANGED = {
     ("train", "--network"): "the convolutional network of the recipe fast is named",
+    ("export", "epilog"): "the example of --with-resize has gone with it",
     ("train", "--recipe"): "the recipe fast; a network that is trained already is fine-tuned, however it was named",
 }
 """Options that were changed on purpose, with the reason; CHANGELOG.md tells users."""
-GONE = {("report", "--archive"): "small copies of a store are made for the studies alone"}
+GONE = {
+    ("report", "--archive"): "small copies of a store are made for the studies alone",
+    ("export", "--with-resize"): "resizing is outside of the graph, which says its rule among its metadata",
+}
 """Options that were removed, with the reason; CHANGELOG.md tells users."""
 
 
@@ -86,5 +90,5 @@ def test_every_option_is_there_and_says_the_same(command: str) -> None:
             assert by_name[name] != option
         else:
             assert by_name.get(name) == option, name
-    assert found["epilog"] == expected["epilog"]
+    assert found["epilog"] == expected["epilog"] or (command, "epilog") in CHANGED
     assert found["help"] == expected["help"]

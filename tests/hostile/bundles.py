@@ -14,7 +14,8 @@ import safetensors.torch
 import torch
 
 import offaxis
-from offaxis import Model, container
+from offaxis import Model
+from offaxis.bundle import MANIFEST, write_files
 from offaxis.calibration import Calibration
 from offaxis.data import Normalise, Preprocessing, TensorSet
 from offaxis.detectors import KNN
@@ -93,7 +94,7 @@ def fuzz_manifests(count: int, seed: int) -> Counts:
         for members in (1, 2):
             bundles.append(Path(folder) / f"{members}.oax")
             small_model(members=members).save(bundles[-1])
-        manifests = [json.loads(zipfile.ZipFile(bundle).read(container.MANIFEST)) for bundle in bundles]
+        manifests = [json.loads(zipfile.ZipFile(bundle).read(MANIFEST)) for bundle in bundles]
 
         def change(chance: random.Random) -> tuple[Path, str]:
             which = chance.randrange(2)
@@ -128,7 +129,7 @@ def hostile_bundles() -> dict[str, float]:
         folder = Path(name)
         small_model().save(folder / "one.oax")
         small_model().save(folder / "folder", folder=True)
-        manifest = json.loads((folder / "folder" / container.MANIFEST).read_text())
+        manifest = json.loads((folder / "folder" / MANIFEST).read_text())
         network = manifest["network"]
         description = network["description"]
         changes: dict[str, dict[str, Any]] = {
@@ -190,9 +191,9 @@ def retyped(bundle: Path, path: Path, dtype: str) -> Path:
     for number, (name, tensor) in enumerate(weights.items()):
         if tensor.is_floating_point() and (dtype != "mixed" or number % 2):
             weights[name] = tensor.to(torch.float16 if dtype == "mixed" else getattr(torch, dtype))
-    manifest = json.loads(files.pop(container.MANIFEST))
+    manifest = json.loads(files.pop(MANIFEST))
     files["network.safetensors"] = save(weights)
-    container.write_container(path, {k: v for k, v in manifest.items() if k not in ("files", "sha256")}, files)
+    write_files(path, {k: v for k, v in manifest.items() if k not in ("files", "sha256")}, files)
     return path
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from offaxis import container
+from offaxis import bundle as bundles
 from offaxis.errors import OffaxisError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
@@ -93,10 +93,10 @@ def rewritten(
     """
     with zipfile.ZipFile(bundle) as pack:
         files = {name: pack.read(name) for name in pack.namelist()}
-    manifest = dict(change) if replace else {**json.loads(files[container.MANIFEST]), **change}
+    manifest = dict(change) if replace else {**json.loads(files[bundles.MANIFEST]), **change}
     if sign:
-        manifest["sha256"] = container._of_manifest(manifest)
-    files[container.MANIFEST] = json.dumps(manifest).encode()
+        manifest["sha256"] = bundles.manifest_digest(manifest)
+    files[bundles.MANIFEST] = json.dumps(manifest).encode()
     with zipfile.ZipFile(path, "w") as pack:
         for name, data in files.items():
             pack.writestr(name, data)

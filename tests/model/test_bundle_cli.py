@@ -296,7 +296,6 @@ def test_a_bundle_of_the_hub_is_not_calibrated_in_place(tmp_path: Path, monkeypa
         (["--onnx", "x.onnx", "--ood", "nowhere"], "Expected --int8"),
         (["--onnx", "x.onnx", "--skip-bad"], "Expected --int8"),
         (["--published", "x.ckpt", "--int8", "--calibrate", "nowhere"], "got --int8, --calibrate"),
-        (["--published", "x.ckpt", "--with-resize"], "got --with-resize"),
         (["--published", "x.ckpt", "--ood", "nowhere", "--skip-bad"], "got --ood, --skip-bad"),
     ],
 )

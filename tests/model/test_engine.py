@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +18,14 @@ from typer.testing import CliRunner
 
 import offaxis
 from offaxis import Model
-from offaxis import engine as engines
+from offaxis import onnx as engines
 from offaxis.cli.app import app
-from offaxis.data import Preprocessing, load_images
-from offaxis.engine import with_engine
+from offaxis.data import load_images
+from offaxis.data.transforms import Preprocessing
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError
 from offaxis.files import read_arrays
 from offaxis.networks.combine import AnyNetwork
-from offaxis.onnx import export_onnx, graph_bytes
+from offaxis.onnx import export_onnx, graph_bytes, with_engine
 from offaxis.training import laptop
 from tests.hostile.damage import flipped
 from tests.models import World
@@ -223,7 +224,7 @@ def test_a_network_that_loses_by_int8_is_refused(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("count", [0, 1, 7, 1000, 1024, 1025, 50_000])
 def test_the_ranges_are_of_images_from_first_to_last_and_all_others_calibrate(count: int) -> None:
     """Folders are in the order of their classes: the ranges of the first ones need not hold for the last."""
-    chosen, others = (numbers.tolist() for numbers in engines._split(count))
+    chosen, others = (numbers.tolist() for numbers in engines._divide_for_ranges(count))
     assert sorted(chosen + others) == list(range(count))
     assert len(set(chosen)) == min((count + 3) // 4, 256)
     assert all(number % 4 == 0 for number in chosen)
@@ -231,14 +232,21 @@ def test_the_ranges_are_of_images_from_first_to_last_and_all_others_calibrate(co
     assert gaps.max() <= max(4, count / 256 + 8)
 
 
-def test_an_int8_graph_that_loses_is_refused() -> None:
-    engines._check_quantised((0.97, 0.961), True, {"letters": (0.95, 0.946)})
-    with pytest.raises(ExportError, match="ID accuracy falls from 97.0% to 95.0%"):
-        engines._check_quantised((0.97, 0.95), True, {})
-    with pytest.raises(ExportError, match="share of equal classes falls from 100.0% to 98.9%"):
-        engines._check_quantised((1.0, 0.989), False, {})
-    with pytest.raises(ExportError, match="AUROC on letters falls from 95.0% to 94.0%"):
-        engines._check_quantised((0.97, 0.97), True, {"letters": (0.95, 0.94)})
+@pytest.mark.parametrize(
+    ("accuracy", "labelled", "aurocs", "refusal"),
+    [
+        ((0.97, 0.961), True, {"letters": (0.95, 0.946)}, None),
+        ((0.97, 0.95), True, {}, "ID accuracy falls from 97.0% to 95.0%"),
+        ((1.0, 0.989), False, {}, "share of equal classes falls from 100.0% to 98.9%"),
+        ((0.97, 0.97), True, {"letters": (0.95, 0.94)}, "AUROC on letters falls from 95.0% to 94.0%"),
+    ],
+)
+def test_an_int8_graph_that_loses_is_refused(
+    accuracy: tuple[float, float], labelled: bool, aurocs: dict[str, tuple[float, float]], refusal: str | None
+) -> None:
+    found = engines.Quantised(accuracy=accuracy, labelled=labelled, aurocs=aurocs, images=9, bytes=(2, 1))
+    with nullcontext() if refusal is None else pytest.raises(ExportError, match=refusal):
+        found.check()
 
 
 def test_a_few_images_are_scored_without_an_export_and_a_folder_with_one(

@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 import offaxis
-from offaxis import Classifier, Model, Paired, container, networks
-from offaxis.data import Normalise, Preprocessing
+from offaxis import Classifier, Model, Paired, networks
+from offaxis import bundle as bundles
+from offaxis.data import Normalise
+from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import KNN, CosineEnsemble, LeaveOut
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError, OffaxisError
 from offaxis.heads import make_head
@@ -201,7 +203,7 @@ def test_manifests_that_lie_are_refused(kept: dict[str, Any], tmp_path: Path) ->
         with pytest.raises(OffaxisError, match=match):
             offaxis.load(rewritten(path, tmp_path / "x.oax", change))
 
-    plans = {name: container.read_container(path)[0]["network"] for name, (_, path) in kept.items()}
+    plans = {name: bundles.read_files(path)[0]["network"] for name, (_, path) in kept.items()}
     team, left = plans["ensemble"], plans["leave-out"]
     refused("ensemble", "do not fit", network={**team, "members": team["members"][:2]})
     refused("ensemble", "do not fit", network={**team, "members": [*team["members"], team["members"][0]]})

@@ -8,7 +8,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 import offaxis
-from offaxis import container, networks, train
+from offaxis import bundle as bundles
+from offaxis import networks, train
 from offaxis.cli import app
 from offaxis.data import load_images
 from offaxis.errors import ArgumentError, BundleError, DetectorError, ExportError
@@ -102,7 +103,7 @@ def test_pairs_may_be_named_in_either_way(world: World, tmp_path: Path) -> None:
     same = ("--calibrate", "small-digits", "--out")
     assert run("bundle", folder, folder, "--as", "paired", *same, tmp_path / "a.oax").exit_code == 0
     assert run("bundle", folder, "--detector-run", folder, *same, tmp_path / "b.oax").exit_code == 0
-    (first, first_files), (second, second_files) = (container.read_container(tmp_path / f"{n}.oax") for n in "ab")
+    (first, first_files), (second, second_files) = (bundles.read_files(tmp_path / f"{n}.oax") for n in "ab")
     assert first_files == second_files
     assert first["provenance"].pop("command") != second["provenance"].pop("command")  # as they were typed
     assert {**first, "sha256": None} == {**second, "sha256": None}

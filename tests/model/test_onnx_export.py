@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import Calibration, Model, Paired, Verdict, attach, networks
 from offaxis.cli import app
-from offaxis.data import Normalise, Preprocessing, TensorSet
-from offaxis.data.transforms import Resize
+from offaxis.data import Normalise, TensorSet
+from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import NATIVE, Reads
 from offaxis.errors import ExportError
 from offaxis.onnx import TOLERANCE, Graph, check_exportable, export_onnx, largest_difference, output_names
@@ -55,27 +55,6 @@ def test_a_bundle_becomes_a_graph(bundle: Path, world: World, tmp_path: Path) ->
     assert json.loads(about["classes"]) == list(model.classes)
     assert float(about["threshold"]) == model.calibration.threshold()
     assert json.loads(about["preprocessing"])["height"] == 8
-
-
-@pytest.mark.parametrize("resize", ["crop", "stretch"])
-def test_the_rule_for_the_size_can_be_in_the_graph(model: Model, world: World, tmp_path: Path, resize: Resize) -> None:
-    assert isinstance(model.preprocessing, Preprocessing)
-    model = replace(model, preprocessing=replace(model.preprocessing, resize=resize))
-    model.save(tmp_path / "x.oax")
-    words = ["export", str(tmp_path / "x.oax"), "--onnx", str(tmp_path / "x.onnx"), "--with-resize"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    assert "(N, 1, height, width)" in done.stderr
-    about = runtime.InferenceSession(str(tmp_path / "x.onnx")).get_modelmeta().custom_metadata_map
-    assert about["resize_included"] == "true"
-    assert json.loads(about["preprocessing"])["resize"] == resize
-    check_same(tmp_path / "x.onnx", model, world.test.batch(torch.arange(5)))  # of the network's size already
-    smooth = torch.nn.functional.interpolate(world.test.batch(torch.arange(6)).float(), (40, 61), mode="bilinear")
-    large = smooth.round().to(torch.uint8)
-    found = answers(tmp_path / "x.onnx", model, large)
-    said = model.predict(large)
-    assert found["logits"].argmax(1).tolist() == [p.class_index for p in said]
-    np.testing.assert_allclose(found["score"], [p.score for p in said], atol=0.05)
 
 
 def test_what_the_exporter_prints_does_not_stand_among_rows(

@@ -18,7 +18,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import Model, container
+from offaxis import Model
+from offaxis import bundle as bundles
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, TooFewImagesError
 from offaxis.files import json_line
@@ -190,7 +191,7 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
     assert "is a link" in rows[2]["error"]
     # a journal that holds the row already: the file is known again by the same text
     journal = tmp_path / "again.jsonl.journal"
-    header = json_line({"format": "offaxis-score-2", "bundle": container.read_container(bundle)[0]["sha256"]})
+    header = json_line({"format": "offaxis-score-2", "bundle": bundles.read_files(bundle)[0]["sha256"]})
     journal.write_text(header + json_line({**rows[0], "score": 7.0}))
     assert scored(bundle, [str(folder)], tmp_path / "again.jsonl", resume=True)[0]["score"] == 7.0
 

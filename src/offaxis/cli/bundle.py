@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 )
 def bundle_command(options: BundleOptions, words: tuple[str, ...]) -> None:
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
+    from offaxis.bundle import check_replaceable
     from offaxis.bundling import make_model
-    from offaxis.container import check_replaceable
 
     assert options.out is not None
     if options.folder:
@@ -61,9 +61,8 @@ def calibrate_command(options: CalibrateOptions, _: tuple[str, ...]) -> None:
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
     import numpy as np
 
-    from offaxis.bundle import load
+    from offaxis.bundle import check_replaceable, load
     from offaxis.bundling import images_like
-    from offaxis.container import check_replaceable
     from offaxis.data.images import list_skipped
     from offaxis.data.vectors import VectorInput, read_rows
     from offaxis.hub import PREFIX
@@ -149,7 +148,6 @@ def _report(model: "Model", path: Path) -> None:
     "export",
     ExportOptions,
     "offaxis export digits.oax --onnx digits.onnx",
-    "offaxis export photos.oax --onnx photos.onnx --with-resize",
     "offaxis export digits.oax --onnx small.onnx --int8 --calibrate digits --ood letters",
     "offaxis export runs/cifar10 --published best.ckpt",
 )
@@ -157,7 +155,7 @@ def export_command(options: ExportOptions, _: tuple[str, ...]) -> None:
     """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
     if (options.onnx is None) == (options.published is None):
         raise ArgumentError("Expected one of --onnx FILE and --published FILE.")
-    of_onnx = ("with_resize", "int8", "calibrate", "ood", "skip_bad")
+    of_onnx = ("int8", "calibrate", "ood", "skip_bad")
     useless = [f"--{name.replace('_', '-')}" for name in of_onnx if getattr(options, name)]
     if options.published is not None:
         if useless:
@@ -165,10 +163,8 @@ def export_command(options: ExportOptions, _: tuple[str, ...]) -> None:
         _export_published(options.bundle, options.network, options.published)
         print_note(f"{options.published}: a state dictionary that OpenOOD and open_network(..., weights=FILE) read.")
         return
-    if options.int8 != (options.calibrate is not None) or (options.int8 and options.with_resize):
-        raise ArgumentError(
-            "Expected --int8 and --calibrate IMAGES together, without --with-resize: the quantised graph is calibrated anew."
-        )
+    if options.int8 != (options.calibrate is not None):
+        raise ArgumentError("Expected --int8 and --calibrate IMAGES together: the quantised graph is calibrated anew.")
     if not options.int8 and (options.ood or options.skip_bad):
         raise ArgumentError(
             "Expected --int8 and --calibrate beside --ood and --skip-bad: without them no images are read."
@@ -195,18 +191,15 @@ def _export_onnx(options: ExportOptions) -> None:
     from offaxis.bundling import images_like
     from offaxis.data.images import list_skipped
     from offaxis.data.transforms import Preprocessing
-    from offaxis.engine import export_int8
-    from offaxis.onnx import check_exportable, export_onnx, output_names
+    from offaxis.onnx import check_exportable, export_int8, export_onnx, output_names
 
     assert options.onnx is not None
     model = load(options.bundle, options.network)
     wanted = model.preprocessing
     shape = ", ".join(map(str, wanted.shape))
-    if options.with_resize:
-        shape = f"{wanted.shape[0]}, height, width"
     about = f"{options.onnx}: pixels uint8 (N, {shape}) -> {', '.join(output_names(model))}."
     if options.calibrate is None:
-        difference = export_onnx(model, options.onnx, with_resize=options.with_resize)
+        difference = export_onnx(model, options.onnx)
         print_note(f"{about} onnxruntime and PyTorch differ by {difference:.1g} at most.")
         return
     check_exportable(model)

@@ -36,7 +36,7 @@ def score_command(options: ScoreOptions, _: tuple[str, ...]) -> None:
     """
     from offaxis.bundle import load, local_bundle
     from offaxis.data.decode import SUFFIXES
-    from offaxis.engine import with_engine
+    from offaxis.onnx import with_engine
     from offaxis.score import score_images
     from offaxis.score.rows import sentences
 
@@ -104,9 +104,8 @@ def serve_command(options: ServeOptions, _: tuple[str, ...]) -> None:
 
     SIGHUP reads the bundle again: a new one is served once it has been checked, without a pause.
     """
-    from offaxis.bundle import load, local_bundle
-    from offaxis.container import bundle_checksum
-    from offaxis.engine import with_engine
+    from offaxis.bundle import bundle_checksum, load, local_bundle
+    from offaxis.onnx import with_engine
 
     try:
         from offaxis.serve.app import is_local

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from offaxis.bundle import bundle_checksum
 from offaxis.calibration.conformal import BatchFlags, check_alpha, check_count
-from offaxis.container import bundle_checksum
 from offaxis.data.archive import is_archive
 from offaxis.data.decode import decode
 from offaxis.data.transforms import Preprocessing, centre

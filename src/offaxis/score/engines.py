@@ -18,9 +18,10 @@ from offaxis.bundle import load
 from offaxis.data.decode import OTHER_SUFFIXES
 from offaxis.data.images import hash_batch, unpack_hashes
 from offaxis.data.transforms import Preprocessing
-from offaxis.engine import Engine, cores, with_engine
 from offaxis.errors import DataError, MissingPackageError
 from offaxis.model import Model
+from offaxis.onnx import cores, with_engine
+from offaxis.options import EngineName
 from offaxis.score.rows import Row, bad_row, row_of
 from offaxis.score.sources import ImageSource, WorkUnit, batches, is_image_name, parts, why_unreadable
 
@@ -108,7 +109,7 @@ def _takes_images(model: Model) -> bool:
 class Scorer:
     """The state of a Ray worker: the model, read once."""
 
-    def __init__(self, bundle: str, batch: int, engine: Engine) -> None:
+    def __init__(self, bundle: str, batch: int, engine: EngineName) -> None:
         import torch
 
         torch.set_num_threads(1)  # a worker has one core
@@ -124,7 +125,7 @@ class Scorer:
 
 
 def score_with_ray(
-    bundle: Path, work: Iterable[WorkUnit], batch: int, workers: int | None = None, engine: Engine = "torch"
+    bundle: Path, work: Iterable[WorkUnit], batch: int, workers: int | None = None, engine: EngineName = "torch"
 ) -> Iterator[list[Row]]:
     """Yield rows as ``score_units`` does, on the Ray cluster of ``RAY_ADDRESS`` or else on this machine.
 
