@@ -1,7 +1,6 @@
 """A service in a thread, on a real socket."""
 
 import io
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import uvicorn
 from PIL import Image
 from torch import Tensor
 
@@ -17,15 +15,15 @@ from offaxis import Model, Prediction
 from offaxis.data import ImageSet
 from offaxis.options import ServeOptions
 from offaxis.serve.app import TokenFile
-from offaxis.serve.body import Limits
-from offaxis.serve.server import make_server
+from offaxis.serve.queue import Limits
+from offaxis.serve.server import Server, make_server
 from tests.waiting import free_port
 
 
 @contextmanager
 def running(
     model: Model, limits: Limits | None = None, token: str | TokenFile | None = None, **options: Any
-) -> Iterator[tuple[str, uvicorn.Server]]:
+) -> Iterator[tuple[str, Server]]:
     """(address, server) while the block lasts."""
     port = free_port()
     server = make_server(
@@ -35,17 +33,11 @@ def running(
         token=token,
         **options,
     )
-    started, startup = threading.Event(), server.startup
-
-    async def startup_and_tell(sockets: list[socket.socket] | None = None) -> None:
-        await startup(sockets)
-        started.set()
-
-    server.startup = startup_and_tell  # type: ignore[method-assign]
+    started = threading.Event()
+    server.announce = lambda _: started.set()
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert started.wait(20)
-    assert server.started
     try:
         yield f"http://127.0.0.1:{port}", server
     finally:

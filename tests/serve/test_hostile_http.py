@@ -16,7 +16,7 @@ import httpx
 
 import offaxis
 from offaxis import Model
-from offaxis.serve.body import Limits
+from offaxis.serve.queue import Limits
 from tests.hostile.child import LONG, PATIENCE, SEEDS, in_child, seed_of, times
 from tests.hostile.damage import damaged, picture
 from tests.serve.serving import running
@@ -78,11 +78,11 @@ def request(chance: random.Random) -> bytes:
     return damaged(whole, chance) if chance.random() < 0.4 else whole
 
 
-def fuzz(count: int, seed: int, bundle: str, http: str) -> dict[str, int]:
+def fuzz(count: int, seed: int, bundle: str) -> dict[str, int]:
     """Send so many requests; none may be answered with 500, and good ones in between must be answered as always."""
     chance, found = random.Random(seed), Counter[str]()
     model = offaxis.load(bundle)
-    with running(model, Limits(seconds_to_send=5), http=http) as (address, server):
+    with running(model, Limits(seconds_to_send=5)) as (address, server):
         good = picture(random.Random(1))
         expected = model.predict(good)[0].class_name
         port = int(address.rsplit(":", 1)[1])
@@ -115,10 +115,9 @@ def exchange(client: socket.socket, data: bytes) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize("http", ["h11", "httptools"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_requests(bundle: Path, seed: str, http: str) -> None:
-    found = in_child(fuzz, times(400), seed_of(seed), str(bundle), http, megabytes=4096, seconds=LONG)
+def test_random_requests(bundle: Path, seed: str) -> None:
+    found = in_child(fuzz, times(400), seed_of(seed), str(bundle), megabytes=4096, seconds=LONG)
     print(found)
     assert sum(found.values()) == times(400)
     assert found.get("200", 0) > 0

@@ -1,6 +1,5 @@
 """Multipart bodies: what browsers and clients send is read, what is damaged is refused."""
 
-import asyncio
 from contextlib import suppress
 
 import pytest
@@ -8,13 +7,13 @@ import pytest
 pytest.importorskip("uvicorn")
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.datastructures import Headers
 
-from offaxis.serve.body import Limits, Refusal, request_images
+from offaxis.serve.app import request_images
+from offaxis.serve.queue import Limits, Refusal
 
 
 def read(body: bytes, kind: str = "multipart/form-data; boundary=x") -> list[tuple[str, bytes]]:
-    return asyncio.run(request_images(body, Headers({"content-type": kind}), Limits(images=4)))
+    return request_images(body, kind, Limits(images=4))
 
 
 def part(data: bytes, disposition: bytes = b'form-data; name="f"; filename="a.png"') -> bytes:

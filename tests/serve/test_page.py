@@ -17,7 +17,7 @@ from offaxis import Model
 from offaxis.data import load_images, match
 from offaxis.explain import with_examples
 from offaxis.model import Verdict
-from offaxis.serve.body import Limits
+from offaxis.serve.queue import Limits
 from tests.browser import complaints, show_as
 from tests.models import World, write_images
 from tests.serve.serving import png, running

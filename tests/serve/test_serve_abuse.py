@@ -11,7 +11,7 @@ pytest.importorskip("prometheus_client")
 import httpx
 
 from offaxis import Model
-from offaxis.serve.body import Limits
+from offaxis.serve.queue import Limits
 from tests.models import World
 from tests.serve.serving import png, running
 from tests.waiting import eventually
@@ -31,15 +31,10 @@ def answer(client: socket.socket) -> bytes:
     return read
 
 
-HTTP = pytest.mark.parametrize("http", ["h11", "httptools"])
-
-
-@HTTP
 @pytest.mark.parametrize("request_line", ["POST /v1/predict", "GET /healthz"])
-def test_a_body_that_drips_after_the_answer_ends_the_connection(model: Model, request_line: str, http: str) -> None:
+def test_a_body_that_drips_after_the_answer_ends_the_connection(model: Model, request_line: str) -> None:
     head = f"{request_line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n".encode()
-    options = {"token": "secret", "http": http}
-    with running(model, Limits(seconds_to_send=0.5), **options) as (address, server), connect(address) as client:
+    with running(model, Limits(seconds_to_send=0.5), token="secret") as (address, server), connect(address) as client:
         client.sendall(head)
         assert answer(client).startswith((b"HTTP/1.1 401", b"HTTP/1.1 200"))
         client.sendall(b"a")  # a byte of a body that is not read any more
@@ -58,11 +53,9 @@ def test_a_body_that_drips_after_the_answer_ends_the_connection(model: Model, re
         assert eventually(lambda: not server.server_state.connections)
 
 
-@HTTP
-def test_a_body_that_is_sent_whole_after_the_answer_leaves_the_connection_open(model: Model, http: str) -> None:
+def test_a_body_that_is_sent_whole_after_the_answer_leaves_the_connection_open(model: Model) -> None:
     head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
-    options = {"token": "secret", "http": http}
-    with running(model, Limits(seconds_to_send=1), **options) as (address, _), connect(address) as client:
+    with running(model, Limits(seconds_to_send=1), token="secret") as (address, _), connect(address) as client:
         for _ in range(3):
             client.sendall(head)
             assert answer(client).startswith(b"HTTP/1.1 401")
@@ -72,9 +65,8 @@ def test_a_body_that_is_sent_whole_after_the_answer_leaves_the_connection_open(m
         assert answer(client).startswith(b"HTTP/1.1 200")
 
 
-@HTTP
-def test_responses_that_are_not_read_end_the_connection(model: Model, http: str) -> None:
-    with running(model, Limits(seconds_to_send=0.5), http=http) as (address, server), socket.socket() as client:
+def test_responses_that_are_not_read_end_the_connection(model: Model) -> None:
+    with running(model, Limits(seconds_to_send=0.5)) as (address, server), socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", int(address.rsplit(":", 1)[1])))
         client.settimeout(0.5)

@@ -26,8 +26,7 @@ import httpx
 from offaxis import Model, Prediction, attach
 from offaxis.errors import BundleError
 from offaxis.explain import with_examples
-from offaxis.serve.body import Limits
-from offaxis.serve.queue import FairDecoder
+from offaxis.serve.queue import FairDecoder, Limits
 from tests.models import World
 from tests.serve.serving import altered, png, running
 from tests.waiting import eventually, free_port
@@ -52,7 +51,7 @@ def test_another_bundle_is_served_without_a_pause(model: Model, world: World) ->
         thread.start()
         try:
             assert eventually(lambda: len(statuses) > 3, 20)
-            server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+            server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)
             assert eventually(lambda: "new-" in classes, 20)
         finally:
             stop.set()
@@ -85,7 +84,7 @@ def test_requests_wait_while_the_network_of_another_bundle_is_traced(model: Mode
     with running(model, reload=load) as (address, server), ThreadPoolExecutor(2) as threads:
         image: dict[str, Any] = {"content": png(world.test, 0), "timeout": 60}
         assert httpx.post(f"{address}/v1/predict", **image).status_code == 200  # the next one is quick
-        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)
         assert traced.wait(20)
         asked = [threads.submit(httpx.post, f"{address}/v1/predict{end}", **image) for end in ("", "?explain=1")]
         assert not wait(asked, timeout=0.3).done
@@ -117,7 +116,7 @@ def test_a_request_that_is_being_decoded_is_answered_by_the_old_bundle(
             asked = threads.submit(httpx.post, f"{address}/v1/predict{explained}", **image)
             try:
                 assert decoding.wait(20)
-                server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+                server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)
                 assert eventually(lambda: httpx.get(f"{address}/v1/model").json()["classes"][0].startswith("new-"), 20)
                 assert not wait([asked], timeout=0.3).done
             finally:
@@ -141,11 +140,11 @@ def test_a_signal_during_a_reload_is_not_lost(model: Model) -> None:
         return replace(model, classes=tuple(f"{name}{each}" for each in model.classes))
 
     with running(model, reload=load) as (address, server):
-        loop = server.service.served.batcher._task.get_loop()  # type: ignore[attr-defined]
-        loop.call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+        loop = server.service.served.batcher._task.get_loop()
+        loop.call_soon_threadsafe(server.begin_reload)
         assert reading.wait(20)
         for _ in range(3):
-            loop.call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+            loop.call_soon_threadsafe(server.begin_reload)
         assert httpx.get(f"{address}/healthz").status_code == 200  # so that the signals have arrived
         go_on.set()
         served = 'offaxis_reloads_total{result="served"} 2.0'
@@ -163,8 +162,8 @@ def test_a_bundle_that_cannot_be_loaded_leaves_the_old_one(model: Model, world: 
 
     for bad in (load, lambda _: altered(model, broken)):
         with running(model, reload=bad) as (address, server):
-            loop = server.service.served.batcher._task.get_loop()  # type: ignore[attr-defined]
-            loop.call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+            loop = server.service.served.batcher._task.get_loop()
+            loop.call_soon_threadsafe(server.begin_reload)
             refused = 'offaxis_reloads_total{result="refused"} 1.0'
             assert eventually(lambda: refused in httpx.get(f"{address}/metrics").text)  # noqa: B023
             assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0)).status_code == 200
@@ -175,13 +174,13 @@ def test_an_unchanged_bundle_changes_nothing(model: Model, world: World) -> None
     with running(model, reload=lambda served: served) as (address, server):
         for number in range(3):
             httpx.post(f"{address}/v1/predict", content=png(world.test, number))
-        before, since = httpx.get(f"{address}/v1/drift").json(), server.service.metrics.since._value.get()  # type: ignore[attr-defined]
-        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)  # type: ignore[attr-defined]
+        before, since = httpx.get(f"{address}/v1/drift").json(), server.service.metrics.since._value.get()
+        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)
         unchanged = 'offaxis_reloads_total{result="unchanged"} 1.0'
         assert eventually(lambda: unchanged in httpx.get(f"{address}/metrics").text, 20)
         assert before["images"] == 3
         assert httpx.get(f"{address}/v1/drift").json() == before
-        assert server.service.metrics.since._value.get() == since  # type: ignore[attr-defined]
+        assert server.service.metrics.since._value.get() == since
         assert httpx.post(f"{address}/v1/predict", content=png(world.test, 3)).status_code == 200
 
 

@@ -28,9 +28,8 @@ from offaxis.cli import app
 from offaxis.data.decode import decode, decode_opened
 from offaxis.errors import ArgumentError
 from offaxis.serve.app import TokenFile
-from offaxis.serve.body import Limits
+from offaxis.serve.queue import Limits
 from offaxis.serve.server import MAX_PIPELINED, within_file_limit
-from offaxis.serve.service import ServedModel
 from tests.models import World
 from tests.serve.serving import altered, png, running
 from tests.waiting import eventually, free_port
@@ -256,7 +255,7 @@ def test_a_wrong_method_gets_a_sentence(model: Model) -> None:
 def test_the_model_is_described_without_a_pause(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The description, which imports scipy, is made before the first request, not by it."""
     with running(model) as (address, _):
-        monkeypatch.setattr(ServedModel, "describe", None)
+        monkeypatch.setattr("offaxis.serve.service.describe", None)
         assert httpx.get(f"{address}/v1/model").json()["classes"] == list(model.classes)
 
 
@@ -307,11 +306,10 @@ def is_up(port: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("http", ["h11", "httptools"])
-def test_answers_after_sigterm_close_the_connection(model: Model, world: World, http: str) -> None:
+def test_answers_after_sigterm_close_the_connection(model: Model, world: World) -> None:
     data = png(world.test, 0)
     head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(data)}\r\n\r\n"
-    with running(model, http=http) as (address, server), connect(address) as client:
+    with running(model) as (address, server), connect(address) as client:
         client.sendall(head.encode() + data)
         first = b""
         while not first.endswith(b"}]}"):
@@ -329,15 +327,14 @@ def test_answers_after_sigterm_close_the_connection(model: Model, world: World, 
     assert b"connection: close" in answer.lower()
 
 
-@pytest.mark.parametrize("http", ["httptools", "h11"])
 def test_a_request_that_crosses_the_shutdown_is_answered(
-    model: Model, world: World, http: str, monkeypatch: pytest.MonkeyPatch
+    model: Model, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sent on a connection without a request after the service has stopped listening."""
     monkeypatch.setattr("offaxis.serve.server.SECONDS_TO_DRAIN", 20.0)
     data = png(world.test, 0)
     head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(data)}\r\n\r\n"
-    with running(model, http=http) as (address, server), connect(address) as client:
+    with running(model) as (address, server), connect(address) as client:
         server.should_exit = True  # what SIGTERM sets
 
         def refused() -> bool:
@@ -357,41 +354,38 @@ def test_a_request_that_crosses_the_shutdown_is_answered(
 
 
 def test_a_head_without_end_is_refused(model: Model) -> None:
-    for http in ("h11", "httptools"):
-        with running(model, http=http) as (address, _):
-            for start in (
-                b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
-                b"GET /",
-                b"GET / HTTP/1.1\r\n" + 9000 * b"A: b\r\n",
-            ):
-                with connect(address) as client:
-                    assert _sent_until_closed(client, start) < 2**20
+    with running(model) as (address, _):
+        for start in (
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
+            b"GET /",
+            b"GET / HTTP/1.1\r\n" + 9000 * b"A: b\r\n",
+        ):
+            with connect(address) as client:
+                assert _sent_until_closed(client, start) < 2**20
 
 
 def test_trailers_without_end_are_refused(model: Model) -> None:
     head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: "
-    for http in ("h11", "httptools"):
-        with running(model, http=http) as (address, _), connect(address) as client:
-            assert _sent_until_closed(client, head) < 2**20
+    with running(model) as (address, _), connect(address) as client:
+        assert _sent_until_closed(client, head) < 2**20
 
 
 def test_bytes_of_all_requests_in_memory_are_limited(model: Model) -> None:
     head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 1000\r\n\r\n"
     with running(model, Limits(body_bytes=1000, bodies_bytes=1500)) as (address, server):
-        budget = server.service.budget  # type: ignore[attr-defined]
+        http = server.config.app
         with connect(address) as waiting:
             waiting.sendall(head + bytes(900))
-            assert eventually(lambda: budget.held == 900)
+            assert eventually(lambda: http.held == 900)
             full = httpx.post(f"{address}/v1/predict", content=bytes(900))
             assert full.status_code == 503
             assert full.headers["retry-after"] == "1"
-        assert eventually(lambda: budget.held == 0)  # of clients that have gone nothing is kept
+        assert eventually(lambda: http.held == 0)  # of clients that have gone nothing is kept
         assert httpx.post(f"{address}/v1/predict", content=bytes(900)).status_code == 422
 
 
-@pytest.mark.parametrize("http", ["h11", "httptools"])
-def test_connections_beyond_the_limit_are_closed(model: Model, http: str) -> None:
-    with running(model, Limits(connections=3), http=http) as (address, server), ExitStack() as stack:
+def test_connections_beyond_the_limit_are_closed(model: Model) -> None:
+    with running(model, Limits(connections=3)) as (address, server), ExitStack() as stack:
         held = [stack.enter_context(connect(address)) for _ in range(3)]
         assert eventually(lambda: len(server.server_state.connections) == 3)
         assert _is_closed(stack.enter_context(connect(address)))
@@ -401,7 +395,6 @@ def test_connections_beyond_the_limit_are_closed(model: Model, http: str) -> Non
 
 
 def test_requests_that_do_not_wait_for_responses_are_limited(model: Model, world: World) -> None:
-    """Of httptools, which reads all that comes; h11 reads one request at a time."""
     gate = threading.Event()
 
     def slowly(pixels: Tensor) -> list[Prediction]:
@@ -411,7 +404,7 @@ def test_requests_that_do_not_wait_for_responses_are_limited(model: Model, world
     image = png(world.test, 0)
     head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(image)}\r\n\r\n".encode()
     check = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with running(altered(model, slowly), http="httptools") as (address, _):
+    with running(altered(model, slowly)) as (address, _):
         with connect(address) as client:
             client.sendall(head + image + (MAX_PIPELINED + 1) * check)
             assert _is_closed(client)

@@ -1,8 +1,9 @@
-"""The routes of the service, and the middleware around them: token, cross-site requests, request metrics."""
+"""The service over HTTP: who may ask, what a request may hold, and the answer of every route."""
 
 import asyncio
 import hmac
 import ipaddress
+import json
 import logging
 import os
 import re
@@ -10,21 +11,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from urllib.parse import unquote_to_bytes
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
 
 from offaxis import __version__
 from offaxis.errors import ArgumentError
-from offaxis.serve.body import Refusal, request_images, vector_rows
+from offaxis.serve.queue import Limits, Refusal, overloaded
 from offaxis.serve.service import Service
 
 PAGE = {
@@ -36,7 +36,8 @@ PAGE = {
 PREDICT = "/v1/predict"
 HEALTH = frozenset({"/healthz", "/readyz"})
 OPEN = frozenset({*PAGE, *HEALTH})
-ROUTES = frozenset({*OPEN, PREDICT, "/v1/model", "/v1/drift", "/v1/drift/reset", "/metrics"})
+COUNTED = frozenset({*OPEN, PREDICT, "/v1/model", "/v1/drift", "/v1/drift/reset", "/metrics"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -47,11 +48,12 @@ EVERY_RESPONSE = (
     (b"cache-control", b"no-store"),
 )
 CLOSE = (b"connection", b"close")
+PLAIN_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}")
 log = logging.getLogger("offaxis.serve")
 
 
 class TokenFile:
-    """The tokens in a file, one a line, any of which is accepted; the file is read again where it has changed.
+    """The tokens in a file, one a line, any of which is accepted; the file is read again every second.
 
     A file that cannot be read any more, or is empty, leaves the tokens as they were, with a line in the log.
 
@@ -62,26 +64,22 @@ class TokenFile:
         ArgumentError: it cannot be read, or has no token.
     """
 
-    SECONDS = 1.0  # between two looks at the file
+    SECONDS = 1.0
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stamp, self._tokens = _stamp(path), self._read()
-        self._looked = time.monotonic()
+        self._tokens, self._read_at, self._trouble = self._read(), time.monotonic(), ""
 
     def __call__(self) -> tuple[str, ...]:
         """Return the tokens that are accepted now."""
-        now = time.monotonic()
-        if now - self._looked >= self.SECONDS:
-            self._looked, stamp = now, _stamp(self.path)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                try:
-                    self._tokens = self._read()
-                except ArgumentError as error:
+        if time.monotonic() - self._read_at >= self.SECONDS:
+            self._read_at = time.monotonic()
+            try:
+                self._tokens, self._trouble = self._read(), ""
+            except ArgumentError as error:
+                if str(error) != self._trouble:
+                    self._trouble = str(error)
                     log.error("the token file has changed and is not used (%s); the old tokens stay", error)
-                else:
-                    log.warning("the token file has changed: it has %d token(s)", len(self._tokens))
         return self._tokens
 
     def _read(self) -> tuple[str, ...]:
@@ -95,23 +93,8 @@ class TokenFile:
         return tokens
 
 
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what changes with the content of a file; None where there is none."""
-    try:
-        about = path.stat()
-    except OSError:
-        return None
-    return about.st_mtime_ns, about.st_size, about.st_ino
-
-
-def make_app(
-    service: Service,
-    token: str | TokenFile | None = None,
-    *,
-    allowed_hosts: Collection[str] = (),
-    closing: Callable[[], bool] = lambda: False,
-) -> FastAPI:
-    """Make the ASGI application of a service.
+class App:
+    """The ASGI application of a service: checks, counts and logs every request, and answers it.
 
     Args:
         service: model, queue and drift monitor.
@@ -120,218 +103,60 @@ def make_app(
         allowed_hosts: names in the Host header that are answered beside those of this machine; ``*`` for all. Without any,
             names are checked only where no token is.
         closing: tells whether the server is shutting down, so that connections are not kept open.
-    """
-    check_hosts = "*" not in allowed_hosts and (token is None or bool(allowed_hosts))
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with service:
-            yield
-
-    app = FastAPI(
-        title="offaxis",
-        version=__version__,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url="/openapi.json",
-        redirect_slashes=False,  # behind a proxy it would redirect from https to http
-    )
-    _add_errors(app)
-    app.add_middleware(
-        Guard,
-        service=service,
-        token=token,
-        hosts=frozenset(map(host_name, allowed_hosts)) if check_hosts else None,
-        closing=closing,
-    )
-    _add_api(app, service, closing)
-    _add_page(app)
-    return app
-
-
-def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the descriptions of error responses for the schema; 401 and 421 can come from every route."""
-    body = {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}}
-    return {status: {"description": HTTPStatus(status).phrase, "content": body} for status in (*statuses, 401, 421)}
-
-
-FILE = {"type": "string", "format": "binary"}
-FLAG = {"type": "string", "enum": ["0", "1"]}
-PREDICT_SCHEMA: dict[str, Any] = {
-    "parameters": [
-        {"name": "explain", "in": "query", "schema": FLAG, "description": "1: records have an explanation."},
-        {
-            "name": "watch",
-            "in": "query",
-            "schema": FLAG,
-            "description": "0: neither the monitor nor metrics count them.",
-        },
-    ],
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {"type": "object", "required": ["f"], "properties": {"f": {"type": "array", "items": FILE}}}
-            },
-            "image/*": {"schema": FILE},
-        },
-    },
-}
-
-
-async def answer_predict(service: Service, request: Request) -> Response:
-    """Answer POST /v1/predict."""
-    explained, watched = _flag(request, "explain", False), _flag(request, "watch", True)
-    async with service.budget.body(request) as body:
-        if service.served.takes_vectors:
-            images = await asyncio.to_thread(vector_rows, body, request.headers, service.limits)
-        else:
-            images = await request_images(body, request.headers, service.limits)
-        records = await service.predict(images, explained=explained, watched=watched)
-    any_prediction = any("error" not in record for record in records)
-    return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
-
-
-def _flag(request: Request, name: str, default: bool) -> bool:
-    """Return whether a parameter of the query is 1, and the default where it is absent."""
-    given = request.query_params.get(name) if request.scope["query_string"] else None
-    if given is None:
-        return default
-    if given not in ("0", "1"):
-        raise Refusal(400, f"Expected ?{name}=0 or ?{name}=1 but got {given[:40]!r}.")
-    return given == "1"
-
-
-def _add_api(app: FastAPI, service: Service, closing: Callable[[], bool]) -> None:
-    @app.post(PREDICT, openapi_extra=PREDICT_SCHEMA, responses=_refusals(400, 403, 408, 413, 415, 422, 503))
-    async def predict(request: Request) -> Response:
-        """Predict one image (the body) or several (multipart/form-data): class, p-value and verdict of each.
-
-        A model of feature vectors takes JSON instead: `{"features": [[0.1, ...], ...]}`. With `?explain=1` each record has an
-        `explanation`: the cosine as a map over the image, and kept examples; with `?watch=0` the drift monitor and the metrics
-        do not count it.
-        """
-        return await answer_predict(service, request)
-
-    @app.get("/v1/model", responses=_refusals())
-    async def model() -> dict[str, Any]:
-        """Describe the model: classes, preprocessing, detector, level, calibration and provenance.
-
-        Where verdicts are per class (`per_class`), `threshold` and `calibration.flag_rate` are null; `class_thresholds` and
-        `calibration.class_flag_rates` have an entry for each class, null where its calibration images are too few. Where
-        they are not, it is the other way round.
-        """
-        return service.served.description
-
-    @app.get("/v1/drift", responses=_refusals())
-    async def drift() -> dict[str, Any]:
-        """Report whether the stream has left the training distribution, with the trace of the drift monitor."""
-        return service.drift()
-
-    @app.post("/v1/drift/reset", responses=_refusals(403))
-    async def reset() -> dict[str, Any]:
-        """Restart the drift monitor, after an alarm was investigated."""
-        service.reset_drift()
-        return service.drift()
-
-    @app.get("/healthz")
-    async def health() -> dict[str, str]:
-        """Report that the service is up."""
-        return {"status": "ok"}
-
-    @app.get("/readyz", responses=_refusals(503))
-    async def readiness() -> Response:
-        """Report whether the network answers a test image; 503 where it does not, or while the service shuts down."""
-        ready = not closing() and await service.ready()
-        return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
-
-    @app.get("/metrics", responses=_refusals(), response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        """Report metrics in the text format of Prometheus."""
-        service.metrics.queue.set(len(service.served.batcher.queue))
-        service.metrics.decoding.set(service.decoder.images)
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _add_page(app: FastAPI) -> None:
-    for route, (name, kind) in PAGE.items():
-        content = files("offaxis.serve").joinpath("page", name).read_bytes()
-        app.add_api_route(route, _Page(content, kind), methods=["GET"], include_in_schema=False)
-
-
-class _Page:
-    """Send one file."""
-
-    def __init__(self, content: bytes, kind: str) -> None:
-        self.content, self.kind = content, kind
-
-    async def __call__(self) -> Response:
-        return Response(self.content, media_type=self.kind, headers=HEADERS)
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Answer every error with a message; details of internal errors are logged, not sent."""
-
-    @app.exception_handler(HTTPException)
-    async def unknown(_: Request, error: HTTPException) -> Response:
-        reasons = {
-            404: "Not found: see /v1/model, POST /v1/predict and /v1/drift.",
-            405: f"Expected the method {(error.headers or {}).get('Allow', '')} for this path.",
-        }
-        reason = reasons.get(error.status_code, error.detail)
-        return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
-
-    for kind in (Refusal, ClientDisconnect, Exception):
-        app.add_exception_handler(kind, lambda request, error: error_response(error, request.scope["request_id"]))
-
-
-def error_response(error: Exception, request_id: str) -> Response:
-    """Return the response to a request that was refused or that failed."""
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=400)
-    if not isinstance(error, Refusal):
-        log.error("a request failed", exc_info=error, extra={"request_id": request_id})
-        return JSONResponse({"error": "The service had an internal error."}, 500)
-    headers = {"Connection": "close"}  # the rest of a refused body is not read
-    if error.retry_after is not None:
-        headers["Retry-After"] = str(error.retry_after)
-    return JSONResponse({"error": error.reason}, error.status, headers=headers)
-
-
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
-
-
-class Guard:
-    """Check host and token, refuse requests made by pages of other sites, and count requests, statuses and latency.
-
-    Args:
-        app: the application behind the guard.
-        service: counts requests, and answers POST /v1/predict without the detour through FastAPI's layers.
-        token: the expected ``Authorization: Bearer`` token, or a file of them; None for no check.
-        hosts: names in the Host header that are answered beside those of this machine; None for all.
-        closing: tells whether the server is shutting down.
+    Attributes:
+        held: bytes of request bodies in memory, over all requests.
     """
 
     def __init__(
         self,
-        app: ASGIApp,
-        *,
         service: Service,
-        token: str | TokenFile | None,
-        hosts: frozenset[str] | None,
-        closing: Callable[[], bool],
+        token: str | TokenFile | None = None,
+        *,
+        allowed_hosts: Collection[str] = (),
+        closing: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.app, self.service, self.hosts, self.closing = app, service, hosts, closing
-        self.token = token
+        self.service, self.token, self.closing = service, token, closing
+        self.check_hosts = "*" not in allowed_hosts and (token is None or bool(allowed_hosts))
+        self.hosts = frozenset(map(host_name, allowed_hosts))
+        self.held = 0
+        page = files("offaxis.serve") / "page"
+        schema = json.loads((page / "openapi.json").read_bytes())
+        schema["info"]["version"] = __version__
+
+        @asynccontextmanager
+        async def lifespan(_: object) -> AsyncIterator[None]:
+            async with service:
+                yield
+
+        self.router = Router(
+            [
+                Route(PREDICT, self.predict, methods=["POST"]),
+                Route("/v1/model", self.model),
+                Route("/v1/drift", self.drift),
+                Route("/v1/drift/reset", self.reset_drift, methods=["POST"]),
+                Route("/healthz", self.health),
+                Route("/readyz", self.readiness),
+                Route("/metrics", self.metrics),
+                Route("/openapi.json", JSONResponse(schema), methods=["GET"]),
+                *(
+                    Route(path, Response((page / name).read_bytes(), 200, HEADERS, kind), methods=["GET"])
+                    for path, (name, kind) in PAGE.items()
+                ),
+            ],
+            redirect_slashes=False,  # behind a proxy it would redirect from https to http
+            lifespan=lifespan,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        scope["app"] = self
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self.router(scope, receive, send)
             return
         began, path, status, headers = time.perf_counter(), scope["path"], 500, Headers(scope=scope)
-        scope["request_id"] = request_id = _request_id(headers.get("x-request-id", ""))
+        given = headers.get("x-request-id", "")
+        request_id = given if PLAIN_WORD.fullmatch(given) else os.urandom(8).hex()
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
@@ -341,55 +166,42 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *extra, (b"x-request-id", request_id.encode())]
             await send(message)
 
-        answer = self._refusal(scope, path, headers)
-        if answer is None:
-            answer = self._predict if path == PREDICT and scope["method"] == "POST" else self.app
-        if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}  # the server leaves the body out
         try:
-            await answer(scope, receive, send_and_note)
+            self.check(scope, headers)
+            await self.router(scope, receive, send_and_note)
+        except Exception as error:
+            await error_response(error, request_id)(scope, receive, send_and_note)
         finally:
             seconds = time.perf_counter() - began
-            self.service.metrics.count_request(path if path in ROUTES else "other", status, seconds)
+            self.service.metrics.count_request(path if path in COUNTED else "other", status, seconds)
             if log.isEnabledFor(logging.INFO):
                 about = {"request_id": request_id, "method": scope["method"], "path": path, "status": status}
                 client = (scope.get("client") or ("",))[0]
                 log.info("request", extra={**about, "ms": round(1e3 * seconds, 2), "client": client})
 
-    async def _predict(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer POST /v1/predict as its route does, in less time."""
-        try:
-            response = await answer_predict(self.service, Request(scope, receive))
-        except Exception as error:
-            response = error_response(error, scope["request_id"])
-        await response(scope, receive, send)
-
-    def _refusal(self, scope: Scope, path: str, headers: Headers) -> ASGIApp | None:
-        """Return the response to a request that must not be answered, or None."""
-        if self.hosts is not None and path not in HEALTH and not self._expects(scope, headers.get("host", "")):
-            error = (
-                f"Expected the Host header to name this machine but got {headers.get('host', '')[:100]!r}. A page of another "
-                "site may have sent this. Start the service with --allowed-host NAME to be reached by that name."
-            )
-            return JSONResponse({"error": error}, 421)
+    def check(self, scope: Scope, headers: Headers) -> None:
+        """Refuse a request that must not be answered: by its Host, its token, or the page that made it."""
+        path, host = scope["path"], headers.get("host", "")
+        if self.check_hosts and path not in HEALTH:
+            name = host_name(host)  # this machine, the address that was connected to, or an allowed name
+            if not is_local(name) and name not in self.hosts and name != (scope.get("server") or ("",))[0]:
+                raise HTTPException(
+                    421,
+                    f"Expected the Host header to name this machine but got {host[:100]!r}. A page of another site may have "
+                    "sent this. Start the service with --allowed-host NAME to be reached by that name.",
+                )
         if path not in OPEN and not self._authorised(headers):
-            error = (
-                "Expected the header 'Authorization: Bearer TOKEN' with the token that the service was started with."
+            raise HTTPException(
+                401,
+                "Expected the header 'Authorization: Bearer TOKEN' with the token that the service was started with.",
+                {"WWW-Authenticate": "Bearer"},
             )
-            return JSONResponse({"error": error}, 401, headers={"WWW-Authenticate": "Bearer"})
         if scope["method"] not in SAFE_METHODS and is_cross_site(headers):
-            error = (
+            raise HTTPException(
+                403,
                 "Expected a request of the service's own page, or of a program, but this one was made by a page of another "
-                "site. A proxy must forward the Host header."
+                "site. A proxy must forward the Host header.",
             )
-            return JSONResponse({"error": error}, 403)
-        return None
-
-    def _expects(self, scope: Scope, host: str) -> bool:
-        """Return whether a Host header names this machine, the address that was connected to, or an allowed name."""
-        name = host_name(host)
-        assert self.hosts is not None
-        return is_local(name) or name in self.hosts or name == (scope.get("server") or ("",))[0]
 
     def _authorised(self, headers: Headers) -> bool:
         """Return whether the request carries a token; the comparison takes constant time."""
@@ -400,13 +212,208 @@ class Guard:
         sent = given.strip().encode("latin-1")
         return scheme.lower() == "bearer" and any(hmac.compare_digest(sent, each.encode()) for each in accepted)
 
+    async def predict(self, request: Request) -> Response:
+        """Answer POST /v1/predict: class, p-value and verdict of each image, or of each feature vector."""
+        explained, watched = flag(request, "explain", False), flag(request, "watch", True)
+        service = self.service
+        async with self._body(request) as body:
+            kind = request.headers.get("content-type", "")
+            if service.served.takes_vectors:
+                images = await asyncio.to_thread(vector_rows, body, kind, service.limits)
+            else:
+                images = request_images(body, kind, service.limits)
+            records = await service.predict(images, explained=explained, watched=watched)
+        any_prediction = any("error" not in record for record in records)
+        return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
 
-def _request_id(given: str) -> str:
-    """Return the client's own id of a request where it is a short plain word, else a new one."""
-    return given if PLAIN_WORD.fullmatch(given) else os.urandom(8).hex()
+    async def model(self, _: Request) -> Response:
+        """Describe the model: classes, preprocessing, detector, level, calibration and provenance."""
+        return JSONResponse(self.service.served.description)
+
+    async def drift(self, _: Request) -> Response:
+        """Report whether the stream has left the training distribution, with the trace of the drift monitor."""
+        return JSONResponse(self.service.drift())
+
+    async def reset_drift(self, request: Request) -> Response:
+        """Restart the drift monitor, after an alarm was investigated."""
+        self.service.reset_drift()
+        return await self.drift(request)
+
+    async def health(self, _: Request) -> Response:
+        """Report that the service is up."""
+        return JSONResponse({"status": "ok"})
+
+    async def readiness(self, _: Request) -> Response:
+        """Report whether the network answers a test image; 503 where it does not, or while the service shuts down."""
+        ready = not self.closing() and await self.service.ready()
+        return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
+
+    async def metrics(self, _: Request) -> Response:
+        """Report metrics in the text format of Prometheus."""
+        service = self.service
+        service.metrics.queue.set(len(service.served.batcher.queue))
+        service.metrics.decoding.set(service.decoder.images)
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """Read the whole body of a request; its bytes count against those of all requests until the block ends.
+
+        Raises:
+            Refusal: the body is too long (413) or arrives too slowly (408), or all requests have too many bytes (503).
+        """
+        limits, parts, held = self.service.limits, list[bytes](), 0
+        too_long = Refusal(413, f"A request may have {limits.body_bytes:,} bytes at most.")
+        declared = request.headers.get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > limits.body_bytes:
+            raise too_long
+        try:
+            try:
+                async with asyncio.timeout(limits.seconds_to_send):
+                    async for part in request.stream():
+                        if held + len(part) > limits.body_bytes:
+                            raise too_long
+                        if self.held + len(part) > limits.bodies_bytes:
+                            raise overloaded(limits)
+                        parts.append(part)
+                        held += len(part)
+                        self.held += len(part)
+            except TimeoutError:
+                late = f"The request took longer than {limits.seconds_to_send:g} seconds to arrive."
+                raise Refusal(408, late) from None
+            whole = b"".join(parts)
+            parts.clear()
+            yield whole
+        finally:
+            self.held -= held
 
 
-PLAIN_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}")
+def error_response(error: Exception, request_id: str) -> Response:
+    """Return the response to a request that was refused or that failed; details of a failure are logged, not sent."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=400)
+    if isinstance(error, HTTPException):
+        allowed = ", ".join(sorted({*(error.headers or {}).get("Allow", "").split(", ")} - {"HEAD"}))
+        reasons = {
+            404: "Not found: see /v1/model, POST /v1/predict and /v1/drift.",
+            405: f"Expected the method {allowed} for this path.",
+        }
+        reason = reasons.get(error.status_code, error.detail)
+        return JSONResponse({"error": reason}, error.status_code, error.headers)
+    if not isinstance(error, Refusal):
+        log.error("a request failed", exc_info=error, extra={"request_id": request_id})
+        return JSONResponse({"error": "The service had an internal error."}, 500)
+    headers = {"Connection": "close"}  # the rest of a refused body is not read
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    return JSONResponse({"error": error.reason}, error.status, headers)
+
+
+def flag(request: Request, name: str, default: bool) -> bool:
+    """Return whether a parameter of the query is 1, and the default where it is absent."""
+    given = request.query_params.get(name) if request.scope["query_string"] else None
+    if given is None:
+        return default
+    if given not in ("0", "1"):
+        raise Refusal(400, f"Expected ?{name}=0 or ?{name}=1 but got {given[:40]!r}.")
+    return given == "1"
+
+
+def request_images(body: bytes, kind: str, limits: Limits) -> list[tuple[str, bytes]]:
+    """Return (name, bytes) of every image of a request, from multipart/form-data or a raw body.
+
+    Raises:
+        Refusal: there is no image (400), there are too many (413), or the content type is another (415).
+    """
+    plain = kind.lower()
+    if plain.startswith("multipart/form-data"):
+        images = form_files(body, kind, limits)
+    elif plain.startswith(("image/", "application/octet-stream")) or not kind:
+        images = [("image", body)] if body else []
+    else:
+        raise Refusal(
+            415,
+            "Expected image bytes (Content-Type: image/* or application/octet-stream) or multipart/form-data but the "
+            f"Content-Type is {plain[:100]!r}: with curl, -F f=@photo.png, or --data-binary @photo.png with "
+            "-H 'Content-Type: image/png'.",
+        )
+    if not images:
+        raise Refusal(400, "Expected at least one image but the request has none.")
+    return images
+
+
+def vector_rows(body: bytes, kind: str, limits: Limits) -> list[tuple[str, bytes]]:
+    """Return (number, JSON) of every feature vector of a request, ``{"features": [[...], ...]}`` in JSON.
+
+    Raises:
+        Refusal: there is none (400), there are too many (413), or the content type is another (415).
+    """
+    form = 'JSON (application/json) of the form {"features": [[0.1, ...], ...]}, a row for each vector'
+    if not kind.lower().startswith("application/json"):
+        raise Refusal(415, f"Expected {form}.")
+    try:
+        rows = json.loads(body)["features"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        rows = None
+    if not isinstance(rows, list) or not rows:
+        raise Refusal(400, f"Expected {form}.")
+    rows = rows if isinstance(rows[0], list) else [rows]
+    if len(rows) > limits.images:
+        raise Refusal(413, f"A request may have {limits.images} feature vectors at most.")
+    return [(str(number), json.dumps(row).encode()) for number, row in enumerate(rows)]
+
+
+BOUNDARY = re.compile(r'; *boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+_PARAMETER = rb';[ \t]*+(?!filename)[^=;\r\n]*=(?:"(?:[^"\\\r\n]|\\.)*+"|[^";\r\n]*+)'
+FILE_NAME = re.compile(
+    rb"^content-disposition[ \t]*:[^;\r\n]*(?:" + _PARAMETER + rb")*+"
+    rb';[ \t]*filename(\*?)=(?:"((?:[^"\\\r\n]|\\.)*+)"|([^";\r\n]*))',
+    re.IGNORECASE | re.MULTILINE,
+)
+MAX_PART_HEAD = 4096
+
+
+def form_files(body: bytes, kind: str, limits: Limits) -> list[tuple[str, bytes]]:
+    """Return (name, bytes) of every file of a multipart body (RFC 7578), read in memory: no image is written to disk.
+
+    Raises:
+        Refusal: the body is damaged or has no file (400), or there are too many files (413).
+    """
+    damaged = Refusal(400, "The multipart body is damaged.")
+    found = BOUNDARY.search(kind)
+    if found is None:
+        raise damaged
+    between = b"\r\n--" + (found[1] or found[2]).encode("latin-1")
+    _, *parts = (b"\r\n" + body).split(between, 2 * limits.images + 2)
+    images, fields = list[tuple[str, bytes]](), 0
+    for part in parts:
+        if part.startswith(b"--"):
+            break
+        head, blank, data = part.partition(b"\r\n\r\n")
+        if not blank or len(head) > MAX_PART_HEAD or head.partition(b"\r\n")[0].strip(b" \t"):
+            raise damaged
+        if (named := FILE_NAME.search(head)) is None:
+            fields += 1
+        else:
+            images.append((_readable_name(named), data))
+        if len(images) > limits.images:
+            raise Refusal(413, f"A request may have {limits.images} images at most.")
+        if fields > limits.images:
+            raise damaged
+    else:
+        raise damaged  # it has no end
+    if fields and not images:
+        raise Refusal(400, "Expected at least one file but the form has none: with curl, -F f=@photo.png (with the @).")
+    return images
+
+
+def _readable_name(found: re.Match[bytes]) -> str:
+    """Return the client's name of a file as valid UTF-8."""
+    starred, quoted, plain = found.groups()
+    name = re.sub(rb'\\(["\\])', rb"\1", quoted) if quoted is not None else plain.strip()
+    if starred:
+        name = unquote_to_bytes(name.rpartition(b"'")[2])
+    return name.decode("utf-8", "replace")[:200] or "image"
 
 
 def host_name(host: str) -> str:

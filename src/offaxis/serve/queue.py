@@ -1,7 +1,4 @@
-"""Requests -> batches: images are decoded in turns, and go through the network together.
-
-Images that arrive while the network is busy go through it as one batch afterwards.
-"""
+"""Requests -> batches: images are decoded in turns, and go through the network together; what may wait is bounded."""
 
 import asyncio
 import heapq
@@ -11,9 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +21,86 @@ from torch import Tensor
 from offaxis.data.decode import decode_opened, open_image
 from offaxis.data.transforms import Preprocessing, fit
 from offaxis.data.vectors import VectorInput
-from offaxis.errors import DataError
-from offaxis.model import Prediction
-from offaxis.serve.body import Limits, overloaded, too_many_pixels
+from offaxis.errors import ArgumentError, DataError
+from offaxis.options import ServeOptions
+from offaxis.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All limits of the service; a request beyond one is refused at once with a message.
+
+    Attributes:
+        body_bytes: bytes of one request.
+        bodies_bytes: bytes of all requests that are being read or decoded; beyond it the answer is 503.
+        images: images in one request.
+        pixels: width x height of one image, checked before it is decoded.
+        request_pixels: the same, summed over the images of one request. A connection has one request at a time in work.
+        all_pixels: the same, over all requests that are being decoded; beyond it the answer is 503.
+        seconds_to_send: time for a client to send its request, and to read the response.
+        seconds_to_answer: time from the complete request to the response.
+        queue: images that wait for the network; beyond it the answer is 503.
+        batch: images that go through the network together.
+        connections: open connections; further ones are closed.
+        retry_after: seconds after which a client should try again after a 503.
+    """
+
+    body_bytes: int = 16 * 2**20
+    bodies_bytes: int = 256 * 2**20
+    images: int = 32
+    pixels: int = 16_000_000
+    request_pixels: int = 128_000_000
+    all_pixels: int = 512_000_000
+    seconds_to_send: float = 10.0
+    seconds_to_answer: float = 30.0
+    queue: int = 256
+    batch: int = 32
+    connections: int = 1000
+    retry_after: int = 1
+
+    @classmethod
+    def of(cls, options: ServeOptions) -> Self:
+        """Return the limits that options ask for; those over all requests have room for a request of such a size.
+
+        Raises:
+            ArgumentError: more images may come in a request than may wait.
+        """
+        if options.max_images > options.queue:
+            raise ArgumentError(
+                f"Expected a queue that holds the images of one request but {options.max_images} images may come in a request "
+                f"and only {options.queue} may wait. Let more wait (--queue), or take fewer in a request (--max-images)."
+            )
+        request_pixels = max(options.max_pixels, options.max_request_pixels)
+        return cls(
+            body_bytes=options.max_body * 2**20,
+            bodies_bytes=max(options.max_body * 2**20, cls.bodies_bytes),
+            images=options.max_images,
+            pixels=options.max_pixels,
+            request_pixels=request_pixels,
+            all_pixels=4 * request_pixels,
+            queue=options.queue,
+            batch=options.batch,
+        )
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a fault
+    """An error response to a request.
+
+    Attributes:
+        status: the HTTP status.
+        reason: the message; it reveals neither paths nor code.
+        retry_after: seconds to wait before trying again; None where that does not help.
+    """
+
+    def __init__(self, status: int, reason: str, retry_after: int | None = None) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.retry_after = status, reason, retry_after
+
+
+def overloaded(limits: Limits) -> Refusal:
+    """Return the 503 of a service at capacity."""
+    return Refusal(503, "The service is at capacity: try again in a moment.", limits.retry_after)
+
 
 T = TypeVar("T")
 PredictionOrError = Prediction | str
@@ -47,46 +121,51 @@ class _Asked:
     """
 
     done: asyncio.Future[None]
-    results: list[PredictionOrError | None]
+    results: list[Any]
     missing: int
+
+    def deliver(self, number: int, result: PredictionOrError) -> None:
+        self.results[number] = result
+        self.missing -= 1
+        if not self.missing and not self.done.done():
+            self.done.set_result(None)
 
 
 class Batcher:
     """A bounded queue in front of the network, which runs in a thread of its own.
 
     An idle network takes the images that are in the queue without waiting for a full batch. Batches of so few milliseconds
-    that the way to the thread and back would take as long are run where they are.
+    that the way to the thread and back would take as long are run in the event loop.
 
     Args:
-        predict_batch: pixels (N, c, h, w) -> N predictions or error messages; called in the thread.
+        predict_batch: pixels (N, c, h, w) -> N predictions or error messages.
         limits: size of the queue and of a batch.
         any_size: whether batches may have any size, or powers of two alone: PyTorch keeps plans for every size that it meets.
+
+    Attributes:
+        in_thread: run every batch in the thread, while this network may have to wait for another one that is traced.
     """
 
     def __init__(self, predict_batch: PredictBatch, limits: Limits, *, any_size: bool = False) -> None:
         self.predict_batch, self.limits, self.any_size = predict_batch, limits, any_size
         self.queue: deque[tuple[Pixels, _Asked, int]] = deque()
-        self.batches = 0
-        self.in_thread = (
-            False  # no batch in the event loop: another network is traced meanwhile, which this one waits for
-        )
+        self.in_thread = False
         self._work = asyncio.Event()
         self._closing = False
-        self._leading = self._running = False  # a request is about to run a batch; the thread does
         self._seconds = math.inf  # the shortest time that the network has taken for an image
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="network")
 
-    async def __aenter__(self) -> "Batcher":
+    def start(self) -> None:
+        """Begin to take images out of the queue, in the event loop that is running."""
         self._task = asyncio.create_task(self._run())
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def stop(self) -> None:
         """Finish the queued images, then stop."""
+        assert self._task is not None
         self._closing = True
         self._work.set()
-        if self._task is not None:
-            await self._task
+        await self._task
         self._thread.shutdown()
 
     async def predict(self, images: Sequence[Pixels]) -> list[PredictionOrError]:
@@ -96,147 +175,87 @@ class Batcher:
             Refusal: the queue has no room for all of them (503).
         """
         if len(self.queue) + len(images) > self.limits.queue:
-            raise overloaded(self.limits.retry_after)
+            raise overloaded(self.limits)
         asked = _Asked(asyncio.get_running_loop().create_future(), [None] * len(images), len(images))
         self.queue.extend((pixels, asked, number) for number, pixels in enumerate(images))
+        self._work.set()
         try:
-            if not self._leading and not self._running and self._is_quick(len(self.queue)):
-                await self._lead()
-            elif not self._leading:
-                self._work.set()
             await asked.done
         finally:
-            asked.done.cancel()  # skip cancelled requests
-        return [result for result in asked.results if result is not None]
+            asked.done.cancel()  # images of a request that has ended are skipped
+        return asked.results
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run other work with the network in its thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *arguments))
 
-    def _is_quick(self, images: int) -> bool:
-        return not self.in_thread and images * self._seconds < QUICK_SECONDS
+    async def _run(self) -> None:
+        """Predict batch after batch, until the service closes."""
+        loop = asyncio.get_running_loop()
+        while self.queue or not self._closing:
+            if not self.queue:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            batch = self._take()
+            if not batch:
+                continue
+            pixels = torch.from_numpy(np.stack([image for image, _, _ in batch]))
+            try:
+                if not self.in_thread and len(batch) * self._seconds < QUICK_SECONDS:
+                    results = self._predict(pixels)
+                else:
+                    results = await loop.run_in_executor(self._thread, self._predict, pixels)
+            except Exception as error:  # the requests get the error; the service continues
+                for _, asked, _ in batch:
+                    if not asked.done.done():
+                        asked.done.set_exception(error)
+            else:
+                for (_, asked, number), result in zip(batch, results, strict=True):
+                    asked.deliver(number, result)
+            await asyncio.sleep(0)  # let others run between two batches
 
-    async def _lead(self) -> None:
-        """Run a batch here, with the images of all requests that came at the same time."""
-        self._leading = True
-        try:
-            await asyncio.sleep(0)
-            if self.queue and not self._running and self._is_quick(len(self.queue)):
-                taken, pixels = self._take()
-                if taken:
-                    self._answer(taken, pixels)
-        finally:
-            self._leading = False
-            if self.queue:
-                self._work.set()
-
-    def _take(self) -> tuple[list[tuple[_Asked, int]], Tensor]:
-        """Take a batch out of the queue; none where all of it was cancelled."""
+    def _take(self) -> list[tuple[Pixels, _Asked, int]]:
+        """Take a batch out of the queue, without the images of requests that have ended."""
         size = min(self.limits.batch, len(self.queue))
         if not self.any_size:
             size = 1 << (size.bit_length() - 1)
-        taken = [entry for entry in (self.queue.popleft() for _ in range(size)) if not entry[1].done.done()]
-        pixels = np.stack([image for image, _, _ in taken]) if taken else np.empty(0)
-        return [(asked, number) for _, asked, number in taken], torch.from_numpy(pixels)
-
-    def _answer(self, taken: list[tuple[_Asked, int]], pixels: Tensor) -> None:
-        """Run a batch and give the requests their results, or the error."""
-        try:
-            predictions = self._predict(pixels)
-        except Exception as error:  # the requests get the error; the service continues
-            self._fail(taken, error)
-        else:
-            self._deliver(taken, predictions)
+        taken = [self.queue.popleft() for _ in range(size)]
+        return [entry for entry in taken if not entry[1].done.done()]
 
     def _predict(self, pixels: Tensor) -> list[PredictionOrError]:
         began = time.perf_counter()
         predictions = self.predict_batch(pixels)
         self._seconds = min(self._seconds, (time.perf_counter() - began) / len(pixels))
-        self.batches += 1
         return predictions
-
-    def _deliver(self, taken: list[tuple[_Asked, int]], predictions: list[PredictionOrError]) -> None:
-        for (asked, number), prediction in zip(taken, predictions, strict=True):
-            asked.results[number] = prediction
-            asked.missing -= 1
-            if not asked.missing and not asked.done.done():
-                asked.done.set_result(None)
-
-    def _fail(self, taken: list[tuple[_Asked, int]], error: Exception) -> None:
-        for asked, _ in taken:
-            if not asked.done.done():
-                asked.done.set_exception(error)
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while not (self._closing and not self.queue):
-            if not self.queue:
-                self._work.clear()
-                await self._work.wait()
-                continue
-            quick = self._is_quick(len(self.queue))
-            taken, pixels = self._take()
-            if not taken:
-                continue
-            if quick:
-                self._answer(taken, pixels)
-                await asyncio.sleep(0)
-                continue
-            self._running = True
-            try:
-                predictions = await loop.run_in_executor(self._thread, self._predict, pixels)
-            except Exception as error:  # the requests get the error; the service continues
-                self._fail(taken, error)
-            else:
-                self._deliver(taken, predictions)
-            finally:
-                self._running = False
 
 
 QUICK_PIXELS = 256 * 256  # images up to this size are decoded as soon as their header is read
 SMALL_PIXELS, SMALL_BYTES = 128 * 128, 16_384  # up to these an image, and all of a request, need no thread
 PIECE = 8  # images of a request that a thread takes at once
+Source = bytes | tuple[Image.Image, bytes]
+"""The bytes of an image file; beside the opened image where its header was read already."""
+Result = Pixels | str | tuple[Image.Image, bytes]
+"""The pixels of an image, an error message, or the opened image."""
 
 
 @dataclass(eq=False)
-class _Request:
-    """The images of one request that are being decoded.
+class _Share:
+    """What one request takes of the decoder.
 
     Attributes:
-        preprocessing: size and colour that the network takes.
+        wanted: size and colour that the network takes.
         results: pixels (c, h, w) or an error message for each image, None until it is decoded.
-        done: is set when all are decoded, or with the reason why the request is refused.
-        missing: how many are not decoded yet.
+        group: the tasks that decode them.
         pixels: width x height of the images whose header was read.
         tag: the virtual time at which its latest piece of work ends.
     """
 
-    preprocessing: Preprocessing | VectorInput
-    results: list[Pixels | str | None]
-    done: asyncio.Future[None]
-    missing: int
+    wanted: Preprocessing | VectorInput
+    results: list[Any]
+    group: asyncio.TaskGroup
     pixels: int = 0
     tag: float = 0.0
-
-
-Source = bytes | tuple[Image.Image, bytes]
-"""The bytes of an image file; beside the opened image where its header was read already."""
-
-
-@dataclass(order=True)
-class _Piece:
-    """Some images of a request, by their numbers, for one thread: bytes, or opened images that are large."""
-
-    tag: float
-    number: int
-    request: _Request = field(compare=False)
-    images: list[tuple[int, Source]] = field(compare=False)
-
-
-Result = Pixels | str | tuple[Image.Image, bytes]
-"""The pixels of an image, an error message, or the opened image."""
-Opened = tuple[int, Result, int]
-"""The number of an image in its request; its result; width x height."""
 
 
 class FairDecoder:
@@ -249,77 +268,109 @@ class FairDecoder:
     Args:
         limits: how many images and pixels may wait.
         threads: how many images are decoded at once.
+
+    Attributes:
+        images: how many are being decoded, over all requests.
+        pixels: of those whose header was read.
     """
 
     def __init__(self, limits: Limits, threads: int) -> None:
         self.limits = limits
-        self.images = self.pixels = 0  # of all requests that are being decoded
+        self.images = self.pixels = 0
         self._idle = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="decoder")
-        self._queue: list[_Piece] = []
+        self._queue: list[tuple[float, int, Callable[[], Any], asyncio.Future[Any]]] = []
         self._clock = 0.0
         self._numbers = itertools.count()
 
-    async def decode(self, images: Sequence[bytes], preprocessing: Preprocessing | VectorInput) -> list[Pixels | str]:
+    async def decode(self, images: Sequence[bytes], wanted: Preprocessing | VectorInput) -> list[Pixels | str]:
         """Decode the images of one request to pixels (c, h, w), or to error messages.
 
         Raises:
             Refusal: too many images or pixels wait (503), or those of this request are too large together (413).
         """
         if self.images + len(images) > self.limits.queue:
-            raise overloaded(self.limits.retry_after)
+            raise overloaded(self.limits)
         if sum(map(len, images)) <= SMALL_BYTES:
-            results = [self._decode_image(data, preprocessing, SMALL_PIXELS)[0] for data in images]
+            results = [self._open(data, wanted, SMALL_PIXELS)[0] for data in images]
             decoded = [result for result in results if not isinstance(result, tuple)]
             if len(decoded) == len(images):
                 return decoded
-        done = asyncio.get_running_loop().create_future()
-        request = _Request(preprocessing, [None] * len(images), done, len(images))
+        share = _Share(wanted, [None] * len(images), asyncio.TaskGroup())
         self.images += len(images)
         try:
-            numbered = list(enumerate(images))
-            for start in range(0, len(numbered), PIECE):
-                part = numbered[start : start + PIECE]
-                self._add(request, list(part), sum(len(data) for _, data in part))
-            self._start()
-            await done
+            async with share.group as group:
+                numbered = list(enumerate(images))
+                for start in range(0, len(numbered), PIECE):
+                    group.create_task(self._decode_piece(share, numbered[start : start + PIECE]))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         finally:
             self.images -= len(images)
-            self.pixels -= request.pixels
-            if request.missing:  # refused, cancelled or late
-                done.cancel()
-                self._queue = [piece for piece in self._queue if piece.request is not request]
-                heapq.heapify(self._queue)
-        return [result for result in request.results if result is not None]
+            self.pixels -= share.pixels
+            self._queue = [entry for entry in self._queue if not entry[-1].done()]  # refused, cancelled or late
+            heapq.heapify(self._queue)
+        return share.results
 
     def close(self) -> None:
         """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _add(self, request: _Request, images: list[tuple[int, Source]], cost: int) -> None:
-        request.tag = max(self._clock, request.tag) + cost
-        heapq.heappush(self._queue, _Piece(request.tag, next(self._numbers), request, images))
+    async def _decode_piece(self, share: _Share, images: list[tuple[int, bytes]]) -> None:
+        """Decode some small images of a request in one thread; large ones follow one by one, as tasks of their own."""
+        sources = [data for _, data in images]
+        cost = sum(map(len, sources))
+        opened = await self._in_turn(
+            share, cost, lambda: [self._open(source, share.wanted, QUICK_PIXELS) for source in sources]
+        )
+        for (number, _), (result, size) in zip(images, opened, strict=True):
+            share.pixels += size
+            self.pixels += size
+            share.results[number] = result
+        if share.pixels > self.limits.request_pixels:
+            raise Refusal(
+                413,
+                f"The images of a request may have {self.limits.request_pixels:,} pixels together: send fewer, or smaller "
+                "ones.",
+            )
+        if self.pixels > self.limits.all_pixels:
+            raise overloaded(self.limits)
+        for (number, _), (result, size) in zip(images, opened, strict=True):
+            if isinstance(result, tuple):
+                share.group.create_task(self._decode_large(share, number, result, size))
+
+    async def _decode_large(self, share: _Share, number: int, opened: Source, size: int) -> None:
+        result, _ = await self._in_turn(share, size, lambda: self._open(opened, share.wanted))
+        share.results[number] = result
+
+    def _in_turn(self, share: _Share, cost: int, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Return the result of work that a thread does when it is the turn of its request."""
+        share.tag = max(self._clock, share.tag) + cost
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, (share.tag, next(self._numbers), work, result))
+        self._start()
+        return result
 
     def _start(self) -> None:
-        """Give the pieces with the lowest tags to idle threads."""
-        loop = asyncio.get_running_loop()
+        """Give the work with the lowest tags to idle threads."""
         while self._idle and self._queue:
-            piece = heapq.heappop(self._queue)
-            self._clock, self._idle = piece.tag, self._idle - 1
-            work = loop.run_in_executor(self._threads, self._decode, piece)
-            work.add_done_callback(partial(self._finish, piece.request))
+            self._clock, _, work, result = heapq.heappop(self._queue)
+            if not result.done():
+                self._idle -= 1
+                ended = asyncio.get_running_loop().run_in_executor(self._threads, work)
+                ended.add_done_callback(partial(self._finish, result))
 
-    def _decode(self, piece: _Piece) -> list[Opened]:
-        """Decode small images, and large ones whose header was read before; of the other large ones read the header."""
-        results: list[Opened] = []
-        for number, source in piece.images:
-            if piece.request.done.done():
-                break
-            results.append((number, *self._decode_image(source, piece.request.preprocessing, QUICK_PIXELS)))
-        return results
+    def _finish(self, result: asyncio.Future[Any], ended: asyncio.Future[Any]) -> None:
+        self._idle += 1
+        if not result.done() and not ended.cancelled():
+            if (error := ended.exception()) is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(ended.result())
+        self._start()
 
-    def _decode_image(self, source: Source, wanted: Preprocessing | VectorInput, most: int) -> tuple[Result, int]:
-        """Decode one image; open it alone where it has more than ``most`` pixels and was not opened before."""
+    def _open(self, source: Source, wanted: Preprocessing | VectorInput, most: float = math.inf) -> tuple[Result, int]:
+        """Decode one image, and return its width x height too; one of more than ``most`` pixels is opened alone."""
         size = 0
         try:
             if isinstance(wanted, VectorInput):
@@ -332,29 +383,3 @@ class FairDecoder:
             return fit(decode_opened(*source), wanted.shape, wanted.resize), size
         except DataError as error:
             return str(error), size
-
-    def _finish(self, request: _Request, ended: asyncio.Future[list[Opened]]) -> None:
-        self._idle += 1
-        if not ended.cancelled() and not request.done.done():
-            error = ended.exception()
-            if error is not None:
-                request.done.set_exception(error)
-            else:
-                self._keep(request, ended.result())
-        self._start()
-
-    def _keep(self, request: _Request, opened: list[Opened]) -> None:
-        for number, result, size in opened:
-            request.pixels += size
-            self.pixels += size
-            if isinstance(result, tuple):
-                self._add(request, [(number, result)], size)
-            else:
-                request.results[number] = result
-                request.missing -= 1
-        if request.pixels > self.limits.request_pixels:
-            request.done.set_exception(too_many_pixels(self.limits))
-        elif self.pixels > self.limits.all_pixels:
-            request.done.set_exception(overloaded(self.limits.retry_after))
-        elif not request.missing:
-            request.done.set_result(None)

@@ -1,8 +1,6 @@
-"""The service as a process: sockets, time limits for clients, and a graceful shutdown."""
+"""The service as a process: sockets, time limits for clients, reloading, and a graceful shutdown."""
 
 import asyncio
-import importlib
-import importlib.util
 import json
 import logging
 import signal
@@ -16,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from offaxis.errors import ServerError
 from offaxis.model import Model
 from offaxis.options import ServeOptions
-from offaxis.serve.app import TokenFile, make_app
-from offaxis.serve.body import Limits
+from offaxis.serve.app import App, TokenFile
+from offaxis.serve.queue import Limits
 from offaxis.serve.service import Service
 
 MAX_HEAD_BYTES = 64 * 1024  # of what is not body: request line, headers, trailers, and the framing of chunks
@@ -36,9 +35,8 @@ def make_server(
     *,
     token: str | TokenFile | None = None,
     limits: Limits | None = None,
-    http: str = "auto",
     reload: Callable[[Model], Model] | None = None,
-) -> uvicorn.Server:
+) -> "Server":
     """Make a server for a model; ``serve`` runs it until SIGTERM or SIGINT and then finishes the open requests.
 
     Args:
@@ -46,19 +44,16 @@ def make_server(
         options: those of ``offaxis serve``: address and port, limits, names of the host, the level of the drift monitor.
         token: the bearer token that requests must carry, or a file of them; None for no check.
         limits: sizes and times; None for those of the options.
-        http: the parser of requests: ``"httptools"``, ``"h11"``, or ``"auto"`` for the first where it is installed.
         reload: loads the model again, for SIGHUP; it gets the served model, and returns that one where nothing has changed.
             None to ignore the signal.
     """
     limits, backlog = within_file_limit(limits or Limits.of(options))
     service = Service(model, limits, options.level)
-    app = make_app(service, token, allowed_hosts=options.allowed_host, closing=lambda: server.should_exit)
     config = uvicorn.Config(
-        app,
+        App(service, token, allowed_hosts=options.allowed_host, closing=lambda: server.should_exit),
         host=options.host,
         port=options.port,
-        http=_protocol(limits, http),
-        loop="auto",
+        http=limited_protocol(limits),
         ws="none",
         lifespan="on",
         log_level=logging.WARNING,
@@ -69,27 +64,31 @@ def make_server(
         timeout_keep_alive=10,
         timeout_graceful_shutdown=round(limits.seconds_to_send + limits.seconds_to_answer),
     )
-    server = ReloadingServer(config, service, reload)
+    server = Server(config, service, reload)
     return server
 
 
-class ReloadingServer(uvicorn.Server):
+class Server(uvicorn.Server):
     """A server that loads its model again at SIGHUP, and reports once, in one line, that no more files can be opened.
 
     Args:
         config: of uvicorn.
         service: whose model is replaced.
         reload: loads the model again, given the served one; None to ignore SIGHUP.
+
+    Attributes:
+        announce: called with the port once it is bound and requests are answered.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service, reload: Callable[[Model], Model] | None) -> None:
         super().__init__(config)
         self.service, self.reload = service, reload
+        self.announce: Callable[[int], None] = lambda _: None
         self._reported = False
         self._reloading: asyncio.Task[None] | None = None
         self._again = False  # SIGHUP came while the bundle was being read
 
-    async def startup(self, sockets: list[Any] | None = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, take the reports of the event loop, and wait for SIGHUP."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._report)
@@ -97,10 +96,10 @@ class ReloadingServer(uvicorn.Server):
             with suppress(ValueError, RuntimeError):  # signals are for the main thread
                 loop.add_signal_handler(signal.SIGHUP, self.begin_reload)
         await super().startup(sockets)
-        if hasattr(signal, "SIGHUP"):
-            signal.pthread_sigmask(
-                signal.SIG_UNBLOCK, {signal.SIGHUP}
-            )  # one that came while the model was loaded comes now
+        if hasattr(signal, "SIGHUP"):  # one that came while the model was loaded comes now
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        if self.started and self.servers:
+            self.announce(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, answer what was sent to open connections before they could know, close them, and finish the rest.
@@ -118,18 +117,13 @@ class ReloadingServer(uvicorn.Server):
     def begin_reload(self) -> None:
         """Load the model again, or once more after that; the old one serves until the new one has answered a test image."""
         if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._reload_all())
+            self._reloading = asyncio.get_running_loop().create_task(self._reload())
         else:
             self._again = True
 
-    async def _reload_all(self) -> None:
-        await self._reload()
-        while self._again:
-            self._again = False
-            await self._reload()
-
     async def _reload(self) -> None:
         assert self.reload is not None
+        self._again = False
         try:
             replaced = await self.service.replace_model(self.reload)
         except Exception as error:  # whatever is wrong with the new bundle, the old one goes on
@@ -139,6 +133,8 @@ class ReloadingServer(uvicorn.Server):
             log.warning("the new bundle is served" if replaced else "the bundle is unchanged: nothing was reloaded")
             result = "served" if replaced else "unchanged"
         self.service.metrics.reloads.labels(result).inc()
+        if self._again:
+            await self._reload()
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not isinstance(context.get("exception"), OSError) or "accept" not in str(context.get("message")):
@@ -203,7 +199,7 @@ def _open_files() -> int:
     return (len(list(folder.iterdir())) if folder.is_dir() else 16) + 4
 
 
-def serve(server: uvicorn.Server, announce: Callable[[int], None] = lambda _: None) -> None:
+def serve(server: Server, announce: Callable[[int], None] = lambda _: None) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
@@ -213,14 +209,7 @@ def serve(server: uvicorn.Server, announce: Callable[[int], None] = lambda _: No
     Raises:
         ServerError: the port cannot be bound.
     """
-    start = server.startup
-
-    async def started(sockets: list[socket.socket] | None = None) -> None:
-        await start(sockets)
-        if server.started and server.servers:
-            announce(server.servers[0].sockets[0].getsockname()[1])
-
-    server.startup = started  # type: ignore[method-assign]
+    server.announce = announce
     try:
         server.run()
     except SystemExit as stop:  # uvicorn exits where it cannot bind
@@ -231,21 +220,19 @@ def serve(server: uvicorn.Server, announce: Callable[[int], None] = lambda _: No
             ) from stop
 
 
-def _protocol(limits: Limits, http: str) -> type[asyncio.Protocol]:
+def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with limits that it lacks: on connections, on the time a client may take, and on heads.
 
     The time limit holds for the rest of a request's head, for the rest of a body whose request is answered already, and for
-    reading the response.
+    reading the response. httptools itself takes heads and trailers of any length and any number of requests.
     """
-    fast = importlib.util.find_spec("httptools") is not None if http == "auto" else http == "httptools"
-    module, name = ("httptools_impl", "HttpToolsProtocol") if fast else ("h11_impl", "H11Protocol")
-    base: Any = getattr(importlib.import_module(f"uvicorn.protocols.http.{module}"), name)
 
-    class LimitedProtocol(base):  # type: ignore[misc]
+    class LimitedProtocol(HttpToolsProtocol):
         _head_timer: asyncio.TimerHandle | None = None
         _read_timer: asyncio.TimerHandle | None = None
+        _head_bytes = _body_bytes = 0
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             transport.set_write_buffer_limits(high=0)  # writing pauses as soon as the client does not keep up
             if len(self.connections) > limits.connections:
@@ -254,12 +241,34 @@ def _protocol(limits: Limits, http: str) -> type[asyncio.Protocol]:
             self._start_head_timer()
 
         def data_received(self, data: bytes) -> None:
+            self._head_bytes += len(data)
             super().data_received(data)  # which stops uvicorn's own timer for connections without a request
             if self._idle():
                 self._start_head_timer()
             elif self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
+            if self._head_bytes > MAX_HEAD_BYTES + self._body_bytes // 4:
+                self.send_400_response("The head of the request is too long.")
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            if len(self.pipeline) > MAX_PIPELINED:
+                self.transport.abort()
+                raise ConnectionError("too many requests on one connection")  # the parser stops here
+
+        def on_body(self, body: bytes) -> None:
+            self._head_bytes -= len(body)
+            self._body_bytes += len(body)
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            self._head_bytes = self._body_bytes = 0
+
+        def send_400_response(self, msg: str) -> None:
+            if not self.transport.is_closing():
+                super().send_400_response(msg)
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -289,34 +298,4 @@ def _protocol(limits: Limits, http: str) -> type[asyncio.Protocol]:
             if self._idle() and not self.transport.is_closing():
                 self.transport.close()
 
-    class BoundedHeads(LimitedProtocol):
-        """Of httptools, which itself takes heads and trailers of any length and any number of requests; h11 does not."""
-
-        _head_bytes = _body_bytes = 0
-
-        def on_headers_complete(self) -> None:
-            super().on_headers_complete()
-            if len(self.pipeline) > MAX_PIPELINED:
-                self.transport.abort()
-                raise ConnectionError("too many requests on one connection")  # the parser stops here
-
-        def send_400_response(self, message: str) -> None:
-            if not self.transport.is_closing():
-                super().send_400_response(message)
-
-        def data_received(self, data: bytes) -> None:
-            self._head_bytes += len(data)
-            super().data_received(data)
-            if self._head_bytes > MAX_HEAD_BYTES + self._body_bytes // 4:
-                self.send_400_response("The head of the request is too long.")
-
-        def on_body(self, body: bytes) -> None:
-            self._head_bytes -= len(body)
-            self._body_bytes += len(body)
-            super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            super().on_message_complete()
-            self._head_bytes = self._body_bytes = 0
-
-    return BoundedHeads if fast else LimitedProtocol
+    return LimitedProtocol
