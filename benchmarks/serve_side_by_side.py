@@ -1,6 +1,6 @@
 """Images a second of ``offaxis serve`` beside two other services that run the same graph in onnxruntime.
 
-    python -m benchmarks.serve_side_by_side            # about six minutes; needs fastapi and python-multipart, and litserve for one
+    python -m benchmarks.serve_side_by_side            # about six minutes; needs fastapi, python-multipart and litserve
     python -m benchmarks.serve_side_by_side 5 2        # five rounds of two seconds
     python -m benchmarks.serve_side_by_side 5 2 FOLDER # bundle, graph and images are kept there for the next time
 

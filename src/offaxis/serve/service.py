@@ -265,11 +265,9 @@ class Service:
         """Return the prediction or the error of each image, and explanations by the number of the image."""
         decoded = await self.decoder.decode(images, served.model.preprocessing)
         good = {number: pixels for number, pixels in enumerate(decoded) if not isinstance(pixels, str)}
-        if not good:
-            return decoded, {}  # type: ignore[return-value]
-        predicted = dict(zip(good, await served.batcher.predict(list(good.values())), strict=True))
-        results = [predicted.get(number, why) for number, why in enumerate(decoded)]
-        if not explained or served.takes_vectors:
+        predicted = dict(zip(good, await served.batcher.predict(list(good.values())), strict=True)) if good else {}
+        results = [why if isinstance(why, str) else predicted[number] for number, why in enumerate(decoded)]
+        if not (good and explained) or served.takes_vectors:
             return results, {}
         pixels = torch.from_numpy(np.stack(list(good.values())))
         return results, dict(zip(good, await served.batcher.run(explain, served.model, pixels), strict=True))
