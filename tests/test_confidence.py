@@ -11,6 +11,7 @@ from offaxis.metrics import (
     area_under_risk_coverage,
     auroc,
     expected_calibration_error,
+    reliability_bins,
     risk_coverage,
 )
 
@@ -84,3 +85,11 @@ def test_what_is_no_confidence_is_refused() -> None:
             expected_calibration_error(sure, right)
     with pytest.raises(ArgumentError, match="bins"):
         expected_calibration_error([0.5], [True], 0)
+
+
+def test_reliability_bins_are_those_of_the_calibration_error() -> None:
+    confidence = np.random.default_rng(0).uniform(size=500)
+    correct = np.random.default_rng(1).uniform(size=500) < confidence**2
+    says, accuracy, share = reliability_bins(confidence, correct)
+    assert share.sum() == pytest.approx(1)
+    assert (share * np.abs(accuracy - says)).sum() == pytest.approx(expected_calibration_error(confidence, correct))

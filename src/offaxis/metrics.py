@@ -316,9 +316,24 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
     confidences, hits = _checked_confidence(confidence, correct)
     if bins < 1:
         raise ArgumentError(f"Expected `bins` to be at least 1 but got {bins}.")
-    which = np.clip(np.ceil(confidences * bins).astype(np.int64) - 1, 0, bins - 1)
-    gaps = np.bincount(which, hits - confidences, minlength=bins)
+    gaps = np.bincount(_bin_of(confidences, bins), hits - confidences, minlength=bins)
     return float(np.abs(gaps).sum() / len(confidences))
+
+
+def reliability_bins(
+    confidence: ArrayLike, correct: ArrayLike, bins: int = 15
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Compute mean confidence, accuracy and share of images of each bin of ``expected_calibration_error`` that has images."""
+    confidences, hits = _checked_confidence(confidence, correct)
+    which = _bin_of(confidences, bins)
+    count = np.bincount(which)
+    sums = [np.bincount(which, values)[count > 0] for values in (confidences, hits)]
+    count = count[count > 0]
+    return sums[0] / count, sums[1] / count, count / len(confidences)
+
+
+def _bin_of(confidences: NDArray[np.float64], bins: int) -> NDArray[np.int64]:
+    return np.clip(np.ceil(confidences * bins).astype(np.int64) - 1, 0, bins - 1)
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from offaxis.metrics import auroc
 from offaxis.reports import figures
-from offaxis.reports.figures.labels import distinct
+from offaxis.reports.figures.style import distinct
 
 Row = np.ndarray[tuple[int], np.dtype[np.float64]]
 SETS = [f"set {number}" for number in range(13)]

@@ -7,8 +7,8 @@ import pytest
 
 from offaxis.errors import ArgumentError
 from offaxis.reports import figures
-from offaxis.reports.figures.labels import picture
 from offaxis.reports.figures.method import subsample
+from offaxis.reports.figures.style import picture
 
 RNG = np.random.default_rng(0)
 

@@ -1,9 +1,17 @@
 """Figures of plain arrays and dicts, without state and without pyplot."""
 
-from offaxis.reports.figures.curves import fixed_scale, reliability, risk_coverage_curves, roc
-from offaxis.reports.figures.histograms import Panel, histograms, image_sheet, ranking
 from offaxis.reports.figures.less_biased import dependency, dependency_full, dependency_matrix, frames, less_biased_bars
 from offaxis.reports.figures.method import Space, feature_spaces, head_diagram, tsne
+from offaxis.reports.figures.scores import (
+    Panel,
+    fixed_scale,
+    histograms,
+    image_sheet,
+    ranking,
+    reliability,
+    risk_coverage_curves,
+    roc,
+)
 from offaxis.reports.figures.style import as_png_data_uri, as_svg, save_figure
 
 __all__ = [

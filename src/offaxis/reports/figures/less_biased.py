@@ -12,18 +12,19 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
 
 from offaxis.errors import ArgumentError
-from offaxis.reports.figures.labels import (
+from offaxis.reports.figures.style import (
+    INK,
+    TICK,
+    blank,
     distinct,
     legend_below,
-    legend_height,
+    mark,
     name_ticks,
-    not_empty,
-    number,
+    one_panel,
     picture,
-    tick_height,
+    styled,
     wrapped,
 )
-from offaxis.reports.figures.style import INK, blank, mark, styled
 
 Bars = Mapping[str, Mapping[str, tuple[float, float]]]
 """Method -> set -> (mean, standard deviation)."""
@@ -39,33 +40,28 @@ def less_biased_bars(panels: Mapping[str, Bars], label: str = "AUROC (%)", botto
         label: what the numbers are.
         bottom: where the axis begins; a round number below all bars unless given.
     """
-    not_empty("the panels", panels)
     methods = list(dict.fromkeys(method for bars in panels.values() for method in bars))
-    not_empty("the methods", methods)
     sets = {title: list(dict.fromkeys(name for row in bars.values() for name in row)) for title, bars in panels.items()}
-    for title, names in sets.items():
-        not_empty(f"the sets of {title!r}", names)
+    values = [value for bars in panels.values() for row in bars.values() for value in row.values()]
+    low, high = min(mean - std for mean, std in values), max(mean for mean, _ in values)
+    start = min(50.0, 10 * math.floor(low / 10)) if bottom is None else bottom
     most = max(map(len, sets.values()))
     width = min(max(3.6, 1.0 + 0.17 * most * (len(methods) + 1)), 11.0)
-    below = sum(tick_height(names, (width - 0.8) * len(names) / most) for names in sets.values())
-    figure = blank(width, 1.95 * len(panels) + below + legend_height(methods, width) + 0.1)
-    checked = {title: _checked(title, bars) for title, bars in panels.items()}
-    low = min(mean - std for bars in checked.values() for row in bars.values() for mean, std in row.values())
-    high = max(mean for bars in checked.values() for row in bars.values() for mean, _ in row.values())
-    start = min(50.0, 10 * math.floor(low / 10)) if bottom is None else bottom
+    figure = blank(width, 1.95 * len(panels) + 0.1)
     places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
-    for axes, (title, bars) in zip(places, checked.items(), strict=True):
-        _panel(axes, bars, methods, sets[title])
+    for axes, (title, bars) in zip(places, panels.items(), strict=True):
+        _draw_bars(axes, bars, methods, sets[title])
         name_ticks(axes, sets[title], (width - 0.8) * len(sets[title]) / most)  # turned in all panels or in none
         axes.set_title(wrapped(title, int(width * 11), 2))
         axes.set_ylabel(label)
         axes.set_ylim(max(0.0, start) if low >= 0 else start, 100.6 if high <= 100 else None)
         axes.grid(axis="y")
-    legend_below(figure, [_patch(place) for place in range(len(methods))], methods)
+    looks = map(mark, range(len(methods)))
+    legend_below(figure, [Patch(facecolor=m.colour, edgecolor="white", hatch=m.hatch) for m in looks], methods)
     return figure
 
 
-def _panel(axes: Axes, bars: Bars, methods: list[str], sets: list[str]) -> None:
+def _draw_bars(axes: Axes, bars: Bars, methods: list[str], sets: list[str]) -> None:
     thick = 0.82 / len(methods)
     for place, method in enumerate(methods):
         row = bars.get(method, {})
@@ -89,22 +85,6 @@ def _panel(axes: Axes, bars: Bars, methods: list[str], sets: list[str]) -> None:
     axes.set_xlim(-0.6, len(sets) - 0.4)
 
 
-def _patch(place: int) -> Patch:
-    return Patch(facecolor=mark(place).colour, edgecolor="white", hatch=mark(place).hatch)
-
-
-def _checked(title: str, bars: Bars) -> Bars:
-    checked: dict[str, dict[str, tuple[float, float]]] = {}
-    for method, row in bars.items():
-        for name, (mean, std) in row.items():
-            what = f"{title} / {method} / {name}"
-            bar = number(f"the mean of {what}", mean), number(f"the deviation of {what}", std)
-            if bar[1] < 0:
-                raise ArgumentError(f"Expected a deviation of at least 0 for {what} but got {std}.")
-            checked.setdefault(method, {})[name] = bar
-    return checked
-
-
 Row = Mapping[str, float]
 
 
@@ -125,29 +105,20 @@ def dependency(
         free_name: what the second is called.
         label: what the numbers are.
     """
-    not_empty("the tested sets", tuned)
     assumed = list(dict.fromkeys(name for row in tuned.values() for name in row))
-    not_empty("the assumed sets", assumed)
-    handles, names = [], []
     width = min(max(4.0, 1.0 + 0.42 * len(assumed)), 9.0)
-    figure = blank(width, 3.0)
-    axes = figure.subplots()
+    figure, axes = one_panel(width, 2.6, ("tuned on", label), "y")
+    handles, names = [], []
     for place, (tested, row) in enumerate(tuned.items()):
         look = mark(place)
-        line = _line(row, assumed, f"{tuned_name}, {tested}", look.colour, look.marker)
-        axes.add_line(line)
-        handles.append(line)
+        handles.append(_add_line(axes, row, assumed, color=look.colour, marker=look.marker))
         names.append(f"{tuned_name} on {tested}")
         if tested in free:
-            value = number(f"{free_name}, {tested}", free[tested])
             ends = [-0.45, len(assumed) - 0.55]
-            handles += axes.plot(ends, [value] * 2, color=look.colour, linestyle="--", marker=look.marker, mec="white")
+            level = [free[tested]] * 2
+            handles += axes.plot(ends, level, color=look.colour, linestyle="--", marker=look.marker, mec="white")
             names.append(f"{free_name} on {tested}")
-    figure.set_figheight(2.6 + tick_height(assumed, width - 0.8) + legend_height(names, width))
     _space_out(axes, assumed, width, margin=0.08)
-    axes.set_xlabel("tuned on")
-    axes.set_ylabel(label)
-    axes.grid(axis="y")
     legend_below(figure, handles, names)
     return figure
 
@@ -160,17 +131,14 @@ def dependency_full(panels: Mapping[str, Mapping[str, Row]], label: str = "AUROC
         panels: detector -> assumed set -> tested set -> value.
         label: what the numbers are.
     """
-    tested, assumed = _names(panels)
+    tested, assumed = _sets_in(panels)
     width = min(max(4.6, 1.2 + 0.5 * len(tested)), 9.0)
-    each = 2.3 + tick_height(tested, width - 0.8)
-    figure = blank(width, each * len(panels) + legend_height(assumed, width) + 0.3)
+    figure = blank(width, 2.3 * len(panels) + 0.3)
     handles: dict[str, Line2D] = {}
     for axes, (title, rows) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True):
         for name, row in rows.items():
-            look = mark(assumed.index(name))
-            line = _line(row, tested, f"{title}, {name}", look.colour, look.marker)
-            line.set(linestyle=look.line, linewidth=1.2, markersize=4)
-            handles[name] = axes.add_line(line)
+            look = mark(assumed.index(name)).stroke
+            handles[name] = _add_line(axes, row, tested, **look, linewidth=1.2, markersize=4)
         _space_out(axes, tested, width, margin=0.06)
         axes.set_title(wrapped(title, int(width * 11), 1))
         axes.set_ylabel(label)
@@ -188,35 +156,47 @@ def dependency_matrix(panels: Mapping[str, Mapping[str, Row]], label: str = "AUR
         panels: detector -> assumed set -> tested set -> value.
         label: what the numbers are.
     """
-    tested, assumed = _names(panels)
-    values = {
-        title: np.array([[_value(title, rows, name, other) for other in tested] for name in assumed])
-        for title, rows in panels.items()
-    }
-    high = max(float(np.nanmax(block)) for block in values.values())
-    low = min(high - 1, *(float(np.nanmin(block)) for block in values.values()))
+    tested, assumed = _sets_in(panels)
+    blocks = np.array(
+        [[[rows.get(a, {}).get(t, np.nan) for t in tested] for a in assumed] for rows in panels.values()], np.float64
+    )
+    high = float(np.nanmax(blocks))
+    low = min(high - 1, float(np.nanmin(blocks)))
     each = 1.9 + 0.36 * len(tested)
-    figure = blank(max(each * len(panels), 3.2), 1.5 + 0.3 * len(assumed))
+    figure = blank(max(each * len(panels), 3.2), 1.0)
     places = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, (title, block) in zip(places, values.items(), strict=True):
+    for axes, title, block in zip(places, panels, blocks, strict=True):
         image = axes.imshow(block, cmap="cividis", vmin=low, vmax=high, aspect="auto")
-        for row, column in np.ndindex(*block.shape):
-            if np.isfinite(block[row, column]):
-                dark = block[row, column] < (low + high) / 2
-                text = f"{block[row, column]:.0f}"
-                shown = axes.text(
-                    column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black"
-                )
+        for (row, column), value in np.ndenumerate(block):
+            if np.isfinite(value):
+                colour = "white" if value < (low + high) / 2 else "black"
+                shown = axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
                 shown.set_in_layout(False)  # inside its square; measuring hundreds takes long
         name_ticks(axes, tested, 0.36 * len(tested))
-        axes.set_yticks(range(len(assumed)), distinct(assumed, 22))
+        axes.set_yticks(range(len(assumed)), distinct(assumed, TICK))
         axes.tick_params(length=0)
         axes.set_title(wrapped(title, int(each * 9), 2))
         axes.set_xlabel("tested on")
         axes.spines[:].set_visible(False)
     places[0].set_ylabel("tuned on")
     figure.colorbar(image, ax=list(places), label=label, shrink=0.9)
+    figure.set_figheight(1.5 + 0.3 * len(assumed))
     return figure
+
+
+def _sets_in(panels: Mapping[str, Mapping[str, Row]]) -> tuple[list[str], list[str]]:
+    """Return the tested and the assumed sets of all panels, in their order."""
+    tested = dict.fromkeys(name for rows in panels.values() for row in rows.values() for name in row)
+    return list(tested), list(dict.fromkeys(name for rows in panels.values() for name in rows))
+
+
+def _add_line(axes: Axes, row: Row, names: Sequence[str], **look: object) -> Line2D:
+    """Draw a line over the names that the row has; the others are left out."""
+    shown = [place for place, name in enumerate(names) if name in row]
+    values = [row[names[place]] for place in shown]
+    line = Line2D(shown, values, markeredgecolor="white", markeredgewidth=0.5)
+    line.set(**look)
+    return axes.add_line(line)
 
 
 def _space_out(axes: Axes, names: Sequence[str], width: float, margin: float) -> None:
@@ -225,28 +205,6 @@ def _space_out(axes: Axes, names: Sequence[str], width: float, margin: float) ->
     axes.autoscale_view(scalex=False)
     axes.margins(y=margin)
     name_ticks(axes, names, width - 0.8)
-
-
-def _names(panels: Mapping[str, Mapping[str, Row]]) -> tuple[list[str], list[str]]:
-    not_empty("the detectors", panels)
-    for title, rows in panels.items():
-        not_empty(f"the assumed sets of {title!r}", rows)
-    tested = list(dict.fromkeys(name for rows in panels.values() for row in rows.values() for name in row))
-    not_empty("the tested sets", tested)
-    return tested, list(dict.fromkeys(name for rows in panels.values() for name in rows))
-
-
-def _line(row: Row, names: list[str], what: str, colour: str, marker: str) -> Line2D:
-    """Draw a line over the names that the row has; the others are left out."""
-    shown = [place for place, name in enumerate(names) if name in row]
-    values = [number(f"{what} over {names[place]}", row[names[place]]) for place in shown]
-    return Line2D(shown, values, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)
-
-
-def _value(title: str, rows: Mapping[str, Row], assumed: str, tested: str) -> float:
-    if tested not in rows.get(assumed, {}):
-        return float("nan")
-    return number(f"{title}, {assumed} over {tested}", rows[assumed][tested])
 
 
 FRAME_TILE, FRAME_LEFT = 0.95, 1.15
@@ -258,11 +216,9 @@ def frames(sets: Mapping[str, tuple[Sequence[ArrayLike], Sequence[ArrayLike]]]) 
     """Draw for each set a row of images with their frame and, below, the same images without it, to the same scale.
 
     Args:
-        sets: name -> (images with the frame, the same without), each as ``labels.picture`` takes them.
+        sets: name -> (images with the frame, the same without), each as ``style.picture`` takes them.
     """
-    not_empty("the sets", sets)
     for name, (framed, free) in sets.items():
-        not_empty(f"the images of {name!r}", framed)
         if len(framed) != len(free):
             raise ArgumentError(
                 f"Expected each image of {name!r} with and without its frame but got {len(framed)} with and "
@@ -277,9 +233,8 @@ def frames(sets: Mapping[str, tuple[Sequence[ArrayLike], Sequence[ArrayLike]]]) 
         largest = max(max(picture(image).shape[:2]) for images in rows for image in images)
         for words, images in zip(("as published", "without frame"), rows, strict=True):
             label = f"{wrapped(name, 16, 2)}\n{words}"
-            figure.text(
-                (FRAME_LEFT - 0.1) / width, (top - FRAME_TILE / 2) / height, label, ha="right", va="center", size=8
-            )
+            place = (FRAME_LEFT - 0.1) / width, (top - FRAME_TILE / 2) / height
+            figure.text(*place, label, ha="right", va="center", size=8)
             for column, image in enumerate(images):
                 pixels = picture(image)
                 tall, wide = (FRAME_TILE * size / largest for size in pixels.shape[:2])

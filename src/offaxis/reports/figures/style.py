@@ -1,4 +1,4 @@
-"""Fonts, sizes and the marks that tell series apart, for all figures.
+"""What all figures share: fonts, the marks that tell series apart, names that fit, legends, and how a figure is saved.
 
 Colours are those of Okabe and Ito, which the colour-blind tell apart, in an order in which neighbours differ in
 lightness too; line style, marker and hatch change with them, so that nothing is lost in grey. Nothing here or in the
@@ -6,22 +6,31 @@ figures touches matplotlib's global settings or pyplot.
 """
 
 import base64
+import inspect
 import io
+import math
 import re
+import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from html import escape
+from numbers import Real
 from pathlib import Path
 from typing import Any, ParamSpec
 
 import matplotlib.style
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.typing import LineStyleType
+from numpy.typing import ArrayLike, NDArray
 
+from offaxis.errors import ArgumentError
 from offaxis.files import replacing
 
 P = ParamSpec("P")
@@ -42,11 +51,7 @@ _SETTINGS: dict[str, Any] = {
     "ytick.labelsize": 8,
     "legend.fontsize": 8.5,
     "legend.frameon": False,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     "axes.linewidth": 0.8,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -72,6 +77,11 @@ class Mark:
     marker: str
     hatch: str
 
+    @property
+    def stroke(self) -> dict[str, Any]:
+        """Return the look as matplotlib takes it for a line with markers."""
+        return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
+
 
 ID = Mark("#0b4f94", "-", "o", "")
 """Images that the network was trained for."""
@@ -86,12 +96,8 @@ _HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "oo", "++++", "||||"
 
 def mark(number: int) -> Mark:
     """Return the look of the series with this number; no two of the first 40 share colour and line style."""
-    return Mark(
-        _COLOURS[number % len(_COLOURS)],
-        _LINES[number % len(_LINES)],
-        _MARKERS[number % len(_MARKERS)],
-        _HATCHES[number % len(_HATCHES)],
-    )
+    looks: tuple[Sequence[Any], ...] = (_COLOURS, _LINES, _MARKERS, _HATCHES)
+    return Mark(*(each[number % len(each)] for each in looks))
 
 
 @contextmanager
@@ -104,10 +110,17 @@ def settings() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw under our settings, and make room for labels once and for all: a figure is then the same however often saved."""
+    """Check what is to be drawn, and draw it under our settings.
+
+    Room for labels is made once and for all, so that a figure is the same however often it is saved.
+    """
+    parameters = inspect.signature(draw)
 
     @wraps(draw)
     def within(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        for place, (name, value) in enumerate(parameters.bind(*args, **kwargs).arguments.items()):
+            if not place or value:  # only what comes first cannot be left out
+                _check_drawable(name, value)
         with settings():
             figure = draw(*args, **kwargs)
             engine = figure.get_layout_engine()
@@ -119,9 +132,145 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return within
 
 
+def _check_drawable(what: str, value: Any) -> None:
+    """Raise ArgumentError where there is nothing to draw, or a number that is none, at any depth."""
+    if isinstance(value, str):
+        return
+    parts = vars(value) if is_dataclass(value) else value
+    if isinstance(parts, Sequence) and not all(isinstance(part, Real) for part in parts):
+        parts = dict(enumerate(parts))
+    if isinstance(parts, Mapping) and parts:
+        for name, part in parts.items():
+            _check_drawable(f"{what}[{name!r}]", part)
+        return
+    array = np.asarray([] if isinstance(parts, Mapping) else parts, np.float64)
+    wrong = array.size - int(np.count_nonzero(np.isfinite(array)))
+    if not array.size or wrong:
+        found = f"{wrong} of {array.size} are NaN or infinite" if wrong else "there are none"
+        raise ArgumentError(f"Expected finite numbers to draw in {what} but {found}.")
+
+
 def blank(width: float, height: float, *, arranged: bool = True) -> Figure:
     """Return an empty figure of this size in inches; ``arranged`` lets matplotlib make room for labels."""
     return Figure(figsize=(width, height), layout="constrained" if arranged else None)
+
+
+def one_panel(width: float, height: float, labels: tuple[str, str], grid: Any = "both") -> tuple[Figure, Axes]:
+    """Return a figure with one pair of axes, their labels (x, y), and lines along ``grid``."""
+    figure = blank(width, height)
+    axes = figure.subplots()
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.grid(axis=grid)
+    return figure, axes
+
+
+def panel_grid(figure: Figure, count: int, columns: int) -> list[Axes]:
+    """Return ``count`` axes, row by row; the last row may be shorter."""
+    places = list(figure.subplots(math.ceil(count / columns), columns, squeeze=False).flat)
+    for place in places[count:]:
+        place.remove()
+    return places[:count]
+
+
+# names ---------------------------------------------------------------------------------------------------------------
+
+LETTER = 0.083
+"""About the width of a letter of a legend, in inches."""
+LEGEND = 32
+"""Letters of a name in a legend, at most."""
+TICK = 22
+"""Letters of a name under an axis, at most."""
+
+
+def plain(name: str) -> str:
+    """Escape a name so that matplotlib draws it literally, with dollars and a leading underscore."""
+    text = " ".join(str(name).split()).replace("$", r"\$") or "(no name)"
+    return " " + text if text.startswith("_") else text
+
+
+def distinct(names: Sequence[str], limit: int = 28) -> list[str]:
+    """Shorten names to at most ``limit`` characters so that all stay different, numbered where that cannot be.
+
+    Examples:
+        >>> distinct(["runs/wide-resnet-28-10-cosine-seed-3"], 20)
+        ['runs/wide-…ne-seed-3']
+    """
+    return [plain(name) for name in _shortened(names, limit)]
+
+
+def wrapped(text: str, width: int, lines: int = 3) -> str:
+    """Wrap a text on at most ``lines`` lines of ``width`` characters, drawn literally."""
+    return "\n".join(map(plain, textwrap.wrap(" ".join(text.split()), width, max_lines=lines, placeholder="…")))
+
+
+def wrapped_names(names: Sequence[str], width: int, lines: int = 2) -> list[str]:
+    """Wrap names on at most ``lines`` lines of ``width`` characters so that all stay different."""
+    return [wrapped(name, width, lines + 1) for name in _shortened(names, width * lines)]
+
+
+def _shortened(names: Sequence[str], limit: int) -> list[str]:
+    """Leave out the middle of long names; their beginning, where that makes some equal, or else number them."""
+    whole = [" ".join(str(name).split()) for name in names]
+    for kept in ((limit - 1) // 2, limit - 1):  # letters of the end
+        short = [n if len(n) <= limit else f"{n[: limit - 1 - kept]}…{n[len(n) - kept :]}" for n in whole]
+        if len(set(short)) == len(set(whole)):
+            return short
+    return [f"{n if len(n) <= limit - 4 else f'{n[: limit - 5]}…'} #{place}" for place, n in enumerate(whole, 1)]
+
+
+def name_ticks(axes: Axes, names: Sequence[str], inches: float) -> None:
+    """Put names under the axis at 0, 1, 2, ..., rotated where they would overlap, and make the figure higher by as much."""
+    short = distinct(names, TICK)
+    longest = max(map(len, short))
+    turned = longest * 0.9 * LETTER > inches / len(names)
+    axes.set_xticks(range(len(names)), short, rotation=40 if turned else 0, ha="right" if turned else "center")
+    if turned:
+        for label in axes.get_xticklabels():
+            label.set_rotation_mode("anchor")
+    axes.tick_params(axis="x", length=0)
+    _heighten(axes.figure, 0.15 + (0.05 * longest if turned else 0.05))
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], names: Sequence[str]) -> None:
+    """Draw a legend under the whole figure, in as many columns as fit, and make the figure higher by as much."""
+    short = distinct(names, LEGEND)
+    entry = max(map(len, short)) * LETTER + 0.55
+    columns = max(1, min(len(names), int(figure.get_figwidth() / entry)))
+    figure.legend(handles, short, loc="outside lower center", ncols=columns, handlelength=3.2, columnspacing=1.6)
+    _heighten(figure, 0.1 + 0.185 * math.ceil(len(names) / columns))
+
+
+def _heighten(figure: FigureBase, inches: float) -> None:
+    assert isinstance(figure, Figure)
+    figure.set_figheight(figure.get_figheight() + inches)
+
+
+def picture(image: ArrayLike) -> NDArray[np.float64]:
+    """Return an image as float64 (h, w, 3) in [0, 1].
+
+    Args:
+        image: uint8, or floating-point in [0, 1]; (h, w), (h, w, c) or (c, h, w) with one or three channels.
+    """
+    array = np.asarray(image)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim == 3 and array.shape[2] not in (1, 3) and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.ndim != 3 or array.shape[2] not in (1, 3) or 0 in array.shape:
+        raise ArgumentError(
+            f"Expected an image of shape (h, w), (h, w, c) or (c, h, w) with 1 or 3 channels but got {np.shape(image)}."
+        )
+    pixels = array.astype(np.float64) / 255 if array.dtype == np.uint8 else array.astype(np.float64)
+    if not np.isfinite(pixels).all() or pixels.min() < 0 or pixels.max() > 1:
+        raise ArgumentError(
+            f"Expected an image of bytes, or of numbers from 0 to 1, but got {array.dtype} with values from "
+            f"{pixels.min():g} to {pixels.max():g}. Undo the normalisation first."
+        )
+    return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+
+
+# files ---------------------------------------------------------------------------------------------------------------
 
 
 def save_figure(figure: Figure, stem: str | Path, dpi: int = 200) -> tuple[Path, Path]:
@@ -137,7 +286,7 @@ def save_figure(figure: Figure, stem: str | Path, dpi: int = 200) -> tuple[Path,
     if stem.suffix.lower() in (".svg", ".png"):
         stem = stem.with_suffix("")
     vector, pixels = stem.with_name(stem.name + ".svg"), stem.with_name(stem.name + ".png")
-    for path, content in ((vector, _svg(figure)), (pixels, _png(figure, dpi))):
+    for path, content in ((vector, _svg_bytes(figure)), (pixels, _png_bytes(figure, dpi))):
         with replacing(path) as temporary:
             temporary.write_bytes(content)
     return vector, pixels
@@ -151,25 +300,22 @@ def as_svg(figure: Figure, description: str = "", prefix: str = "") -> str:
         description: what a screen reader says in its place.
         prefix: put before every id inside; give each figure of a page its own, so that none refers to another's parts.
     """
-    text = _svg(figure).decode()
+    text = _svg_bytes(figure).decode()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], count=1, flags=re.DOTALL)
     if prefix:
         text = re.sub(r'(\bid="|href="#|url\(#)', lambda found: found[0] + prefix, text)
-    opening, rest = text[: text.index(">")], text[text.index(">") :]
+    opening, _, rest = text.partition(">")
     opening = re.sub(r' (width|height)="[^"]*"', "", opening)
-    width = figure.get_figwidth() * 96
-    attributes = (
-        f' role="img" aria-label="{escape(description)}" style="width:100%;max-width:{width:.0f}px;height:auto"'
-    )
-    return opening + attributes + rest
+    style = f"width:100%;max-width:{figure.get_figwidth() * 96:.0f}px;height:auto"
+    return f'{opening} role="img" aria-label="{escape(description)}" style="{style}">{rest}'
 
 
 def as_png_data_uri(figure: Figure, dpi: int = 150) -> str:
     """Return the figure as ``data:image/png;base64,...``, for the ``src`` of an ``<img>``."""
-    return "data:image/png;base64," + base64.b64encode(_png(figure, dpi)).decode()
+    return "data:image/png;base64," + base64.b64encode(_png_bytes(figure, dpi)).decode()
 
 
-def _svg(figure: Figure) -> bytes:
+def _svg_bytes(figure: Figure) -> bytes:
     with settings():
         buffer = io.BytesIO()
         # what savefig does, without its extra drawing that finds out how large everything is: a second for a large figure
@@ -180,7 +326,7 @@ def _svg(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _png(figure: Figure, dpi: int) -> bytes:
+def _png_bytes(figure: Figure, dpi: int) -> bytes:
     with settings():
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
