@@ -97,7 +97,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 def detectors_page() -> str:
     """Return the table of all detectors, from the classes themselves."""
     from offaxis.detectors import DETECTORS, NATIVE
-    from offaxis.detectors.pytorch_ood_table import PASSES, TABLE
+    from offaxis.detectors.pytorch_ood import FED_WITH, PASSES
 
     rows = []
     for name in NATIVE:
@@ -110,7 +110,7 @@ def detectors_page() -> str:
         rows.append([linked, about, reads, _passes(*detector.passes), fit, settings or "none"])
     theirs = [
         [f"`pytorch-ood-{kind.lower()}`", f"`{kind}`", str(feed), _passes(*PASSES.get(kind, (1, 0)))]
-        for kind, (feed, *_) in TABLE.items()
+        for kind, feed in FED_WITH.items()
     ]
     return "\n\n".join(
         [

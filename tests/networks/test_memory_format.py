@@ -37,7 +37,7 @@ from offaxis.detectors import (
     TwoCosines,
     ViM,
 )
-from offaxis.detectors.pytorch_ood_table import TABLE, Feed
+from offaxis.detectors.pytorch_ood import FED_WITH, Feed
 from offaxis.heads import make_head
 from offaxis.networks import densenet_bc, resnet_cifar, wide_resnet
 from offaxis.networks import run as running
@@ -121,7 +121,7 @@ def test_the_layout_does_not_change_a_score(
     torch.testing.assert_close(last, first, rtol=1e-4, atol=1e-5 * float(first.abs().max()))
 
 
-@pytest.mark.parametrize("kind", [kind for kind, entry in TABLE.items() if entry.feed is Feed.MODEL])
+@pytest.mark.parametrize("kind", [kind for kind, feed in FED_WITH.items() if feed is Feed.MODEL])
 def test_those_of_pytorch_ood_that_run_the_network_take_this_layout_too(
     ood: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -348,8 +348,11 @@ class Detector(Fitted, ABC):
         return torch.stack([self.with_hyperparameters(**setting).score(outputs) for setting in self.settings], 1)
 
     def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
-        """Compute ``grid_scores`` (N, S, ...) of images; detectors that read images share passes between settings here."""
+        """Compute ``grid_scores`` (N, S, ...) of images; detectors that read images may share passes between settings here."""
         self.check_fitted()
+        if self.grid_reads is Reads.IMAGES:
+            each = [self.with_hyperparameters(**setting) for setting in self.settings]
+            return torch.stack([detector.score_images(network, images) for detector in each], 1)
         return self.grid_scores(run_batch(network, to_network(network, images), self.layers))
 
     def scores_after(

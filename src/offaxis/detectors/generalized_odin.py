@@ -161,10 +161,6 @@ class GeneralizedODIN(Detector):
         self.check_fitted()
         return self._scores(network, images, (float(self.eps),))[:, 0]
 
-    def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
-        """Compute scores (N, 1): there is one setting."""
-        return self.score_images(network, images).unsqueeze(1)
-
     def _scores(self, network: Network, images: Tensor, epsilons: Sequence[float]) -> Tensor:
         def h(x: Tensor) -> Tensor:
             outputs = network.outputs(x)

@@ -1,38 +1,103 @@
 """Every detector of pytorch-ood 0.4.0 as a Detector (https://github.com/kkirchheim/pytorch-ood).
 
 Those that score logits or features read the outputs that all detectors share, so they cost no pass of their own; the rest
-are called with images. pytorch-ood's scores have the same sign: larger = more out-of-distribution.
+are called with images. How each is constructed follows from the names of its constructor's arguments. pytorch-ood's scores
+have the same sign: larger = more out-of-distribution.
 """
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from enum import StrEnum
 from itertools import product
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from offaxis.detectors.base import Detector, Passes, Reads, State
-from offaxis.detectors.pytorch_ood_table import (
-    PASSES,
-    TABLE,
-    Feed,
-    NetworkParts,
-    PreparedLoader,
-    network_parts,
-    unchanged,
-)
+from offaxis.detectors.odin import backbone_of, maps_of
 from offaxis.detectors.statistics import HeadCopy
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
-from offaxis.networks.run import Batches, Network, to_network
+from offaxis.networks.classifier import feature_tensor
+from offaxis.networks.run import Batches, Network, eval_mode, prepared_batches, to_network
 
-FITTED_BY_IMAGES = ("Gram", "NACUE")
-NOT_HYPERPARAMETERS = (
-    "self model encoder backbone head w b feature_layers layers num_classes weights text_embeddings "
-    "detector criterion norm_std feature_reduce device knn_kwargs micro_batch_size param_filter args kwargs"
-)
+
+class Feed(StrEnum):
+    """What a detector of pytorch-ood is given."""
+
+    LOGITS = "logits"
+    FEATURES = "features"
+    MAPS = "feature maps"  # pooled features as maps of one pixel
+    LAYERS = "layers"
+    MODEL = "model"  # the network itself, called with images
+
+
+FED_WITH: dict[str, Feed] = {
+    "EnergyBased": Feed.LOGITS,
+    "Entropy": Feed.LOGITS,
+    "GEN": Feed.LOGITS,
+    "KLMatching": Feed.LOGITS,
+    "MaxLogit": Feed.LOGITS,
+    "MaxSoftmax": Feed.LOGITS,
+    "OpenMax": Feed.LOGITS,
+    "TemperatureScaling": Feed.LOGITS,
+    "WeightedEBO": Feed.LOGITS,
+    "DICE": Feed.FEATURES,
+    "GMM": Feed.FEATURES,
+    "KNN": Feed.FEATURES,
+    "LTS": Feed.FEATURES,
+    "MCM": Feed.FEATURES,
+    "Mahalanobis": Feed.FEATURES,
+    "NCI": Feed.FEATURES,
+    "NNGuide": Feed.FEATURES,
+    "PNML": Feed.FEATURES,
+    "RMD": Feed.FEATURES,
+    "SHE": Feed.FEATURES,
+    "ViM": Feed.FEATURES,
+    "fDBD": Feed.FEATURES,
+    "ASH": Feed.MAPS,
+    "ReAct": Feed.MAPS,
+    "SCALE": Feed.MAPS,
+    "VRA": Feed.MAPS,
+    "MultiMahalanobis": Feed.LAYERS,
+    "GradNorm": Feed.MODEL,
+    "GradUncertainty": Feed.MODEL,
+    "Gram": Feed.MODEL,
+    "MCD": Feed.MODEL,
+    "MahalanobisODIN": Feed.MODEL,
+    "NACUE": Feed.MODEL,
+    "ODIN": Feed.MODEL,
+    "RankFeat": Feed.MODEL,
+}
+"""Class -> what it is given; the package itself is imported only where one is constructed."""
+
+_METHODS = {
+    Feed.LOGITS: "logits",
+    Feed.FEATURES: "features",
+    Feed.MAPS: "feature_maps",
+    Feed.LAYERS: "structured",
+    Feed.MODEL: "features",  # those that are fitted before they are called with images
+}
+
+PASSES = {
+    "GradNorm": Passes(1, 1),
+    "GradUncertainty": Passes(1, 1),
+    "MCD": Passes(30),
+    "MahalanobisODIN": Passes(2, 1),
+    "NACUE": Passes(1, 1),
+    "ODIN": Passes(2, 1),
+}
+"""Passes per image, where they are not one forward."""
+
+WITHOUT_DEFAULT = ("d", "p")
+"""Hyperparameters to which pytorch-ood gives no value: ViM's dimension and DICE's share of zeroed weights."""
+
+TECHNICAL = ("detector", "criterion", "param_filter", "feature_reduce", "device", "norm_std", "micro_batch_size")
+"""Arguments with a default that are no hyperparameters."""
 
 
 def pytorch_ood() -> Any:
@@ -60,7 +125,7 @@ class PyTorchOOD(Detector):
     keep theirs inside pytorch-ood and cannot be saved. Features and logits are passed in float32.
 
     Args:
-        kind: the class, such as ``"DICE"``; ``TABLE`` lists them.
+        kind: the class, such as ``"DICE"``; ``FED_WITH`` lists them.
         keywords: arguments for its constructor, such as ``{"p": 0.9}``; None takes pytorch-ood's defaults.
         inner: the layers that Gram, NACUE, MultiMahalanobis and RankFeat (the last of them) read; None takes the
             network's own.
@@ -77,36 +142,36 @@ class PyTorchOOD(Detector):
         self, kind: str, keywords: Mapping[str, Any] | None = None, inner: Sequence[str] | None = None
     ) -> None:
         super().__init__()
-        if kind not in TABLE:
-            raise ArgumentError(f"Expected argument `kind` to be one of {', '.join(TABLE)} but got {kind!r}.")
-        theirs = getattr(pytorch_ood(), kind)
-        parameters = inspect.signature(theirs).parameters
-        unknown = set(keywords or ()) - set(parameters)
+        if kind not in FED_WITH:
+            raise ArgumentError(f"Expected argument `kind` to be one of {', '.join(FED_WITH)} but got {kind!r}.")
+        self.theirs = theirs = getattr(pytorch_ood(), kind)
+        self.kind, self.keywords, self.inner = kind, dict(keywords or {}), tuple(inner or ())
+        self.feed = FED_WITH[kind]
+        self.parameters_of_theirs = parameters = inspect.signature(theirs).parameters
+        tuned = [n for n, p in parameters.items() if p.default is not p.empty or n in WITHOUT_DEFAULT]
+        self.has_hyperparameters = not set(tuned) <= set(TECHNICAL)
+        unknown = self.keywords.keys() - parameters
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            known = [name for name in parameters if name not in NOT_HYPERPARAMETERS.split()]
             raise ArgumentError(
-                f"Expected arguments of pytorch-ood's {kind} ({', '.join(known) or 'it takes none'}) but got "
+                f"Expected arguments of pytorch-ood's {kind} ({', '.join(tuned) or 'it takes none'}) but got "
                 f"{', '.join(sorted(unknown))}."
             )
-        self.kind, self.keywords, self.inner = kind, dict(keywords or {}), tuple(inner or ())
-        self.feed, self.takes_head, self.build = TABLE[kind]
         self._takes_layers = not inner  # those of the network that it is fitted with
         self.name = f"pytorch-ood-{kind.lower()}"
         self.paper = theirs.info.paper.url if theirs.info and theirs.info.paper else "https://arxiv.org/abs/2111.11374"
-        self.space: dict[str, list[Any]] = theirs.hyperparameter_space
-        self.has_hyperparameters = bool(set(parameters) - set(NOT_HYPERPARAMETERS.split()))
         self.uses = {Feed.LOGITS: ("logits",), Feed.LAYERS: ("layers",)}.get(self.feed, ("features",))
-        self.fits_on_images = kind in FITTED_BY_IMAGES
+        of_model = self.feed is Feed.MODEL
+        self.takes_head = not of_model and bool(parameters.keys() & {"head", "w", "text_embeddings"})
+        self.fits_on_images = of_model and theirs.requires_fit and not hasattr(theirs, "fit_features")
         self.savable = not self.fits_on_images
-        self.keeps_bank = bool(theirs.requires_fit) and not self.fits_on_images
-        self.needs_fit = bool(theirs.requires_fit) or self.takes_head
+        self.keeps_bank = theirs.requires_fit and not self.fits_on_images
+        self.needs_fit = theirs.requires_fit or self.takes_head
         if self.keeps_bank:
             self.expect("bank", "labels", "widths")
         if self.takes_head:
             self.head = HeadCopy()
         # pytorch-ood's object, built at its first use, with its network; in a tuple, or the network would be a submodule
         self._built: tuple[Any, object] | None = None
-        self._num_classes: int | None = None  # of the network that it was fitted with
 
     # what it is ------------------------------------------------------------------------------------------------------
 
@@ -118,7 +183,7 @@ class PyTorchOOD(Detector):
     @property
     def passes(self) -> Passes:
         """Return the number of passes through the network that scoring one image takes."""
-        return Passes(*PASSES.get(self.kind, (1, 0)))
+        return PASSES.get(self.kind, Passes(1))
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -131,13 +196,12 @@ class PyTorchOOD(Detector):
 
         Arguments that were given and are not searched for stay.
         """
-        if not self.space:
-            return {}
+        space = self.theirs.hyperparameter_space
         bank = self._buffers.get("bank")
         most = {} if bank is None else {"k": len(bank), "d": bank.shape[1] - 1}
-        values = [[v for v in own if name not in most or v <= most[name]] for name, own in self.space.items()]
-        chosen = [dict(zip(self.space, each, strict=True)) for each in product(*values)]
-        return {"keywords": tuple({**self.keywords, **each} for each in chosen)}
+        values = [[v for v in own if name not in most or v <= most[name]] for name, own in space.items()]
+        chosen = [dict(zip(space, each, strict=True)) for each in product(*values)]
+        return {"keywords": tuple({**self.keywords, **each} for each in chosen)} if space else {}
 
     @property
     def state(self) -> State:
@@ -154,52 +218,41 @@ class PyTorchOOD(Detector):
     def check_fitted(self) -> None:
         """Raise NotFittedError unless pytorch-ood's object takes the training images, where it keeps them."""
         super().check_fitted()
-        if self._num_classes is not None and self.keeps_bank and self.feed is not Feed.MODEL:
-            linear = self._linear() if self.takes_head else None
-            self._object(NetworkParts(num_classes=self._num_classes, linear=linear), None)
+        if self.keeps_bank and self.feed is not Feed.MODEL:
+            self._object()
 
     def clear(self) -> None:
         """Discard what fitting has filled, and pytorch-ood's object."""
         super().clear()
-        self._discard()
+        self._built = None
 
     def begin(self, network: Network) -> None:
         """Copy the head where it is needed and start to collect."""
-        self._discard()
-        self._num_classes = network.num_classes
+        self._built = None
         if self.feed is Feed.LAYERS and self._takes_layers:
             self.inner = tuple(network.layers)
         if self.takes_head:
             self.head.set(network.head)
-        self._parts: list[tuple[Tensor, Tensor]] = []
+        self._parts: list[tuple[list[Tensor], Tensor]] = []
 
     def update(self, outputs: Outputs, labels: Tensor) -> None:
         """Keep the inputs and the labels of a batch."""
         if self.keeps_bank:
-            inputs = self._inputs(outputs)
-            self._widths = [part.shape[1] for part in inputs]
-            self._parts.append((torch.cat(inputs, 1), labels))
+            self._parts.append((self._inputs(outputs), labels))
 
     def finish(self) -> None:
         """Concatenate the collected features or logits into one buffer."""
         if self.keeps_bank:
-            if not self._parts:
-                raise NotFittedError("Expected training images to fit on but there were none.")
-            self.bank = torch.cat([part for part, _ in self._parts])
+            self.bank = torch.cat([torch.cat(inputs, 1) for inputs, _ in self._parts])
             self.labels = torch.cat([labels for _, labels in self._parts])
-            self.widths = torch.tensor(self._widths)
+            self.widths = torch.tensor([part.shape[1] for part in self._parts[0][0]])
         del self._parts
 
     def fit_batches(self, network: Network, batches: Batches) -> None:
-        """Fit on training images; Gram and NACUE run the network themselves (NACUE twice over the batches)."""
-        if not self.fits_on_images:
-            super().fit_batches(network, batches)
-            return
-        self._discard()
+        """Let Gram and NACUE fit, which run the network themselves (NACUE twice over the batches)."""
         with unchanged(network), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # Gram holds out a random part
-            theirs = self._object(network_parts(network, self.inner), network)
-            self._discard()  # it is fitted once their fit has ended well
+            theirs = self.theirs(**self._arguments(self._of_network(network)))
             theirs.fit(PreparedLoader(network, batches))
         self._built = theirs, network
 
@@ -207,22 +260,14 @@ class PyTorchOOD(Detector):
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) from the Outputs of N images."""
-        inputs = self._inputs(outputs)
-        linear = self._linear() if self.takes_head else None
-        theirs = self._object(NetworkParts(num_classes=outputs.logits.shape[1], linear=linear), None)
+        inputs, theirs = self._inputs(outputs), self._object(outputs.logits.shape[1])
         if self.kind == "OpenMax":
             # Its distances are to the classes that some image of the batch is predicted as; the rest count as 0. One
             # more row per class makes every image's score its own.
             logits = torch.cat([inputs[0], torch.eye(inputs[0].shape[1], device=inputs[0].device)])
             scores = theirs.predict_logits(logits)[: len(inputs[0])]
-        elif self.feed is Feed.LOGITS:
-            scores = theirs.predict_logits(*inputs)
-        elif self.feed is Feed.FEATURES:
-            scores = theirs.predict_features(*inputs)
-        elif self.feed is Feed.MAPS:
-            scores = theirs.predict_feature_maps(inputs[0][:, :, None, None])
         else:
-            scores = theirs.predict_structured(inputs)
+            scores = self._call("predict", theirs, inputs)
         return torch.as_tensor(scores).to(outputs.logits.device)
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
@@ -233,16 +278,8 @@ class PyTorchOOD(Detector):
         on_device = to_network(network, images)
         with unchanged(network), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # MCD draws its dropout masks
-            scores: Tensor = self._object(network_parts(network, self.inner), network).predict(on_device)
+            scores: Tensor = self._object(network=network).predict(on_device)
         return scores.detach()
-
-    def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
-        """Compute scores (N, S) over the grid."""
-        if self.feed is not Feed.MODEL:
-            return super().grid_scores_images(network, images)
-        return torch.stack(
-            [self.with_hyperparameters(**setting).score_images(network, images) for setting in self.settings], 1
-        )
 
     def _inputs(self, outputs: Outputs) -> list[Tensor]:
         """Return what pytorch-ood's object takes, in float32."""
@@ -254,23 +291,19 @@ class PyTorchOOD(Detector):
         features = self.head.inputs(outputs.features) if self.takes_head else outputs.features
         return [features.detach().float()]
 
-    def _linear(self) -> nn.Linear:
-        """Return the copied head as an ``nn.Linear``."""
-        weight, bias = self.head.weight.float(), self.head.bias.float()
-        linear = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device)
-        linear.load_state_dict({"weight": weight, "bias": bias})
-        return linear.requires_grad_(False)
+    # pytorch-ood's object --------------------------------------------------------------------------------------------
 
-    def _object(self, parts: NetworkParts, network: object) -> Any:
+    def _object(self, num_classes: int = 0, network: Network | None = None) -> Any:
         """Return pytorch-ood's object, built and fitted at its first use."""
         if self._built is None or self._built[1] is not network:
-            layers = parts.layers or [nn.Identity()] * len(self.inner)
-            theirs = self.build(pytorch_ood(), parts._replace(layers=layers), self.keywords)
+            parts = self._of_outputs(num_classes) if network is None else self._of_network(network)
+            theirs = self.theirs(**self._arguments(parts))
             if self.keeps_bank:
                 theirs.to(self.bank.device)
+                inputs = [part.contiguous() for part in self.bank.split(self.widths.tolist(), 1)]
                 try:
                     with torch.enable_grad():  # temperature scaling optimises
-                        self._fit_with_bank(theirs)
+                        self._call("fit", theirs, inputs, self.labels)
                 except (ValueError, RuntimeError) as error:
                     raise NotFittedError(
                         f"Expected training images that pytorch-ood's {self.kind} can be fitted on but it refuses them "
@@ -279,25 +312,110 @@ class PyTorchOOD(Detector):
             self._built = theirs, network
         return self._built[0]
 
-    def _fit_with_bank(self, theirs: Any) -> None:
-        inputs = [part.contiguous() for part in self.bank.split(self.widths.tolist(), 1)]
-        if self.feed is Feed.LOGITS:
-            theirs.fit_logits(*inputs, self.labels)
-        elif self.feed is Feed.LAYERS:
-            theirs.fit_structured(inputs, self.labels)
-        elif self.feed is Feed.MAPS:
-            theirs.fit_feature_maps(inputs[0][:, :, None, None], self.labels)
-        else:
-            theirs.fit_features(*inputs, self.labels)
+    def _arguments(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of pytorch-ood's constructor: those without a default, of parts, and what was given."""
+        wanted = [name for name, p in self.parameters_of_theirs.items() if p.default is p.empty and name in parts]
+        given = {k: torch.tensor(v) if k == "weights" else v for k, v in self.keywords.items()}
+        return {**{name: parts[name] for name in wanted}, **given}
 
-    def _discard(self) -> None:
-        self._built = None
+    def _of_outputs(self, num_classes: int) -> dict[str, Any]:
+        """Return, by the names of arguments, what there is without a network: the copied head and defaults of ours."""
+        parts: dict[str, Any] = {"model": None, "encoder": None, "backbone": None, "p": 0.7}
+        if self.feed is Feed.LAYERS:
+            parts["model"] = [nn.Identity()] * max(len(self.inner), 1)
+        if "weights" in self.parameters_of_theirs:
+            parts["weights"] = torch.ones(num_classes)
+        if self.takes_head:
+            weight, bias = self.head.weight.float(), self.head.bias.float()
+            linear = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device).requires_grad_(False)
+            linear.load_state_dict({"weight": weight, "bias": bias})
+            head = nn.Sequential(nn.Flatten(), linear) if self.feed is Feed.MAPS else linear
+            parts |= {"head": head, "w": weight, "b": bias, "text_embeddings": weight, "d": weight.shape[1] // 2}
+        return parts
+
+    def _of_network(self, network: Network) -> dict[str, Any]:
+        """Return, by the names of arguments, the parts of a network."""
+        names, backbone = self.inner or tuple(network.layers), backbone_of(network)
+        passed: dict[str, Any] = {}  # Gram calls layer after layer, and then the head: one pass gives them all
+
+        def first(images: Tensor) -> Any:
+            passed["maps"], end = maps_of(backbone, images, names)
+            passed["logits"] = network.head(feature_tensor(end))
+            return passed["maps"][0]
+
+        takes_maps = "backbone" in self.parameters_of_theirs
+        return {
+            "model": FixedBatchNorm(network),
+            "encoder": lambda images: network.outputs(images).features,
+            "layers": [backbone.get_submodule(name) for name in names],
+            "feature_layers": [first, *[lambda _, i=i: passed["maps"][i] for i in range(1, len(names))]],
+            "num_classes": network.num_classes,
+            "backbone": lambda images: maps_of(backbone, images, names[-1:])[0][0],
+            "head": lambda maps: network.head(maps.mean((2, 3))) if takes_maps else passed["logits"],
+        }
+
+    def _call(self, verb: str, theirs: Any, inputs: list[Tensor], *labels: Tensor) -> Any:
+        """Call pytorch-ood's method, ``fit_...`` or ``predict_...``, for what it is given."""
+        arguments: list[Any] = [inputs] if self.feed is Feed.LAYERS else inputs
+        if self.feed is Feed.MAPS:
+            arguments = [inputs[0][:, :, None, None]]
+        return getattr(theirs, f"{verb}_{_METHODS[self.feed]}")(*arguments, *labels)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self._discard()  # it holds tensors of its own where the buffers were
+        self._built = None  # it holds tensors of its own where the buffers were
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # PyTorch's
         return self
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        self._discard()
+        self._built = None
         super()._load_from_state_dict(*arguments)
+
+
+@contextmanager
+def unchanged(network: Network) -> Iterator[None]:
+    """Set eval mode inside the block; afterwards restore modes and gradients, whatever was called."""
+    modes = [(module, module.training) for module in network.modules()]
+    gradients = [(parameter, parameter.grad) for parameter in network.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+class FixedBatchNorm(nn.Module):
+    """A network whose batch normalisations keep their statistics when dropout is switched on for sampling."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute logits (N, C) of images (N, c, h, w)."""
+        logits: Tensor = self.network(images)
+        return logits
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all but the batch normalisations."""
+        for module in self.modules():
+            module.training = mode and not isinstance(module, _BatchNorm)
+        return self
+
+
+class PreparedLoader:
+    """Batches as pytorch-ood's ``fit`` takes them: on the network's device, with a length; re-iterable if they were."""
+
+    def __init__(self, network: Network, batches: Batches) -> None:
+        self.network, self.batches = network, batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        return prepared_batches(self.network, self.batches, labels=True)
+
+    def __len__(self) -> int:
+        return len(self.batches) if isinstance(self.batches, Sized) else 0

@@ -16,8 +16,7 @@ from offaxis.detectors.base import Detector
 from offaxis.detectors.cosine import Cosine, CosineEnsemble, TwoCosines, gives_cosine
 from offaxis.detectors.feature_mahalanobis import MahalanobisPlusPlus
 from offaxis.detectors.leave_out import LeaveOut
-from offaxis.detectors.pytorch_ood import PyTorchOOD
-from offaxis.detectors.pytorch_ood_table import TABLE
+from offaxis.detectors.pytorch_ood import FED_WITH, PyTorchOOD
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import check_seal, running_python
 from offaxis.heads import CosineHead
@@ -29,7 +28,7 @@ from offaxis.networks.weights import read_tensors, write_tensors
 
 DETECTORS: dict[str, Callable[..., Detector]] = {
     **NATIVE,
-    **{f"pytorch-ood-{kind.lower()}": partial(PyTorchOOD, kind=kind) for kind in TABLE},
+    **{f"pytorch-ood-{kind.lower()}": partial(PyTorchOOD, kind=kind) for kind in FED_WITH},
 }
 """Name -> constructor of every detector: those of NATIVE, those of pytorch-ood, and those that were registered."""
 
