@@ -120,16 +120,16 @@ def test_the_umask_of_the_process_is_never_changed(tmp_path: Path, monkeypatch: 
 CHILD = """
 import resource, signal, sys, torch
 from pathlib import Path
-from offaxis.training import checkpoint
+from offaxis.training import record as checkpoint
 from offaxis.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path = Path(sys.argv[1])
-small = checkpoint.Checkpoint(step=1, settings={}, progress={}, weights={"w": torch.zeros(10)}, momentum={})
+small = checkpoint.Checkpoint(step=1, progress={}, weights={"w": torch.zeros(10)}, momentum={})
 checkpoint.save_checkpoint(path, small)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     large = {"w": torch.zeros(100_000)}
-    checkpoint.save_checkpoint(path, checkpoint.Checkpoint(step=2, settings={}, progress={}, weights=large, momentum={}))
+    checkpoint.save_checkpoint(path, checkpoint.Checkpoint(step=2, progress={}, weights=large, momentum={}))
 except StorageError as error:
     print("refused:", error)
 print("step", checkpoint.load_checkpoint(path).step, sorted(p.name for p in path.parent.iterdir()))

@@ -32,7 +32,7 @@ from offaxis.heads.linear import NoClassesHead
 from offaxis.model import Model
 from offaxis.networks.classifier import Classifier, FeatureInput
 from offaxis.networks.run import stream
-from offaxis.training.frozen import train_head
+from offaxis.training.features import train_head
 
 BATCH = 4096  # rows that are scored together
 LARGE, LARGE_BATCH, ROWS_SEEN = (

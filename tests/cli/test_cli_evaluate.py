@@ -19,7 +19,7 @@ from offaxis.errors import ArgumentError, OffaxisError
 from offaxis.evaluation import Store
 from offaxis.networks.open import open_network
 from offaxis.networks.resnet import to_published
-from offaxis.training.start import single
+from offaxis.training.record import single
 
 DETECTORS = "cosine,max-softmax,knn:k=5,odin:temperatures=(1.0,1000.0):epsilons=(0.0,0.01)"
 

@@ -26,8 +26,7 @@ from offaxis.networks import wide_resnet
 from offaxis.networks.weights import read_weights
 from offaxis.options import TrainOptions
 from offaxis.training import Recipe, load_run
-from offaxis.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from offaxis.training.record import RunFolder
+from offaxis.training.record import Checkpoint, RunFolder, load_checkpoint, save_checkpoint
 from tests.hostile.damage import Counts, damaged, flipped, picture, rewritten, try_inputs
 
 HUGE: tuple[Any, ...] = (
@@ -204,7 +203,7 @@ def fuzz_checkpoints(count: int, seed: int) -> Counts:
     state = {"w": torch.randn(40, 30), "b": torch.randn(30)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint.safetensors"
-        save_checkpoint(path, Checkpoint(step=3, settings={"a": 1}, progress={}, weights=state, momentum=dict(state)))
+        save_checkpoint(path, Checkpoint(step=3, progress={}, weights=state, momentum=dict(state)))
         whole = path.read_bytes()
         for number in range(count):
             data = flipped(whole, chance) if number % 2 else damaged(whole, chance)

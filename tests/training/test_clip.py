@@ -2,7 +2,7 @@
 
 import torch
 
-from offaxis.training.step import RelativeClip
+from offaxis.training.loop import RelativeClip
 
 
 def test_an_ordinary_gradient_passes_and_an_outlier_counts_as_clipped() -> None:

@@ -15,8 +15,7 @@ from offaxis.errors import ArgumentError, DataError, RunError
 from offaxis.heads import HEADS, CosineHead, HeadLike
 from offaxis.networks.weights import read_tensors
 from offaxis.training import Recipe, finetune, frozen, load_run, train, train_frozen
-from offaxis.training.features import extract_features
-from offaxis.training.frozen import share_of_rate, train_head, with_enough_epochs
+from offaxis.training.features import extract_features, share_of_rate, train_head, with_enough_epochs
 
 from .small import few, network, same, weights
 
@@ -70,7 +69,7 @@ def test_wrong_input_is_named(rows: tuple[Tensor, Tensor]) -> None:
         train_head(features / 0, labels)
     with pytest.raises(DataError, match="from 0 to 2"):
         train_head(features, labels, num_classes=3)
-    with pytest.raises(ArgumentError, match="learning rate"):
+    with pytest.raises(ArgumentError, match="learning_rate"):
         train_head(features, labels, learning_rate=0)
     with pytest.raises(ArgumentError, match="head"):
         train_head(features, labels, head="nothing")

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from offaxis.errors import NotFiniteError, ScaleCollapseError
-from offaxis.training.step import CollapseGuard
+from offaxis.training.check import CollapseGuard
 
 CHANCE = math.log(10)
 

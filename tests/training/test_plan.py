@@ -5,13 +5,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offaxis.data import Normalise, TensorSet
 from offaxis.errors import DataError
 from offaxis.training import Recipe
-from offaxis.training.recipe import ImagePlan
+from offaxis.training.batches import ImageSetBatches
 
 
-def plan(images: int, batch: int, processes: int = 1, rank: int = 0, epochs: int = 2, seed: int = 0) -> ImagePlan:
-    return ImagePlan(images=images, recipe=Recipe(epochs, batch), seed=seed, processes=processes, rank=rank)
+def plan(images: int, batch: int, processes: int = 1, rank: int = 0, seed: int = 0) -> ImageSetBatches:
+    labels = torch.zeros(images, dtype=torch.long)
+    data = TensorSet("black", torch.zeros(images, 1, 1, 1, dtype=torch.uint8), labels, ["one"])
+    normalise = Normalise((0.5,), (0.5,))
+    return ImageSetBatches(data, labels, normalise, Recipe(2, batch), seed=seed, processes=processes, rank=rank)
 
 
 @given(st.integers(1, 3), st.integers(2, 6), st.integers(0, 40))

@@ -189,7 +189,7 @@ def test_what_is_no_recipe_no_normalisation_or_no_validation_is_named() -> None:
     with pytest.raises(ArgumentError, match=r"Normalise\(mean, std\)"):
         train(network(), few(), SHORT, normalise=((0.5,), (0.5,)), quiet=True)  # type: ignore[arg-type]
     empty = DataLoader(normalised(20), batch_size=64, drop_last=True)
-    with pytest.raises(DataError, match="the DataLoader has none: is drop_last=True set"):
+    with pytest.raises(DataError, match="at least one batch but it has none: is drop_last=True set"):
         train(network(), loader(), SHORT, validation=empty, quiet=True)
 
 

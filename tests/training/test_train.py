@@ -181,13 +181,13 @@ def test_a_training_that_teaches_nothing_says_so() -> None:
 
 def test_labels_that_do_not_fit_are_refused() -> None:
     images = few()
-    with pytest.raises(DataError, match="has no labels"):
+    with pytest.raises(DataError, match="plain has none"):
         train(network(), TensorSet("plain", images.images), SHORT)
-    with pytest.raises(DataError, match="labels from 0 to 9.*num_classes=10"):
+    with pytest.raises(DataError, match="labels from 0 to 4 but few-digits has 9"):
         train(network(num_classes=5), images, SHORT)
     with pytest.raises(DataError, match="at least as many training images"):
         train(network(), few(20), SHORT)
-    with pytest.raises(DataError, match="is empty"):
+    with pytest.raises(DataError, match="as a batch has .* but got 0"):
         train(network(), few(0), SHORT)
 
 
@@ -195,7 +195,7 @@ def test_validation_images_that_do_not_fit_are_refused_before_the_first_step(tmp
     images = few()
     others = TensorSet("others", images.images, images.labels, tuple("abcdefghij"))
     for validation, said in (
-        (TensorSet("plain", images.images), "validate on but plain has no labels"),
+        (TensorSet("plain", images.images), "plain has none"),
         (others, "a, b, c"),
     ):
         with pytest.raises(DataError, match=said):

@@ -1,7 +1,12 @@
-"""The batches of a training: of an ImageSet, shuffled, augmented and normalised; or of a DataLoader, unchanged."""
+"""What the steps of a training see: batches of an ImageSet, shuffled and augmented, or of a DataLoader, unchanged.
 
+Images, learning rate and random numbers of a step are a function of the seed and its number alone. Nothing random is carried
+from one step to the next, so that a training that is cut off anywhere ends as if it had never stopped.
+"""
+
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterator, Sized
 from dataclasses import replace
 from itertools import tee
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,14 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 from offaxis.data import ImageSet, Normalise
-from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.images import to_unit
+from offaxis.data.adapt import check_labels_in_range
+from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
+from offaxis.data.transforms import Batches
 from offaxis.errors import ArgumentError, DataError
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
-from offaxis.training.recipe import ImagePlan, LoaderPlan, Plan, Recipe
+from offaxis.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -39,19 +47,41 @@ class Share(NamedTuple):
 
 
 class TrainingBatches(ABC):
-    """What the steps of a training see.
+    """The batches of a training, with the learning rate and the random numbers of each step.
 
     Attributes:
-        plan: steps, learning rates and random numbers.
         normalise: mean and std; None where the batches are normalised already.
         classes: names of the classes; empty where they are not known.
         whole_epochs: whether a training can be resumed at the end of an epoch only.
+
+    Args:
+        recipe: epochs, batch size, learning rates, augmentation.
+        seed: of everything random but the network's initial weights.
+        steps_per_epoch: the number of batches per epoch.
+        processes: how many processes share each batch.
+        rank: which of them this is, from 0.
     """
 
-    plan: Plan
-    normalise: Normalise | None
-    classes: tuple[str, ...]
-    whole_epochs: bool
+    normalise: Normalise | None = None
+    classes: tuple[str, ...] = ()
+    whole_epochs = False
+
+    def __init__(self, recipe: Recipe, seed: int, steps_per_epoch: int, processes: int = 1, rank: int = 0) -> None:
+        self.recipe, self.seed, self.processes, self.rank = recipe, seed, processes, rank
+        self.steps_per_epoch, self.steps = steps_per_epoch, steps_per_epoch * recipe.epochs
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return self.recipe.learning_rate_at(step, self.steps)
+
+    def generator(self, purpose: str, number: int) -> Generator:
+        """Return a CPU generator for one purpose at one epoch or step."""
+        return Generator().manual_seed(self.derived_seed(purpose, number))
+
+    def derived_seed(self, purpose: str, number: int) -> int:
+        """Return a 63-bit seed that depends on nothing but the training's seed, the purpose and the number."""
+        digest = hashlib.blake2b(f"{self.seed}/{purpose}/{number}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1
 
     @abstractmethod
     def read(self, first: int, last: int) -> Iterator[Share]:
@@ -69,24 +99,70 @@ class TrainingBatches(ABC):
 class ImageSetBatches(TrainingBatches):
     """The batches of a labelled ImageSet, in a new random order each epoch, cropped and flipped at random."""
 
-    whole_epochs = False
+    normalise: Normalise
 
-    def __init__(self, data: ImageSet, plan: ImagePlan, normalise: Normalise) -> None:
-        self.data, self.plan, self.normalise, self.classes = data, plan, normalise, data.classes
-        self.labels = labels_of(data, "train on")
+    def __init__(
+        self,
+        data: ImageSet,
+        labels: Tensor,
+        normalise: Normalise | None,
+        recipe: Recipe,
+        *,
+        seed: int,
+        processes: int = 1,
+        rank: int = 0,
+    ) -> None:
+        size = recipe.batch_size
+        if size % processes or size // processes < 2:
+            raise DataError(
+                f"Expected a batch size that gives each of the {processes} processes the same number of images, at least 2, "
+                f"but got {size}."
+            )
+        if len(data) < size:
+            raise DataError(
+                f"Expected at least as many training images as a batch has ({size}) but got {len(data)}. Use a smaller batch "
+                "size."
+            )
+        rest = len(data) % size
+        self.remainder = rest - rest % processes if rest // processes >= 2 else 0
+        super().__init__(recipe, seed, len(data) // size + bool(self.remainder), processes, rank)
+        self.data, self.labels, self.classes = data, labels, data.classes
+        self.normalise = normalise or Normalise.from_images(data)
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the order (N,) in which an epoch visits the images."""
+        return torch.randperm(len(self.data), generator=self.generator("order", epoch))
+
+    def batch(self, order: Tensor, step: int) -> tuple[Tensor, int, int]:
+        """Return this process's indices at a step, where they begin in the global batch, and that batch's size.
+
+        An epoch's last batch has what is left over; nothing where a process would get fewer than two images.
+        """
+        begin = (step % self.steps_per_epoch) * self.recipe.batch_size
+        indices = order[begin : begin + self.recipe.batch_size]
+        if len(indices) < self.recipe.batch_size:
+            indices = indices[: self.remainder]
+        share = len(indices) // self.processes
+        return indices[self.rank * share : (self.rank + 1) * share], self.rank * share, len(indices)
+
+    def _indices(self, first: int, last: int) -> Iterator[tuple[Tensor, int, int]]:
+        order, of_epoch = torch.empty(0), -1
+        for step in range(first, last):
+            if of_epoch != step // self.steps_per_epoch:
+                of_epoch = step // self.steps_per_epoch
+                order = self.order(of_epoch)
+            yield self.batch(order, step)
 
     def read(self, first: int, last: int) -> Iterator[Share]:
         """Iterate over the batches of the steps from ``first`` to before ``last``."""
-        assert isinstance(self.plan, ImagePlan)
-        shares, ahead = tee(self.plan.batches(first, last))  # sets that decode files read a few batches ahead
+        shares, ahead = tee(self._indices(first, last))  # sets that decode files read a few batches ahead
         images = self.data.stream(indices for indices, _, _ in ahead)
         for (indices, start, total), pixels in zip(shares, images, strict=True):
             yield Share(pixels, self.labels[indices], start, total)
 
     def prepare(self, step: int, share: Share, device: torch.device) -> tuple[Tensor, Tensor]:
         """Augment and normalise the images; the random numbers depend on seed, step and place in the batch alone."""
-        assert self.normalise is not None
-        recipe, generator = self.plan.recipe, self.plan.generator("augment", step)
+        recipe, generator = self.recipe, self.generator("augment", step)
         images = share.images.to(device, non_blocking=True)
         place = {"start": share.start, "total": share.total}
         if recipe.min_area is not None and recipe.min_area < 1:
@@ -94,7 +170,7 @@ class ImageSetBatches(TrainingBatches):
         else:
             images = crop_and_flip(images, recipe.crop, recipe.flip, generator, **place)
         if recipe.jitter:
-            images = jitter_colours(images, recipe.jitter, self.plan.generator("colours", step), **place)
+            images = jitter_colours(images, recipe.jitter, self.generator("colours", step), **place)
         images = self.normalise(images).contiguous(memory_format=torch.channels_last)
         return images, share.labels.to(device, non_blocking=True)
 
@@ -111,19 +187,19 @@ class DataLoaderBatches(TrainingBatches):
     """
 
     whole_epochs = True
-    normalise = None
 
-    def __init__(self, loader: LoaderBatches, plan: LoaderPlan) -> None:
-        self.loader, self.plan = loader, plan
+    def __init__(self, loader: LoaderBatches, recipe: Recipe, *, seed: int, processes: int, rank: int) -> None:
+        super().__init__(recipe, seed, len(loader), processes, rank)
+        self.loader = loader
         self.dataset = getattr(loader.loader, "dataset", loader.loader)
         classes = getattr(self.dataset, "classes", None)
         self.classes = () if classes is None else tuple(map(str, classes))
 
     def read(self, first: int, last: int) -> Iterator[Share]:
         """Iterate over the batches of the steps from ``first``, which begins an epoch, to before ``last``."""
-        per_epoch = self.plan.steps_per_epoch
+        per_epoch = self.steps_per_epoch
         for epoch in range(first // per_epoch, -(-last // per_epoch)):
-            torch.manual_seed(self.plan.derived_seed("order", epoch))
+            torch.manual_seed(self.derived_seed("order", epoch))
             count = 0
             for images, labels in self.loader:
                 count += 1
@@ -161,7 +237,7 @@ def make_training_batches(
         fabric: how many processes share a batch.
 
     Raises:
-        DataError: there are no images, no labels, or labels outside 0..C-1.
+        DataError: there are too few images, no labels, or labels outside 0..C-1.
         ArgumentError: ``normalise`` was given for a DataLoader; or it, or the recipe, is something else.
     """
     if not isinstance(recipe, Recipe):
@@ -173,81 +249,60 @@ def make_training_batches(
     share = {"seed": seed, "processes": fabric.world_size, "rank": fabric.global_rank}
     if not is_loader(data):
         images = as_image_set(data)
-        _check_range(labels_of(images, "train on"), classifier.num_classes, images.name)
-        plan = ImagePlan(images=len(images), recipe=recipe, **share)
-        return ImageSetBatches(images, plan, normalise or Normalise.from_images(images))
-    loader = data.loader if isinstance(data, LoaderBatches) else data
-    _check_last_batch(classifier, loader)
-    zoom = None if recipe.min_area is None else 1.0
-    own = recipe.replace(batch_size=getattr(loader, "batch_size", None), crop=0, flip=False, min_area=zoom)
-    own = replace(own, jitter=None)
+        labels = check_labels_in_range(images.labels, classifier.num_classes, images.name)
+        return ImageSetBatches(images, labels, normalise, recipe, **share)
+    _check_last_batch(classifier, data)
+    size = getattr(data, "batch_size", None) or recipe.batch_size
+    own = replace(recipe, batch_size=size, crop=0, flip=False, min_area=None, jitter=None)
     if fabric.world_size > 1:
-        loader = fabric.setup_dataloaders(loader, move_to_device=False)  # each process gets its own share
-    batches = as_batches(loader, normalise, own.batch_size, labels=True, num_classes=classifier.num_classes)
-    assert isinstance(batches, LoaderBatches)
-    return DataLoaderBatches(batches, LoaderPlan(per_epoch=len(batches), recipe=own, **share))
+        data = fabric.setup_dataloaders(data, move_to_device=False)  # each process gets its own share
+    return DataLoaderBatches(_loader_batches(data, normalise, classifier.num_classes), own, **share)
 
 
 def _check_last_batch(classifier: Classifier, loader: Any) -> None:
     """Raise DataError where the last batch of each epoch would be a single image that the head cannot normalise."""
-    size, drawn = getattr(loader, "batch_size", None), getattr(loader, "sampler", None)
-    drawn = drawn if isinstance(drawn, Sized) else getattr(loader, "dataset", None)
-    if not size or getattr(loader, "drop_last", True) or not isinstance(drawn, Sized):
+    if not isinstance(loader, DataLoader) or loader.drop_last or not isinstance(loader.sampler, Sized):
         return
-    normalised = any(isinstance(part, SyncedBatchNorm) for part in classifier.head.modules())
-    if normalised and len(drawn) % size == 1:
+    size, drawn = loader.batch_size, len(loader.sampler)
+    if not size or drawn % size != 1:
+        return
+    if any(isinstance(part, SyncedBatchNorm) for part in classifier.head.modules()):
         raise DataError(
-            f"Expected batches of at least 2 images but the last of {len(drawn)} images in batches of {size} has 1, and "
+            f"Expected batches of at least 2 images but the last of {drawn} images in batches of {size} has 1, and "
             "the head normalises over the batch. Make the DataLoader with drop_last=True, or with another batch size."
         )
 
 
+def _loader_batches(loader: Any, normalise: Normalise | None, num_classes: int) -> LoaderBatches:
+    batches = as_batches(loader, normalise, 0, labels=True, num_classes=num_classes)
+    assert isinstance(batches, LoaderBatches)
+    if not len(batches):
+        raise DataError("Expected a DataLoader that gives at least one batch but it has none: is drop_last=True set?")
+    return batches
+
+
 def make_validation_batches(
     classifier: Classifier, validation: Any, training: TrainingBatches
-) -> Iterable[tuple[Tensor, Tensor]]:
+) -> Batches | LoaderBatches:
     """Make the batches that accuracy is measured on, normalised like the training images.
 
     Raises:
         DataError: there are no images, no labels, or labels of other classes than those that are trained.
     """
     if is_loader(validation):
-        if isinstance(validation, Sized) and not len(validation):
-            raise DataError("Expected batches to validate on but the DataLoader has none: is drop_last=True set?")
-        return as_batches(validation, None, 512, labels=True, num_classes=classifier.num_classes)
+        return _loader_batches(validation, None, classifier.num_classes)
     images = as_image_set(validation)
-    _check_range(labels_of(images, "validate on"), classifier.num_classes, images.name)
-    if training.classes and images.classes and training.classes != images.classes:
-        raise DataError(
-            f"Expected validation images of the classes that are trained ({', '.join(training.classes[:10])}) but "
-            f"{images.name} has {', '.join(images.classes[:10])}: their numbers would not mean the same."
-        )
     if training.normalise is None:
         raise DataError(
             f"Expected a DataLoader to validate on, as the training images come from one, but got {images.name}: how its "
             "images are normalised is not known."
         )
-    return as_batches(images, training.normalise, 512)
-
-
-def labels_of(data: ImageSet, purpose: str) -> Tensor:
-    """Return the labels (N,) of a set; raise DataError where it is empty or has none."""
-    if data.labels is None:
+    if training.classes and images.classes and training.classes != images.classes:
         raise DataError(
-            f"Expected labelled images to {purpose} but {data.name} has no labels. A folder of one's own has a folder for "
-            "each class in it."
+            f"Expected validation images of the classes that are trained ({', '.join(training.classes[:10])}) but "
+            f"{images.name} has {', '.join(images.classes[:10])}: their numbers would not mean the same."
         )
-    if len(data) == 0:
-        raise DataError(f"Expected images to {purpose} but {data.name} is empty.")
-    return data.labels
-
-
-def _check_range(labels: Tensor, num_classes: int, name: str) -> None:
-    least, most = int(labels.min()), int(labels.max())
-    if least < 0 or most >= num_classes:
-        raise DataError(
-            f"Expected labels from 0 to {num_classes - 1}, as the network has {num_classes} classes, but "
-            f"{name} has labels from {least} to {most}. Make the network with num_classes={most + 1}."
-        )
+    return as_batches(images, training.normalise, 512, labels=True, num_classes=classifier.num_classes)
 
 
 def crop_and_flip(

@@ -1,9 +1,10 @@
-"""Whether a training has taught a network anything: what ``Classifier.check_training`` measures, and its sentences."""
+"""Whether a training teaches a network anything: the guard inside the loop, and what ``Classifier.check_training`` measures."""
 
 import math
 import warnings
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from offaxis.data import Normalise
 from offaxis.data.adapt import LoaderBatches, as_batches
-from offaxis.errors import DataError
+from offaxis.errors import DataError, NotFiniteError, ScaleCollapseError
 from offaxis.heads.base import at_least_float32
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.run import run, widest
@@ -57,6 +58,73 @@ def learned_nothing(*, accuracy: float, loss: float, guessing: float, guessing_l
     return accuracy < min(2 * guessing, guessing + 0.1 * (1 - guessing)) or loss > 0.9 * guessing_loss
 
 
+class CollapseGuard:
+    """Stops a training whose loss is not finite or whose scale has collapsed.
+
+    Args:
+        num_classes: C; guessing gives the loss ln C.
+        window: how many steps in a row a collapsed scale is given to recover.
+        clip: the recipe's gradient clipping, for the advice.
+        learning_rate: the recipe's, for the advice.
+    """
+
+    def __init__(self, *, num_classes: int, window: int, clip: float | None, learning_rate: float) -> None:
+        self.chance = math.log(num_classes)
+        self.window = window
+        self.clip = clip
+        self.learning_rate = learning_rate
+        self.collapsed: deque[int] = deque()
+
+    def check(self, step: int, steps: int, loss: float, scale: float | None) -> None:
+        """Check the mean loss and the mean scale of the last ``steps`` steps, which ended with ``step``.
+
+        Raises:
+            NotFiniteError: the loss is NaN or infinite.
+            ScaleCollapseError: the scale has been near zero for a whole window, with the loss at chance.
+        """
+        if not math.isfinite(loss):
+            raise NotFiniteError(
+                f"The loss became {loss} within the {steps} steps before step {step}. Common causes: a learning rate that "
+                f"is too high (it was {self.learning_rate:g}), NaN or infinite pixels, or 16-bit precision. Try a tenth of "
+                f"the learning rate{'' if self.clip else ', gradient clipping (clip=1.5)'}, or precision 32-true."
+            )
+        if scale is None or abs(scale) >= LEAST_SCALE or loss < 0.9 * self.chance:
+            self.collapsed.clear()
+            return
+        self.collapsed.append(steps)
+        if sum(self.collapsed) >= self.window:
+            cure = f"Lower the learning rate (it was {self.learning_rate:g})."
+            if self.clip is None:
+                cure = (
+                    f"Clip the gradient (clip=1.5 in the recipe, --clip 1.5 in the shell), which prevents this. {cure}"
+                )
+            raise ScaleCollapseError(
+                f"The scale collapsed: its mean was {scale:.2g} over the last {sum(self.collapsed)} steps before step {step} "
+                f"and the loss is {loss:.3f}, at chance (ln C = {self.chance:.3f}). Every gradient is proportional to the "
+                f"scale, so training would stay there. {cure} docs/scale-collapse.md explains how it comes about."
+            )
+
+    def check_end(self, loss: float, accuracy: float, *, by_accuracy: bool = False) -> None:
+        """Warn where loss or accuracy of the last epoch are next to no better than guessing.
+
+        Args:
+            loss: the mean over the epoch.
+            accuracy: likewise.
+            by_accuracy: accuracy alone decides, as the loss cannot be compared with ln C: it is not the plain cross-entropy,
+                or that of logits of a fixed size (LogitNorm), which is large before the classes are learned.
+        """
+        guessing = math.exp(-self.chance)
+        compared, chance = (0.0, "") if by_accuracy else (loss, f"ln C = {self.chance:.3f} and ")
+        if learned_nothing(accuracy=accuracy, loss=compared, guessing=guessing, guessing_loss=self.chance):
+            warnings.warn(
+                f"The network has learned next to nothing: its training ended with the loss {loss:.3f} and the accuracy "
+                f"{accuracy:.1%}, and guessing gives {chance}{guessing:.1%}. More epochs, another "
+                "learning rate, or a look at the labels may help.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
 def check_training(network: Classifier, data: Any, normalise: Normalise | None = None) -> TrainingCheck:
     """Compare a network with guessing and with what its features allow; warn of each problem.
 
@@ -75,8 +143,7 @@ def check_training(network: Classifier, data: Any, normalise: Normalise | None =
         batches = as_batches(data, normalise, 256, labels=True, num_classes=network.num_classes)
     features, labels, hits, loss, scale = [], [], 0, 0.0, 0.0
     for out, _, given in run(network, batches, labels=True):
-        if given is None or len(given) != len(out.logits):
-            raise DataError("Expected labelled images to check a training on but some have no labels.")
+        assert given is not None
         features.append(F.normalize(widest(at_least_float32(out.features)), dim=1))
         labels.append(given)
         hits += int((out.logits.argmax(1) == given).sum())
@@ -100,7 +167,7 @@ def check_training(network: Classifier, data: Any, normalise: Normalise | None =
     problems = tuple(_problems(found, network.num_classes))
     for problem in problems:
         warnings.warn(problem, UserWarning, stacklevel=3)
-    return TrainingCheck(**{**vars(found), "problems": problems})
+    return replace(found, problems=problems)
 
 
 def _class_mean_accuracy(features: Tensor, labels: Tensor, num_classes: int) -> float:

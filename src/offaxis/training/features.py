@@ -1,28 +1,176 @@
-"""Images -> the features of a frozen backbone, kept in a folder so that the backbone sees each image once."""
+"""Train a head on features: those of a frozen backbone, which sees each image once, or of any other model."""
 
 import hashlib
 import json
+import math
+import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise
+from offaxis.data.adapt import check_labels_in_range
+from offaxis.data.adapt import as_image_set, is_loader
 from offaxis.data.transforms import NO_LABELS, Batches
-from offaxis.errors import CheckpointError, StorageError
+from offaxis.errors import ArgumentError, CheckpointError, DataError, NotFiniteError, StorageError
+from offaxis.heads import Head, HeadLike, make_head
 from offaxis.networks.classifier import Classifier, FeatureInput
 from offaxis.networks.run import Network, check_finite, eval_mode, prepared_batches
 from offaxis.networks.weights import checksum, read_tensors, write_tensors
 from offaxis.progress import Progress
-from offaxis.training.batches import ImageSetBatches, Share
+from offaxis.training.batches import ImageSetBatches, Share, make_training_batches, make_validation_batches
+from offaxis.training.loop import batch_sums, checked_classifier, cross_entropy, fabric_on, mean_values
+from offaxis.training.recipe import Recipe, frozen
+from offaxis.training.record import RunFolder, Trained, open_run, run_record
 
-PART = 2048
-"""Images whose features are kept in one file."""
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+LEAST_STEPS, WARM_UP = 1000, 0.1
+BATCH, PART = 32, 2048
+"""Images that go through the backbone at once, and whose features are kept in one file."""
+
+
+# a head on features --------------------------------------------------------------------------------------------------
+
+
+def train_head(
+    features: Tensor,
+    labels: Tensor,
+    *,
+    head: HeadLike = "cosine",
+    num_classes: int | None = None,
+    seed: int = 0,
+    recipe: Recipe | None = None,
+    **changes: Any,
+) -> Head:
+    """Train a head on features; the learning rate rises over a tenth of the steps and falls to 0 along a cosine.
+
+    Takes seconds for tens of thousands of rows. The same features and the same seed give the same weights, bit for bit, on
+    the same machine. torch's global random numbers are left as they were.
+
+    Args:
+        features: (N, d), finite.
+        labels: int64 (N,) from 0 to C - 1.
+        head: a name out of ``offaxis.heads.HEADS`` or a callable (d, C) -> Head.
+        num_classes: C; None is the largest label + 1.
+        seed: of the first weights and of the order of the rows.
+        recipe: epochs, batch size, largest learning rate and weight decay (of all parameters but the head's ``undecayed``
+            ones); ``frozen()`` if None, with more epochs where these would be fewer than 1,000 steps.
+        changes: ``epochs``, ``batch_size``, ``learning_rate`` and ``weight_decay`` in place of the recipe's.
+
+    Returns:
+        The trained head, in eval mode, on the device of the features.
+
+    Raises:
+        DataError: there are fewer than two rows, they are not finite, or the labels do not fit.
+        ArgumentError: there is no such head, or a number is out of its range.
+        NotFiniteError: the loss became NaN or infinite.
+
+    Examples:
+        >>> rows, labels = torch.randn(60, 8), torch.arange(60) % 3
+        >>> train_head(rows, labels, epochs=2)(rows).shape
+        torch.Size([60, 3])
+    """
+    if features.dim() != 2 or len(features) < 2 or labels.shape != features.shape[:1]:
+        raise DataError(
+            "Expected features of shape (N, d) with N of at least 2, and N labels, but got "
+            f"{tuple(features.shape)} and {tuple(labels.shape)}."
+        )
+    if not bool(features.isfinite().all()):
+        raise DataError("Expected finite features but some are NaN or infinite: leave these rows out.")
+    classes = int(labels.max()) + 1 if num_classes is None else num_classes
+    labels = check_labels_in_range(labels.to(features.device, torch.int64), classes, "the set of features")
+    chosen = (recipe or frozen()).replace(**changes)
+    if recipe is None and changes.get("epochs") is None:
+        chosen = with_enough_epochs(chosen, len(features))
+    with torch.random.fork_rng(), torch.enable_grad():
+        torch.manual_seed(seed)
+        made = make_head(head, features.shape[1], max(classes, 2)).to(features.device)
+        _descend(made, features.detach().float(), labels, chosen, torch.Generator().manual_seed(seed))
+    return made.eval()
+
+
+def _descend(head: Head, features: Tensor, labels: Tensor, recipe: Recipe, generator: torch.Generator) -> None:
+    """Take the steps of a training of a head, in place."""
+    per_epoch = _steps_per_epoch(len(features), recipe.batch_size)
+    update = _NormalisedDescent(head, recipe.weight_decay)
+    step, steps = 0, recipe.epochs * per_epoch
+    head.train()
+    for _ in range(recipe.epochs):
+        for rows in torch.randperm(len(features), generator=generator).split(recipe.batch_size)[:per_epoch]:
+            loss = F.cross_entropy(head(features[rows]), labels[rows])
+            gradients = torch.autograd.grad(loss, update.parameters, materialize_grads=True)
+            update.step(gradients, recipe.learning_rate * share_of_rate(step, steps))
+            step += 1
+        if not math.isfinite(loss.item()):
+            raise NotFiniteError(
+                "Expected a finite loss but that of the head became NaN or infinite. Scale the features to ordinary sizes, or "
+                "train with a smaller learning rate."
+            )
+
+
+class _NormalisedDescent:
+    """Gradient descent with Nesterov momentum, where each parameter's gradient is divided by its own running size.
+
+    Adam with one second moment per parameter tensor in place of one per number (blockwise adaptivity, Zheng and Kwok 2019,
+    arXiv:1905.09899). Like Adam it needs no learning rate for the size of the features; like plain gradient descent, and
+    unlike Adam, it ends where logistic regression does: on photographs two points higher for a linear head.
+    """
+
+    momentum, memory = 0.9, 0.999
+
+    def __init__(self, head: Head, weight_decay: float) -> None:
+        named = dict(head.named_parameters())
+        self.parameters = list(named.values())
+        self.decays = [0.0 if name in head.undecayed else weight_decay for name in named]
+        self.speeds = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.squares = [parameter.new_zeros(()) for parameter in self.parameters]
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor], rate: float) -> None:
+        """Move the parameters against their gradients."""
+        self.steps += 1
+        share = 1 - self.memory**self.steps
+        for parameter, gradient, speed, square, decay in zip(
+            self.parameters, gradients, self.speeds, self.squares, self.decays, strict=True
+        ):
+            square.lerp_(gradient.square().mean(), 1 - self.memory)
+            unit = gradient / ((square / share).sqrt() + 1e-20)
+            speed.mul_(self.momentum).add_(unit)
+            parameter.mul_(1 - rate * decay).sub_(
+                unit.add_(speed, alpha=self.momentum), alpha=rate * (1 - self.momentum)
+            )
+
+
+def _steps_per_epoch(rows: int, batch_size: int) -> int:
+    """Count the batches of an epoch; one row alone has no batch statistics and is left out."""
+    return max(1, rows // batch_size + (rows % batch_size > 1))
+
+
+def with_enough_epochs(recipe: Recipe, rows: int) -> Recipe:
+    """Return the recipe with so many epochs that a head on ``rows`` features is trained for at least 1,000 steps."""
+    least = math.ceil(LEAST_STEPS / _steps_per_epoch(rows, recipe.batch_size))
+    return recipe.replace(epochs=max(recipe.epochs, least))
+
+
+def share_of_rate(step: int, steps: int, warm_up: float = WARM_UP) -> float:
+    """Return the learning rate of a step as a share of the largest: a linear rise, then half a cosine wave."""
+    rise = max(1.0, warm_up * steps)
+    if step < rise:
+        return (step + 1) / (rise + 1)
+    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1.0)))
+
+
+# the features of a frozen backbone -----------------------------------------------------------------------------------
 
 
 def extract_features(
@@ -30,8 +178,8 @@ def extract_features(
     images: ImageSet,
     normalise: Normalise,
     *,
+    view: tuple[ImageSetBatches, int] | None = None,
     cache: Path | None = None,
-    batch_size: int = 32,
     title: str = "features",
     quiet: bool = True,
 ) -> Tensor:
@@ -41,26 +189,70 @@ def extract_features(
         classifier: the network; it runs where it is, in eval mode.
         images: N images.
         normalise: mean and std, as in training.
-        cache: a folder of safetensors files, each named by the checksums of weights and images; None for no cache.
-        batch_size: images a step.
+        view: batches of these images, by which they are cropped and flipped at random, and the number of the view.
+        cache: a folder of safetensors files, each of ``PART`` images and named by the checksums of weights and images, so
+            that a pass that is stopped is resumed; None for no cache.
         title: the title of the progress bar.
         quiet: show no progress.
-
-    With a cache, more than ``PART`` images are kept part by part: a pass that is stopped is resumed.
     """
-    if cache is None:
-        return _run(classifier, Batches(images, normalise, batch_size), title, quiet)
-    store = _FeatureStore(cache, classifier)
-    key = {"images": images.fingerprint, "normalise": [list(normalise.mean), list(normalise.std)]}
-    if len(images) <= PART:
-        return store.get(key, lambda: _run(classifier, Batches(images, normalise, batch_size), title, quiet))
-    found = []
-    parts = torch.arange(len(images)).split(PART)
-    for number, part in enumerate(parts):
-        batches = Batches(images.subset(part), normalise, batch_size)
-        name = f"{title}, part {number + 1} of {len(parts)}"
-        found.append(store.get({**key, "part": number, "of": PART}, partial(_run, classifier, batches, name, quiet)))
+    indices = torch.arange(len(images)).split(BATCH)
+    device = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
+
+    def prepared(places: range) -> Iterator[Tensor]:
+        chosen = [indices[place] for place in places]
+        for place, rows, pixels in zip(places, chosen, images.stream(chosen), strict=True):
+            if view is None:
+                yield normalise(pixels)
+            else:
+                batches, number = view
+                share = Share(pixels, batches.labels[rows], 0, len(rows))
+                yield batches.prepare(number * len(indices) + place, share, device)[0]
+
+    def compute(places: range) -> Tensor:
+        parts = []
+        for done, batch in zip(places, prepared(places), strict=True):
+            for part, _ in prepared_batches(classifier, [batch]):
+                parts.append(classifier.features(part).flatten(1).float().cpu())
+            progress.to(done + 1)
+        check_finite("the network's features", torch.cat(parts))
+        return torch.cat(parts)
+
+    key: dict[str, Any] = {}
+    if cache is not None:
+        key = {
+            "weights": checksum(classifier.backbone, None),
+            "network": repr(classifier.backbone),
+            "device": device.type,
+            "images": images.fingerprint,
+            "normalise": [normalise.mean, normalise.std],
+        }
+    if view is not None:
+        recipe = view[0].recipe
+        key |= {"view": view[1], "seed": view[0].seed}
+        key |= {"augmentation": [recipe.crop, recipe.flip, recipe.min_area, recipe.jitter]}
+    found, size = [], PART // BATCH
+    with Progress(title, len(indices), quiet) as progress, eval_mode(classifier), torch.no_grad():
+        for first in range(0, len(indices), size):
+            places = range(first, min(first + size, len(indices)))
+            whole = json.dumps({**key, "images from": first * BATCH, "at most": PART}, sort_keys=True)
+            found.append(_kept(cache, whole, partial(compute, places)))
+            progress.to(places.stop)
     return torch.cat(found)
+
+
+def _kept(folder: Path | None, key: str, compute: Callable[[], Tensor]) -> Tensor:
+    """Return the features of a key from the folder, or compute and keep them there."""
+    if folder is None:
+        return compute()
+    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
+    with suppress(CheckpointError):  # a damaged file is computed anew
+        return read_tensors(path, required=True)[0]["features"]
+    features = compute()
+    try:
+        write_tensors(path, {"features": features}, {"format": "offaxis-features-1"})
+    except StorageError as error:
+        warnings.warn(f"The features were not kept for the next training. {error}", UserWarning, stacklevel=2)
+    return features
 
 
 def on_features(
@@ -89,73 +281,106 @@ def on_features(
     return head, list(zip(parts, labels, strict=True))
 
 
-def extract_view(
-    classifier: Classifier, batches: ImageSetBatches, number: int, *, cache: Path | None = None, quiet: bool = True
-) -> Tensor:
-    """Compute the features of all images in order, each cropped and flipped at random as in a step of a training."""
-    assert batches.normalise is not None
-    indices = torch.arange(len(batches.data)).split(32)
+def train_frozen(
+    classifier: Classifier,
+    data: Any,
+    recipe: Recipe | None = None,
+    *,
+    seed: int = 0,
+    out: "str | Path | RunFolder | None" = None,
+    resume: bool = False,
+    normalise: Normalise | None = None,
+    validation: Any = None,
+    views: int = 1,
+    cache: str | Path | None = None,
+    device: "str | torch.device | Fabric" = "auto",
+    quiet: bool = False,
+) -> Trained:
+    """Train the head of a classifier and leave its backbone as it is; the backbone sees each image once.
 
-    def prepared() -> Iterator[Tensor]:
-        for place, (chosen, pixels) in enumerate(zip(indices, batches.data.stream(indices), strict=True)):
-            share = Share(pixels, batches.labels[chosen], 0, len(chosen))
-            yield batches.prepare(number * len(indices) + place, share, next(classifier.parameters()).device)[0]
+    Features are kept in ``cache``, so that another seed, head or recipe takes seconds; only ``views`` of another seed, crop or
+    flip are other images. The same features and the same seed give the same weights, bit for bit.
 
-    compute = partial(_run, classifier, _Sized(prepared, len(indices)), f"features of view {number + 1}", quiet)
-    if cache is None:
-        return compute()
-    recipe = batches.plan.recipe
-    key = {
-        "images": batches.data.fingerprint,
-        "normalise": [list(batches.normalise.mean), list(batches.normalise.std)],
-        "view": number,
-        "seed": batches.plan.seed,
-        "augmentation": [recipe.crop, recipe.flip, recipe.min_area, recipe.jitter],
-    }
-    return _FeatureStore(cache, classifier).get(key, compute)
+    Args:
+        classifier: a pretrained network with a new head, as ``attach`` makes it; it is trained in place.
+        data: labelled training images, as ``train`` takes them; a DataLoader is refused, since it is not known whether it
+            gives the same images each time.
+        recipe: epochs, batch size, learning rate and weight decay of the head, crop and flip of the views;
+            ``frozen()`` with enough epochs if None.
+        seed: of the order of the features and of the views.
+        out: a folder for the trained network; None keeps nothing.
+        resume: accept a folder in which this training was begun and not finished.
+        normalise: mean and std; those of ``data`` if None.
+        validation: like ``data``: labelled images whose accuracy is measured at the end.
+        views: how many versions of each image are trained on: the image itself, and others cropped and flipped at random.
+        cache: the folder of features; None computes them anew.
+        device: where the backbone runs, as in ``train``; one process.
+        quiet: show no progress.
+
+    Raises:
+        DataError: the images or labels cannot be trained on.
+        ArgumentError: fewer than one view, or several processes.
+        NotFiniteError: the training failed; the message says what helps.
+    """
+    classifier, fabric = checked_classifier(classifier), fabric_on(device)
+    if views < 1 or fabric.world_size > 1:
+        raise ArgumentError(
+            f"Expected at least one view, and one process, to train on features but got {views} and {fabric.world_size}."
+        )
+    if is_loader(data) or is_loader(validation):
+        what = "train" if is_loader(data) else "validate"
+        raise DataError(
+            f"Expected a dataset, whose images are the same each time, to {what} on features but got a DataLoader: give its "
+            "dataset without augmentation and normalisation, or train with the backbone in every step (offaxis.train)."
+        )
+    classifier.to(fabric.device).freeze()
+    images = as_image_set(data)
+    recipe = recipe or with_enough_epochs(frozen(), len(images) * views)
+    small = recipe.replace(batch_size=max(2, min(recipe.batch_size, len(images))))
+    batches = make_training_batches(classifier, images, small, seed=seed, normalise=normalise, fabric=fabric)
+    assert isinstance(batches, ImageSetBatches)
+    held_out = None if validation is None else make_validation_batches(classifier, validation, batches)
+    folder = RunFolder.of(out)
+    record = run_record(classifier, batches, cross_entropy, fabric, folder)
+    record["settings"]["views"] = views
+    with folder or nullcontext():
+        open_run(fabric, folder, record, resume)
+        started = time.monotonic()
+        extract = partial(
+            extract_features,
+            classifier,
+            normalise=batches.normalise,
+            cache=None if cache is None else Path(cache),
+            quiet=quiet,
+        )
+        seen = [extract(images)]
+        seen += [extract(images, view=(batches, n), title=f"features of view {n + 1}") for n in range(1, views)]
+        features, labels = torch.cat(seen).to(fabric.device), batches.labels.repeat(views)
+        head, classes = classifier.head, classifier.num_classes
+        train_head(features, labels, head=lambda *_: head, num_classes=classes, seed=seed, recipe=recipe)
+        epoch = {
+            "kind": "epoch",
+            "step": recipe.epochs * _steps_per_epoch(len(features), recipe.batch_size),
+            "epoch": recipe.epochs,
+            "learning_rate": recipe.learning_rate,
+            **_measure(head, features, labels, started),
+        }
+        if isinstance(held_out, Batches):
+            rows, wanted = extract(held_out.images, title="test images"), held_out.images.labels
+            assert wanted is not None
+            epoch["validation_accuracy"] = _measure(head, rows, wanted, started)["accuracy"]
+        epoch["seconds"] = round(time.monotonic() - started, 3)
+        if folder is not None:
+            folder.log(epoch)
+            folder.finish(classifier)
+    return Trained.of(classifier, batches, [epoch], folder, record)
 
 
-class _Sized:
-    """Batches of a generator with a length."""
-
-    def __init__(self, make: Callable[[], Iterator[Tensor]], length: int) -> None:
-        self.make, self.length = make, length
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return self.make()
-
-    def __len__(self) -> int:
-        return self.length
-
-
-def _run(classifier: Classifier, batches: "Batches | _Sized", title: str, quiet: bool) -> Tensor:
-    rows = []
-    with Progress(title, len(batches), quiet) as progress:
-        for images, _ in prepared_batches(classifier, batches, progress=progress):
-            with eval_mode(classifier), torch.no_grad():
-                rows.append(classifier.features(images).flatten(1).float().cpu())
-    features = torch.cat(rows)
-    check_finite("the network's features", features)
-    return features
-
-
-class _FeatureStore:
-    """A folder of the features of a backbone."""
-
-    def __init__(self, folder: Path, classifier: Classifier) -> None:
-        self.folder, backbone = folder, classifier.backbone
-        device = next((parameter.device.type for parameter in classifier.parameters()), "cpu")
-        self.backbone = {"weights": checksum(backbone, None), "network": repr(backbone), "device": device}
-
-    def get(self, key: dict[str, Any], compute: Callable[[], Tensor]) -> Tensor:
-        """Return the features of a key from the folder, or compute and keep them there."""
-        whole = json.dumps({**self.backbone, **key}, sort_keys=True)
-        path = self.folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.safetensors"
-        with suppress(CheckpointError):  # a damaged file is computed anew
-            return read_tensors(path, required=True)[0]["features"]
-        features = compute()
-        try:
-            write_tensors(path, {"features": features}, {"format": "offaxis-features-1"})
-        except StorageError as error:
-            warnings.warn(f"The features were not kept for the next training. {error}", UserWarning, stacklevel=2)
-        return features
+@torch.no_grad()
+def _measure(head: Head, features: Tensor, labels: Tensor, started: float) -> dict[str, Any]:
+    """Return mean loss, accuracy in [0, 1] and mean scale (None where there is none) of features."""
+    sums, device = torch.zeros(4), next(head.parameters()).device
+    for rows, wanted in zip(features.split(4096), labels.split(4096), strict=True):
+        out, wanted = head.outputs(rows.to(device)), wanted.to(device)
+        sums += batch_sums(out, wanted, cross_entropy(out, wanted)).cpu()
+    return mean_values(sums.tolist(), time.monotonic() - started, out.scale is not None)

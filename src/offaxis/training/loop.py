@@ -2,35 +2,42 @@
 
 import os
 import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, TrainingStopped
+from offaxis.heads import Outputs
 from offaxis.names import RECIPES
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.run import accuracy, is_slow_in_bfloat16, resolve_device
 from offaxis.networks.weights import restore
 from offaxis.progress import Progress
-from offaxis.training import checkpoint as checkpoints
-from offaxis.training.batches import TrainingBatches, make_training_batches, make_validation_batches
-from offaxis.training.checkpoint import Checkpoint
+from offaxis.training.batches import Share, TrainingBatches, make_training_batches, make_validation_batches
+from offaxis.training.check import CollapseGuard
 from offaxis.training.recipe import Recipe, usual_recipe
-from offaxis.training.record import RunFolder, Trained, open_run, run_record
-from offaxis.training.step import CollapseGuard, Loss, RunningMeans, Stepper, StopRequest, cross_entropy
+from offaxis.training.record import Checkpoint, Loss, RunFolder, Trained, open_run, run_record, takes_logits
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 AfterEpoch = Callable[[int, Classifier], None]
 """(number of the epoch, from 1; the network after it, in eval mode) -> None."""
+
+
+def cross_entropy(out: Outputs, labels: Tensor) -> Tensor:
+    """Compute the mean cross-entropy of the logits, the loss of the paper."""
+    return F.cross_entropy(out.logits, labels)
 
 
 def train(
@@ -82,8 +89,7 @@ def train(
         NotFiniteError, ScaleCollapseError: the training failed; the message says why and what helps.
         TrainingStopped: Ctrl-C or SIGTERM; the state is saved where there is a folder.
     """
-    classifier = checked_classifier(classifier)
-    fabric = fabric_on(device)
+    classifier, fabric = checked_classifier(classifier), fabric_on(device)
     if str(fabric.strategy.precision.precision).startswith("bf16") and is_slow_in_bfloat16(fabric.device):
         warnings.warn(
             "This CPU has no instructions for bfloat16: training takes many times as long as in 32 bits (--precision "
@@ -93,30 +99,14 @@ def train(
     launch(fabric)
     recipe = RECIPES[usual_recipe(classifier)]() if recipe is None else recipe
     batches = make_training_batches(classifier, data, recipe, seed=seed, normalise=normalise, fabric=fabric)
-    to_validate = None if validation is None else make_validation_batches(classifier, validation, batches)
-    folder = None if out is None else RunFolder.of(out)
+    held_out = None if validation is None else make_validation_batches(classifier, validation, batches)
+    folder = RunFolder.of(out)
     record = run_record(classifier, batches, loss, fabric, folder)
-    with folder or nullcontext():
+    with folder or nullcontext(), torch.random.fork_rng():
         checkpoint = open_run(fabric, folder, record, resume)
-        training = _Training(
-            classifier,
-            batches,
-            validation=to_validate,
-            stepper=Stepper(classifier, batches, loss, fabric),
-            folder=folder,
-            settings=record["settings"],
-            after_epoch=after_epoch,
-        )
-        with torch.random.fork_rng():
-            history = training.run(checkpoint, quiet)
-    return Trained(
-        classifier=classifier.eval(),
-        normalise=batches.normalise,
-        classes=batches.classes,
-        history=tuple(history),
-        folder=None if folder is None else folder.path,
-        record=record,
-    )
+        training = _Training(classifier, batches, loss, fabric, folder, held_out, after_epoch)
+        history = training.run(checkpoint, quiet)
+    return Trained.of(classifier, batches, history, folder, record)
 
 
 def checked_classifier(classifier: Classifier) -> Classifier:
@@ -158,73 +148,100 @@ class _Training:
         self,
         classifier: Classifier,
         batches: TrainingBatches,
-        *,
-        validation: Iterable[tuple[Tensor, Tensor]] | None,
-        stepper: Stepper,
+        loss: Loss,
+        fabric: "Fabric",
         folder: RunFolder | None,
-        settings: dict[str, Any],
+        validation: Iterable[tuple[Tensor, Tensor]] | None,
         after_epoch: AfterEpoch | None,
     ) -> None:
-        self.classifier, self.batches, self.plan, self.stepper = classifier, batches, batches.plan, stepper
-        self.validation, self.fabric, self.folder, self.settings = validation, stepper.fabric, folder, settings
-        self.after_epoch = after_epoch
-        recipe, per_epoch = self.plan.recipe, self.plan.steps_per_epoch
-        self.every = (folder and folder.log_every) or max(1, min(50, per_epoch // 10))
+        self.classifier, self.batches, self.recipe, self.fabric = classifier, batches, batches.recipe, fabric
+        self.folder, self.validation, self.after_epoch = folder, validation, after_epoch
+        self.writes = folder if fabric.is_global_zero else None
+        self.every = (folder and folder.log_every) or max(1, min(50, batches.steps_per_epoch // 10))
+        self.scaled = getattr(classifier.head, "scale", None) is not None
+        self.sums, self.seconds = [0.0] * 4, 0.0  # of the epoch so far
+        self.history: list[dict[str, Any]] = []
         self.guard = CollapseGuard(
             num_classes=classifier.num_classes,
-            window=max(10, min(100, per_epoch // 2)),
-            clip=recipe.clip,
-            learning_rate=recipe.learning_rate,
+            window=max(10, min(100, batches.steps_per_epoch // 2)),
+            clip=self.recipe.clip,
+            learning_rate=self.recipe.learning_rate,
         )
-        self.scaled = getattr(classifier.head, "scale", None) is not None
-        self.epoch_means = RunningMeans()
-        self.history: list[dict[str, Any]] = []
+        self.by_accuracy = loss is not cross_entropy or getattr(classifier.head, "normalises_logits", False)
+        # Small convolutional networks train faster with channels last, on the CPU too (benchmarks/memory_format.py).
+        classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        classifier.train()
+        optimizer = torch.optim.SGD(
+            classifier.parameter_groups(self.recipe.weight_decay, self.recipe.decay_head, self.recipe.backbone_rate),
+            lr=self.recipe.learning_rate,
+            momentum=self.recipe.momentum,
+            nesterov=self.recipe.momentum > 0,
+        )
+        self.module, self.optimizer = fabric.setup(_LossModule(classifier, loss), optimizer)
+        self.clip = None if self.recipe.clip is None else RelativeClip(self.recipe.clip, fabric.device)
 
     def run(self, checkpoint: Checkpoint | None, quiet: bool) -> list[dict[str, Any]]:
         """Take all remaining steps; return one record per epoch."""
         first = 0 if checkpoint is None else self._restore(checkpoint)
-        progress = Progress("training", self.plan.steps, quiet or not self.fabric.is_global_zero, first)
-        with progress, StopRequest() as request:
-            self._steps(first, progress, request)
-        if self.folder is not None and self.fabric.is_global_zero:
-            self.folder.finish(self.classifier)
+        progress = Progress("training", self.batches.steps, quiet or not self.fabric.is_global_zero, first)
+        with progress, _signals() as received:
+            self._steps(first, progress, received)
+        if self.writes is not None:
+            self.writes.finish(self.classifier)
         if self.history and self.fabric.is_global_zero:
             last = self.history[-1]
-            plain = self.stepper.plain_loss and not getattr(self.classifier.head, "normalises_logits", False)
-            self.guard.check_end(last["loss"], last["accuracy"], by_accuracy=not plain)
+            self.guard.check_end(last["loss"], last["accuracy"], by_accuracy=self.by_accuracy)
         return self.history
 
-    def _steps(self, first: int, progress: Progress, request: StopRequest) -> None:
-        per_epoch, last = self.plan.steps_per_epoch, self.plan.steps
+    def _steps(self, first: int, progress: Progress, received: list[int]) -> None:
+        last = self.batches.steps
         pending, since, begun = torch.zeros((), device=self.fabric.device), first, time.monotonic()
         for step, share in zip(range(first, last), self.batches.read(first, last), strict=True):
-            pending = pending + self.stepper.step(step, share)
+            pending = pending + self._step(step, share)
             done = step + 1
-            epoch_ends = done % per_epoch == 0
-            if done % self.every == 0 or epoch_ends:
-                now = time.monotonic()
-                self._report(pending, done, done - since, now - begun, progress)
-                pending, since, begun = torch.zeros((), device=self.fabric.device), done, now
+            epoch_ends = done % self.batches.steps_per_epoch == 0
+            reports = epoch_ends or done % self.every == 0
+            stops = done < last and self._must_stop(received, reports)
+            if reports or stops:
+                self._report(pending, done, done - since, time.monotonic() - begun, progress)
+                pending, since, begun = torch.zeros((), device=self.fabric.device), done, time.monotonic()
             if epoch_ends:
                 self._end_epoch(done, progress)
                 begun = time.monotonic()
-            if self._must_stop(request, done, epoch_ends):
-                if since != done:
-                    self._report(pending, done, done - since, time.monotonic() - begun, progress)
-                self._stop(request, done)
+            if stops:
+                self._stop(received, done)
+
+    def _step(self, number: int, share: Share) -> Tensor:
+        """Take one step, from 0; return what ``batch_sums`` computes."""
+        images, labels = self.batches.prepare(number, share, self.fabric.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.batches.learning_rate(number) * group.get("rate", 1.0)
+        torch.manual_seed(self.batches.derived_seed("dropout", number * self.batches.processes + self.batches.rank))
+        loss, sums = self.module(images, labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.fabric.backward(loss)
+        limits = [] if self.clip is None else [self.clip.limit()]
+        limits += [] if self.recipe.max_norm is None else [torch.tensor(self.recipe.max_norm, device=loss.device)]
+        if limits:
+            largest: Any = torch.stack(limits).min()  # a tensor, so that no device has to wait
+            norm = self.fabric.clip_gradients(self.module, self.optimizer, max_norm=largest, error_if_nonfinite=False)
+            if self.clip is not None and norm is not None:
+                self.clip.add(norm.detach())
+        self.optimizer.step()
+        measured: Tensor = sums
+        return measured
 
     def _report(self, pending: Tensor, done: int, steps: int, seconds: float, progress: Progress) -> None:
         """Log the last steps, show them, and check that nothing went wrong."""
         total = self.fabric.all_reduce(pending, reduce_op="sum")
         assert isinstance(total, Tensor)
-        recent = RunningMeans()
-        recent.add(total.tolist(), seconds)
-        self.epoch_means.add(recent.sums, seconds)
-        means = recent.means(self.scaled)
+        recent: list[float] = total.tolist()
+        self.sums = [a + b for a, b in zip(self.sums, recent, strict=True)]
+        self.seconds += seconds
+        means = mean_values(recent, seconds, self.scaled)
         record = self._record("step", done, means)
-        self._log(record)
         shown = {
-            "epoch": f"{record['epoch']}/{self.plan.recipe.epochs}",
+            "epoch": f"{record['epoch']}/{self.recipe.epochs}",
             "loss": f"{means['loss']:.3f}",
             "accuracy": f"{means['accuracy']:.1%}",
             "lr": f"{record['learning_rate']:g}",
@@ -234,71 +251,182 @@ class _Training:
         self.guard.check(done, steps, means["loss"], means["scale"])
 
     def _end_epoch(self, done: int, progress: Progress) -> None:
-        record = self._record("epoch", done, self.epoch_means.means(self.scaled))
-        record["seconds"] = round(self.epoch_means.seconds, 3)
+        means = mean_values(self.sums, self.seconds, self.scaled) | {"seconds": round(self.seconds, 3)}
         if self.validation is not None:
             with self.fabric.autocast():
-                record["validation_accuracy"] = accuracy(self.classifier, self.validation, check_finite=False)
-            progress.say(f"epoch {record['epoch']}: validation accuracy {record['validation_accuracy']:.2%}")
-        self._log(record)
-        self.history.append(record)
+                means["validation_accuracy"] = accuracy(self.classifier, self.validation, check_finite=False)
+            progress.say(f"epoch {len(self.history) + 1}: validation accuracy {means['validation_accuracy']:.2%}")
+        self.history.append(self._record("epoch", done, means))
         if self.after_epoch is not None:
             self.classifier.eval()
-            self.after_epoch(record["epoch"], self.classifier)
+            self.after_epoch(len(self.history), self.classifier)
             self.classifier.train()
-        self.epoch_means = RunningMeans()
+        self.sums, self.seconds = [0.0] * 4, 0.0
         self._save(done)
 
     def _record(self, kind: str, done: int, means: dict[str, Any]) -> dict[str, Any]:
-        epoch = (done - 1) // self.plan.steps_per_epoch + 1
-        return {"kind": kind, "step": done, "epoch": epoch, "learning_rate": self.plan.learning_rate(done - 1), **means}
-
-    def _log(self, record: dict[str, Any]) -> None:
-        if self.folder is not None and self.fabric.is_global_zero:
-            self.folder.log(record)
+        """Log a line and return it."""
+        where = {"kind": kind, "step": done, "epoch": (done - 1) // self.batches.steps_per_epoch + 1}
+        record = {**where, "learning_rate": self.batches.learning_rate(done - 1), **means}
+        if self.writes is not None:
+            self.writes.log(record)
+        return record
 
     def _save(self, done: int) -> None:
-        if self.folder is not None and self.fabric.is_global_zero:
-            means = self.epoch_means
-            so_far = {"sums": means.sums, "seconds": means.seconds, "history": self.history}
-            checkpoints.save_checkpoint(self.folder.checkpoint, self.stepper.state(done, self.settings, so_far))
+        """Write a checkpoint: all that the remaining steps depend on, after ``done`` steps."""
+        if self.writes is not None:
+            progress = {
+                "sums": self.sums,
+                "seconds": self.seconds,
+                "history": self.history,
+                "precision": self.fabric.strategy.precision.state_dict(),
+                "relative_clip": None if self.clip is None else self.clip.state(),
+            }
+            state, named = self.optimizer.state, self.classifier.named_parameters()
+            buffers = {name: state[p].get("momentum_buffer") for name, p in named if p in state}
+            momentum = {name: buffer for name, buffer in buffers.items() if buffer is not None}
+            self.writes.save(Checkpoint(done, progress, self.classifier.state_dict(), momentum))
         self.fabric.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> int:
+        """Resume from a checkpoint; return how many steps are done."""
         assert self.folder is not None
         restore(self.classifier, checkpoint.weights, self.folder.checkpoint)
-        self.stepper.restore(checkpoint)
+        for name, parameter in self.classifier.named_parameters():
+            if name in checkpoint.momentum:
+                # zeros_like keeps the memory layout of the parameter, and with it the order of floating-point sums
+                buffer = torch.zeros_like(parameter).copy_(checkpoint.momentum[name])
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer
         progress = checkpoint.progress
-        self.epoch_means = RunningMeans(list(progress["sums"]), progress["seconds"])
-        self.history = list(progress["history"])
+        self.fabric.strategy.precision.load_state_dict(progress["precision"])
+        if self.clip is not None:
+            self.clip.restore(progress["relative_clip"])
+        self.sums, self.seconds, self.history = progress["sums"], progress["seconds"], progress["history"]
         return checkpoint.step
 
-    def _must_stop(self, request: StopRequest, done: int, epoch_ends: bool) -> bool:
+    def _must_stop(self, received: list[int], reports: bool) -> bool:
         """Return whether any process got a signal; with several, they ask each other only when they log."""
-        requested = request.number is not None
-        if self.fabric.world_size == 1 or not (done % self.every == 0 or epoch_ends):
-            return requested and self.fabric.world_size == 1
-        total = self.fabric.all_reduce(torch.tensor(float(requested), device=self.fabric.device), reduce_op="sum")
+        if self.fabric.world_size == 1:
+            return bool(received)
+        if not reports:
+            return False
+        total = self.fabric.all_reduce(torch.tensor(float(len(received)), device=self.fabric.device), reduce_op="sum")
         return float(total) > 0  # type: ignore[arg-type]
 
-    def _stop(self, request: StopRequest, done: int) -> None:
-        if done == self.plan.steps:
-            return
-        if not self.batches.whole_epochs:  # else the checkpoint of the last epoch is the one to resume from
+    def _stop(self, received: list[int], done: int) -> None:
+        whole, finished = self.batches.whole_epochs, done // self.batches.steps_per_epoch
+        if not whole:  # else the checkpoint of the last epoch is the one to resume from
             self._save(done)
-        name = signal.Signals(request.number or signal.SIGTERM).name
-        raise TrainingStopped(
-            f"Stopped by {name} after step {done} of {self.plan.steps}. {self._how_to_resume(done)}", request.number
-        )
-
-    def _how_to_resume(self, done: int) -> str:
+        number = received[0] if received else signal.SIGTERM
         if self.folder is None:
-            return "Nothing was kept, as no folder was named: a training with train(..., out=...) can be resumed."
-        finished = done // self.plan.steps_per_epoch
-        if self.batches.whole_epochs and not finished:
-            return "Nothing was kept, as no epoch was finished: a training on a DataLoader is resumed epoch by epoch."
-        saved = f"Its state after epoch {finished} is saved" if self.batches.whole_epochs else "Its state is saved"
-        return (
-            f"{saved}: resume it with offaxis train --resume and the same options, or train(..., out="
-            f"{str(self.folder.path)!r}, resume=True)."
-        )
+            left = "Nothing was kept, as no folder was named: a training with train(..., out=...) can be resumed."
+        elif whole and not finished:
+            left = "Nothing was kept, as no epoch was finished: a training on a DataLoader is resumed epoch by epoch."
+        else:
+            left = (
+                f"Its state{f' after epoch {finished}' * whole} is saved: resume it with offaxis train --resume and the same "
+                f"options, or train(..., out={str(self.folder.path)!r}, resume=True)."
+            )
+        name = signal.Signals(number).name
+        raise TrainingStopped(f"Stopped by {name} after step {done} of {self.batches.steps}. {left}", number)
+
+
+class _LossModule(nn.Module):
+    """Forward pass, loss and logged sums as one module, which Fabric can wrap for several processes."""
+
+    def __init__(self, classifier: Classifier, loss: Loss) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.loss: Any = loss
+        self.of_logits = takes_logits(loss)
+
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.classifier.outputs(images)
+        loss: Tensor = self.loss(out.logits if self.of_logits else out, labels)
+        if loss.dim():
+            raise ArgumentError(
+                f"Expected a loss that is one number, the mean over a batch, but got one of shape {tuple(loss.shape)}: "
+                "reduction='mean', or take the mean of it."
+            )
+        return loss, batch_sums(out, labels, loss)
+
+
+def batch_sums(out: Outputs, labels: Tensor, loss: Tensor) -> Tensor:
+    """Compute the sums (4,) over a batch of loss, hits and scale, and the number of images, on the batch's device."""
+    with torch.no_grad():
+        count = loss.new_tensor(float(len(labels)))
+        hits = (out.logits.argmax(1) == labels).sum().to(loss.dtype)
+        scale = loss.new_zeros(()) if out.scale is None else out.scale.sum().to(loss.dtype)
+        return torch.stack([loss.detach() * count, hits, scale, count])
+
+
+def mean_values(sums: list[float], seconds: float, scaled: bool) -> dict[str, Any]:
+    """Compute mean loss, accuracy in [0, 1], mean scale (None where the head has none) and images per second of sums."""
+    loss, hits, scale, count = sums
+    return {
+        "loss": loss / count,
+        "accuracy": hits / count,
+        "scale": scale / count if scaled else None,
+        "images_per_second": round(count / seconds, 1) if seconds else None,
+    }
+
+
+class RelativeClip:
+    """Gradient clipping relative to the running mean of the gradient's norm.
+
+    The limit is ``factor`` times the mean of the norms so far (of about the last 50, later on), each counted after
+    clipping. So one bad batch, whose gradient may be ten times the average, moves the weights no more than ``factor``
+    ordinary batches would, while ordinary gradients are not clipped, whatever the network's size.
+    """
+
+    memory = 50
+
+    def __init__(self, factor: float, device: torch.device) -> None:
+        self.factor = factor
+        self.count = torch.zeros((), device=device)
+        self.mean = torch.zeros((), device=device)
+
+    def limit(self) -> Tensor:
+        """Return the largest norm that the next gradient may have; infinity before the first."""
+        return torch.where(self.mean > 0, self.factor * self.mean, torch.inf)
+
+    def add(self, norm: Tensor) -> None:
+        """Add a gradient's norm before clipping to the running mean.
+
+        Norms that are not finite are ignored: in 16 bits gradients overflow now and then, and such a step is skipped.
+        """
+        clipped = torch.minimum(norm.to(self.mean), self.limit())
+        counts = torch.isfinite(clipped)
+        self.count = self.count + counts
+        moved = self.mean + (clipped - self.mean) / self.count.clamp(1, self.memory)
+        self.mean = torch.where(counts, moved, self.mean)
+
+    def state(self) -> list[float]:
+        """Return what a checkpoint keeps: the number of norms and their running mean."""
+        return [int(self.count), float(self.mean)]
+
+    def restore(self, state: list[float]) -> None:
+        """Resume from what ``state`` returned."""
+        self.count = torch.full_like(self.count, state[0])
+        self.mean = torch.full_like(self.mean, state[1])
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Yield a list for the first SIGINT or SIGTERM inside the block, which is not acted on; a second one acts as before."""
+    received, before = list[int](), dict[int, Any]()
+
+    def restore_handlers() -> None:
+        while before:
+            signal.signal(*before.popitem())
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        restore_handlers()
+
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python forbids handlers
+        before |= {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        restore_handlers()

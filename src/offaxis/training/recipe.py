@@ -1,27 +1,21 @@
-"""How a network is trained: a recipe's numbers, and what happens at each step as a function of seed and step alone.
+"""How a network is trained: the numbers of a recipe, the recipes by name, and the one that options describe."""
 
-Nothing random is carried from one step to the next: a training that is cut off anywhere resumes from its weights, its momentum
-and the number of the step, and ends as if it had never stopped.
-"""
-
-import hashlib
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
-import torch
-from torch import Generator, Tensor, nn
+from torch import nn
 
 from offaxis.data.catalogue import can_be_mirrored
 from offaxis.data.transforms import CROP_ABOVE
-from offaxis.errors import ArgumentError, DataError
+from offaxis.errors import ArgumentError
 from offaxis.names import RECIPES, alike
 from offaxis.networks.classifier import Classifier
 from offaxis.options import TrainOptions
 
 _END = 1e-5  # share of the learning rate at the end of a cosine schedule, as in OpenOOD
+_LATER = ("min_area", "jitter", "backbone_rate", "cosine")
+"""Numbers that records leave out where they are off: older runs, which do not have them, are then the same."""
 
 
 @dataclass(frozen=True)
@@ -75,35 +69,24 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 2), ("crop", 0)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ArgumentError(f"Expected `{name}` to be a whole number of at least {least} but got {value!r}.")
+            self._check(name, isinstance(value, int) and value >= least, f"a whole number of at least {least}")
         for name in ("learning_rate", "gamma"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ArgumentError(f"Expected `{name}` to be a positive number but got {getattr(self, name)!r}.")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ArgumentError(f"Expected `weight_decay` to be 0 or a positive number but got {self.weight_decay!r}.")
-        if not 0 <= self.momentum < 1:
-            raise ArgumentError(f"Expected `momentum` to be in [0, 1) but got {self.momentum!r}.")
-        if any(not 0 < m < 1 for m in self.milestones) or list(self.milestones) != sorted(self.milestones):
-            raise ArgumentError(
-                f"Expected `milestones` to be rising fractions of the steps but got {self.milestones!r}."
-            )
-        if self.ramp is not None and not 0 <= self.ramp < 1:
-            raise ArgumentError(f"Expected `ramp` to be None or a fraction of the steps but got {self.ramp!r}.")
-        if self.clip is not None and not self.clip >= 1:
-            raise ArgumentError(f"Expected `clip` to be None or a number of at least 1 but got {self.clip!r}.")
-        if self.min_area is not None and not 0 < self.min_area <= 1:
-            raise ArgumentError(
-                f"Expected `min_area` to be None or a share above 0 and at most 1 but got {self.min_area!r}."
-            )
-        if self.jitter is not None and not 0 <= self.jitter <= 1:
-            raise ArgumentError(f"Expected `jitter` to be None or a share from 0 to 1 but got {self.jitter!r}.")
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise ArgumentError(f"Expected `max_norm` to be None or a positive number but got {self.max_norm!r}.")
-        if self.backbone_rate is not None and not 0 < self.backbone_rate <= 1:
-            raise ArgumentError(
-                f"Expected `backbone_rate` to be None or a share up to 1 but got {self.backbone_rate!r}."
-            )
+            self._check(name, 0 < getattr(self, name) < math.inf, "a positive number")
+        self._check("weight_decay", 0 <= self.weight_decay < math.inf, "0 or a positive number")
+        self._check("momentum", 0 <= self.momentum < 1, "in [0, 1)")
+        rising = list(self.milestones) == sorted(self.milestones) and all(0 < m < 1 for m in self.milestones)
+        self._check("milestones", rising, "rising fractions of the steps")
+        self._check("ramp", self.ramp is None or 0 <= self.ramp < 1, "None or a fraction of the steps")
+        self._check("clip", self.clip is None or self.clip >= 1, "None or a number of at least 1")
+        self._check("max_norm", self.max_norm is None or self.max_norm > 0, "None or a positive number")
+        self._check("jitter", self.jitter is None or 0 <= self.jitter <= 1, "None or a share from 0 to 1")
+        for name in ("min_area", "backbone_rate"):
+            value = getattr(self, name)
+            self._check(name, value is None or 0 < value <= 1, "None or a share above 0 and at most 1")
+
+    def _check(self, name: str, holds: bool, wanted: str) -> None:
+        if not holds:
+            raise ArgumentError(f"Expected `{name}` to be {wanted} but got {getattr(self, name)!r}.")
 
     def learning_rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of step 0 <= step < steps."""
@@ -122,9 +105,8 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the recipe, without its name, as JSON can hold them."""
+        absent = [name for name in _LATER if not getattr(self, name)]
         numbers = {**asdict(self), "milestones": list(self.milestones)}
-        later = ("min_area", "jitter", "backbone_rate")  # as in runs before they were there
-        absent = [name for name in later if numbers[name] is None] + ([] if self.cosine else ["cosine"])
         return {name: value for name, value in numbers.items() if name not in ("name", *absent)}
 
 
@@ -235,120 +217,3 @@ def recipe_of(options: TrainOptions, shape: tuple[int, int, int] | None = None, 
     given = {each.name: getattr(options, each.name) for each in fields(Recipe) if hasattr(options, each.name)}
     mirrored = can_be_mirrored(options.id)
     return recipe.replace(flip=mirrored).replace(**given)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan(ABC):
-    """Number of steps, learning rate and random numbers of each step.
-
-    Attributes:
-        recipe: epochs, batch size, learning rates.
-        seed: of everything random but the network's initial weights.
-        processes: how many processes share each batch.
-        rank: which of them this is, from 0.
-    """
-
-    recipe: Recipe
-    seed: int
-    processes: int = 1
-    rank: int = 0
-
-    @property
-    @abstractmethod
-    def steps_per_epoch(self) -> int:
-        """Return the number of batches per epoch."""
-
-    @property
-    def steps(self) -> int:
-        """Return the number of batches of the whole training."""
-        return self.steps_per_epoch * self.recipe.epochs
-
-    def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return self.recipe.learning_rate_at(step, self.steps)
-
-    def generator(self, purpose: str, number: int) -> Generator:
-        """Return a CPU generator for one purpose at one epoch or step."""
-        return Generator().manual_seed(self.derived_seed(purpose, number))
-
-    def derived_seed(self, purpose: str, number: int) -> int:
-        """Return a 63-bit seed that depends on nothing but the plan's seed, the purpose and the number."""
-        digest = hashlib.blake2b(f"{self.seed}/{purpose}/{number}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") >> 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderPlan(Plan):
-    """The plan of a training on the batches of a DataLoader, which chooses the images itself.
-
-    Attributes:
-        per_epoch: the number of batches that the loader gives per epoch.
-    """
-
-    per_epoch: int
-
-    def __post_init__(self) -> None:
-        if self.per_epoch < 1:
-            raise DataError("Expected a DataLoader that gives at least one batch but it is empty.")
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Return the number of batches per epoch."""
-        return self.per_epoch
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImagePlan(Plan):
-    """The plan of a training on N images, which also says which of them each step sees.
-
-    Attributes:
-        images: N, the number of training images.
-    """
-
-    images: int
-
-    def __post_init__(self) -> None:
-        batch = self.recipe.batch_size
-        if batch % self.processes or batch // self.processes < 2:
-            raise DataError(
-                f"Expected a batch size that gives each of the {self.processes} processes the same number of images, at "
-                f"least 2, but got {batch}."
-            )
-        if self.images < batch:
-            raise DataError(
-                f"Expected at least as many training images as a batch has ({batch}) but got {self.images}. "
-                "Use a smaller batch size."
-            )
-
-    @property
-    def remainder(self) -> int:
-        """Return the size of an epoch's last, incomplete batch; 0 where a process would get fewer than two images."""
-        rest = self.images % self.recipe.batch_size
-        return rest - rest % self.processes if rest // self.processes >= 2 else 0
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Return the number of batches per epoch."""
-        return self.images // self.recipe.batch_size + bool(self.remainder)
-
-    def order(self, epoch: int) -> Tensor:
-        """Return the order (N,) in which an epoch visits the images."""
-        return torch.randperm(self.images, generator=self.generator("order", epoch))
-
-    def batch(self, order: Tensor, step: int) -> tuple[Tensor, int, int]:
-        """Return this process's indices at a step, where they begin in the global batch, and that batch's size."""
-        begin = (step % self.steps_per_epoch) * self.recipe.batch_size
-        indices = order[begin : begin + self.recipe.batch_size]
-        if len(indices) < self.recipe.batch_size:
-            indices = indices[: self.remainder]
-        share = len(indices) // self.processes
-        return indices[self.rank * share : (self.rank + 1) * share], self.rank * share, len(indices)
-
-    def batches(self, first: int, last: int) -> Iterator[tuple[Tensor, int, int]]:
-        """Iterate over what ``batch`` returns for the steps from ``first`` to before ``last``."""
-        order, of_epoch = torch.empty(0), -1
-        for step in range(first, last):
-            epoch = step // self.steps_per_epoch
-            if epoch != of_epoch:
-                order, of_epoch = self.order(epoch), epoch
-            yield self.batch(order, step)

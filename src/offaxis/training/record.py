@@ -1,43 +1,43 @@
 """A training run on disk: run.json (how it was started), log.jsonl, checkpoint.safetensors and model.safetensors."""
 
+import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from offaxis import __version__
 from offaxis.data import Normalise
-from offaxis.errors import ArgumentError, OffaxisError, RunError, StorageError
+from offaxis.errors import ArgumentError, CheckpointError, OffaxisError, RunError, StorageError
 from offaxis.files import check_plain, json_line, lock, read_json, read_lines, unlock, write_json, write_text
-from offaxis.heads import describe_head
+from offaxis.heads import Outputs, describe_head
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.describe import build, build_network, describe, description, must_be_given
 from offaxis.networks.open import open_for_weights
 from offaxis.networks.opened import OpenedNetwork
-from offaxis.networks.weights import read_tensors, restore, write_tensors
+from offaxis.networks.weights import checksum, read_tensors, restore, write_tensors
 from offaxis.options import TrainOptions
-from offaxis.training import checkpoint as checkpoints
+from offaxis.training import records_0_2
 from offaxis.training.batches import TrainingBatches
-from offaxis.training.checkpoint import Checkpoint
-from offaxis.training.step import Loss, describe_loss
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-FORMAT = "offaxis-run"
-VERSION = 3
-UNCHECKED = 2
-"""The older version that is read too; its files have no checksums."""
+FORMAT, VERSION, CHECKPOINT = "offaxis-run", 3, "offaxis-checkpoint-3"
 _EVALUATED = ("recipe", "network", "loss", "frozen", "unfreeze", "views", "precision")
 """Settings of a training that records of its evaluation keep."""
-_NEEDED = {"network", "head", "data", "normalise", "recipe", "seed"}
 _RESTORE = "it should be what `offaxis train --out` wrote; restore it, or train again in another folder"
+
+Loss = Callable[[Outputs, Tensor], Tensor]
+"""(Outputs of a batch, labels (N,)) -> the batch's mean loss, a scalar; PyTorch's own are given the logits instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,25 @@ class Trained:
     history: tuple[dict[str, Any], ...]
     folder: Path | None = None
     record: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        classifier: Classifier,
+        batches: TrainingBatches,
+        history: Sequence[dict[str, Any]],
+        folder: "RunFolder | None",
+        record: dict[str, Any],
+    ) -> Self:
+        """Return the result of a training that has just ended."""
+        return cls(
+            classifier=classifier.eval(),
+            normalise=batches.normalise,
+            classes=batches.classes,
+            history=tuple(history),
+            folder=None if folder is None else folder.path,
+            record=record,
+        )
 
     def opened(self) -> OpenedNetwork:
         """Return the network with what its record tells, as ``open_network`` does."""
@@ -95,7 +114,7 @@ def run_record(
         result depends on: ``network``, ``head``, ``frozen``, ``parameters``, ``data``, ``normalise``, ``recipe``, ``loss``,
         ``seed``, ``precision`` and ``sync_bn``.
     """
-    plan, normalise, head = batches.plan, batches.normalise, classifier.head
+    recipe, normalise, head = batches.recipe, batches.normalise, classifier.head
     settings = {
         "network": description(classifier) or _attached(classifier),
         "head": describe_head(head) or {"name": type(head).__name__, **head.arguments},
@@ -104,9 +123,9 @@ def run_record(
         "parameters": sum(p.numel() for p in classifier.parameters()),
         "data": {**batches.describe(), "classes": list(batches.classes)},
         "normalise": None if normalise is None else {"mean": list(normalise.mean), "std": list(normalise.std)},
-        "recipe": {"name": plan.recipe.name, **plan.recipe.to_json()},
+        "recipe": {"name": recipe.name, **recipe.to_json()},
         "loss": describe_loss(loss),
-        "seed": plan.seed,
+        "seed": batches.seed,
         "precision": fabric.strategy.precision.precision,
         "sync_bn": any(isinstance(part, SyncedBatchNorm) for part in classifier.backbone.modules()),
     }
@@ -128,6 +147,93 @@ def _attached(classifier: Classifier) -> dict[str, Any] | None:
     return None if must_be_given(plan) else plan
 
 
+def describe_loss(loss: Loss) -> dict[str, Any]:
+    """Describe a loss for run.json: its name and its ``arguments``, a dictionary that JSON can hold, where it has them.
+
+    A module without ``arguments`` is described by its text as well, one of PyTorch, whose text says little, by its settings,
+    and a partial function by what it was given, so that one with other settings is another loss.
+    """
+    if isinstance(loss, partial):
+        given = {str(place): value for place, value in enumerate(loss.args)} | loss.keywords
+        return {**describe_loss(loss.func), "given": {name: _setting(value) for name, value in given.items()}}
+    name = getattr(loss, "__name__", type(loss).__name__)
+    if isinstance(loss, nn.Module) and takes_logits(loss):
+        settings = {key: value for key, value in vars(loss).items() if not key.startswith("_") and key != "training"}
+        return {"name": name, **{key: _setting(value) for key, value in (settings | loss.state_dict()).items()}}
+    arguments: dict[str, Any] | None = getattr(loss, "arguments", None)
+    if arguments is None:
+        arguments = {"text": repr(loss)} if isinstance(loss, nn.Module) else {}
+    return {"name": name, **arguments}
+
+
+def _setting(value: Any) -> Any:
+    """Return a setting as JSON can hold it: numbers and texts as they are, tensors by their checksum, others by their type."""
+    if isinstance(value, Tensor):
+        holder = nn.Module()
+        holder.register_buffer("value", value)
+        return checksum(holder, None)[:16]
+    if isinstance(value, (list, tuple)):
+        return [_setting(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
+
+
+def takes_logits(loss: Any) -> bool:
+    """Return whether a loss is PyTorch's, a module or a function: these take logits (N, C), others take Outputs."""
+    while isinstance(loss, partial):
+        loss = loss.func
+    if isinstance(loss, nn.Module):
+        return type(loss).forward.__module__ == "torch.nn.modules.loss"
+    return getattr(F, getattr(loss, "__name__", ""), None) is loss
+
+
+class Checkpoint(NamedTuple):
+    """Everything that the rest of a training depends on, beside what it was started with.
+
+    Attributes:
+        step: how many steps are done.
+        progress: running sums of the current epoch, its history and the like, as JSON can hold it.
+        weights: the network's parameters and buffers by name.
+        momentum: the optimiser's buffers by parameter name.
+    """
+
+    step: int
+    progress: dict[str, Any]
+    weights: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; the one that was there stays until the new one is complete.
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written to.
+    """
+    tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
+    tensors |= {f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()}
+    state = json.dumps({"step": checkpoint.step, "progress": checkpoint.progress})
+    write_tensors(path, tensors, {"format": CHECKPOINT, "state": state})
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, foreign or of another version.
+    """
+    tensors, head = read_tensors(path, remedy="delete it and start the training anew")
+    if head.get("format") not in (CHECKPOINT, records_0_2.CHECKPOINT):
+        raise CheckpointError(
+            f"Expected a checkpoint of the format {CHECKPOINT} but {path} has the format {head.get('format', 'none')}. "
+            "Name a folder that this version of `offaxis train` wrote, or start the training anew in another one."
+        )
+    state = json.loads(head["state"])
+    weights, momentum = (
+        {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
+        for part in ("weights/", "momentum/")
+    )
+    return Checkpoint(state["step"], state["progress"], weights, momentum)
+
+
 class RunFolder:
     """The files of a run: run.json, log.jsonl, checkpoint.safetensors, and model.safetensors once it is finished.
 
@@ -144,6 +250,7 @@ class RunFolder:
     ) -> None:
         path = Path(path)
         self.path, self.command, self.options = path, command, options
+        self.log_every = None if options is None else options.log_every
         self._held: IO[bytes] | None = None
         self.record = path / "run.json"
         self.log_file = path / "log.jsonl"
@@ -151,14 +258,9 @@ class RunFolder:
         self.model = path / "model.safetensors"
 
     @classmethod
-    def of(cls, path: "str | Path | RunFolder") -> "RunFolder":
-        """Return the folder at a path; a RunFolder as it is."""
-        return path if isinstance(path, RunFolder) else cls(path)
-
-    @property
-    def log_every(self) -> int | None:
-        """Return the steps between two lines of the log; None for about ten lines an epoch."""
-        return None if self.options is None else self.options.log_every
+    def of(cls, out: "str | Path | RunFolder | None") -> "RunFolder | None":
+        """Return the folder at a path; a RunFolder as it is, and None where nothing is to be kept."""
+        return cls(out) if isinstance(out, (str, Path)) else out
 
     def __enter__(self) -> Self:
         return self
@@ -168,47 +270,55 @@ class RunFolder:
             unlock(self._held)
             self._held = None
 
-    def find_checkpoint(self, settings: dict[str, Any], resume: bool) -> Checkpoint | None:
-        """Read the checkpoint of an earlier run with these settings; None where there is none. Nothing is written.
+    def begin(self, record: dict[str, Any], resume: bool) -> Checkpoint | None:
+        """Write run.json where the run is new, lock it for this process, and return the checkpoint to resume from.
 
         Raises:
-            RunError: there is a run here already and ``resume`` is not set, or the folder holds something else.
-            CheckpointError: the checkpoint is damaged or belongs to other settings.
+            RunError: there is a run here already and ``resume`` is not set, another process is training in it, or the folder
+                holds something else.
+            CheckpointError: the checkpoint is damaged, or the run was started with other settings.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"Expected a folder for the run but {self.path} is a file. Name another folder.")
-        if not self.record.exists():
-            if self.path.is_dir() and any(not _temporary(file) for file in self.path.iterdir()):
-                raise RunError(
-                    f"Expected a run or an empty folder but {self.path} holds other files. Name another folder."
-                )
-            return None
+        if self.record.exists():
+            checkpoint = self._find_checkpoint(record["settings"], resume)
+            self._lock()
+            kept = [json_line(r) for r in self.log_records() if checkpoint and r["step"] <= checkpoint.step]
+            write_text(self.log_file, "".join(kept))
+            return checkpoint
+        if self.path.is_dir() and any(not _temporary(file) for file in self.path.iterdir()):
+            raise RunError(f"Expected a run or an empty folder but {self.path} holds other files. Name another folder.")
+        write_json(self.record, record)
+        self._lock()
+        return None
+
+    def _find_checkpoint(self, settings: dict[str, Any], resume: bool) -> Checkpoint | None:
         if not resume:
             raise RunError(
                 f"There is a run in {self.path} already. Add resume=True (--resume in the shell) to resume it, or "
                 "name another folder."
             )
-        checkpoints.check_settings(read_run(self.path)["settings"], settings, self.record)
-        if not self.checkpoint.exists() and self.model.exists():
+        before, now = _flat(read_run(self.path)["settings"]), _flat(settings)
+        differing = [
+            f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+            for key in sorted(before.keys() | now.keys())
+            if before.get(key) != now.get(key) and key != "recipe.name"  # its numbers decide, not what it is called
+        ]
+        if differing:
+            raise CheckpointError(
+                f"The run in {self.path} was started with other settings: {'; '.join(differing)}. Use the same settings, or "
+                "another folder."
+            )
+        if self.checkpoint.exists():
+            return load_checkpoint(self.checkpoint)
+        if self.model.exists():
             raise RunError(
                 f"The run in {self.path} is finished and has no checkpoint, so there is nothing to resume: open_network opens "
                 "the trained network. Name another folder to train anew."
             )
-        if not self.checkpoint.exists():
-            return None
-        checkpoint = checkpoints.load_checkpoint(self.checkpoint)
-        checkpoints.check_settings(checkpoint.settings, settings, self.checkpoint)
-        return checkpoint
+        return None
 
-    def begin(self, record: dict[str, Any], checkpoint: Checkpoint | None) -> None:
-        """Write run.json and lock the run; where it is resumed, remove the log lines after the step that it resumes from.
-
-        Raises:
-            RunError: another process is training here.
-        """
-        resumed = self.record.exists()
-        if not resumed:
-            write_json(self.record, record)
+    def _lock(self) -> None:
         self._held = self.record.open("rb")
         others = not lock(self._held) or not os.path.samestat(os.fstat(self._held.fileno()), self.record.stat())
         if others:  # the second: a process that began at the same time has replaced run.json
@@ -217,9 +327,10 @@ class RunFolder:
             )
         for left in filter(_temporary, self.path.glob(".*")):  # of a process that was killed while it wrote
             left.unlink(missing_ok=True)
-        if resumed:
-            kept = [json_line(r) for r in self.log_records() if checkpoint and r["step"] <= checkpoint.step]
-            write_text(self.log_file, "".join(kept))
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint in place of the last one."""
+        save_checkpoint(self.checkpoint, checkpoint)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to log.jsonl."""
@@ -244,15 +355,20 @@ class RunFolder:
             raise RunError(f"{self.log_file} cannot be read ({error.strerror or error}).") from error
         whole = [line for line in lines if line.endswith(b"\n")]
         remedy = "restore the file, or delete the line to go on without it"
-        required = read_run(self.path)["version"] != UNCHECKED
-        for number, record in enumerate(read_lines(whole, self.log_file, RunError, remedy, required=required), 1):
-            if "kind" not in record or not isinstance(record.get("step"), int):
-                raise RunError(f"Line {number} of {self.log_file} is no record of a step or an epoch: {remedy}.")
-            yield record
+        required = read_run(self.path)["version"] == VERSION
+        yield from read_lines(whole, self.log_file, RunError, remedy, required=required)
 
     def finish(self, classifier: Classifier) -> None:
         """Write the trained weights to model.safetensors."""
         write_tensors(self.model, classifier.state_dict(), {"format": "offaxis-model-2"})
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Flatten one level: {"recipe": {"epochs": 3}} -> {"recipe.epochs": 3}."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
 
 
 def _temporary(path: Path) -> bool:
@@ -260,57 +376,22 @@ def _temporary(path: Path) -> bool:
 
 
 def open_run(fabric: "Fabric", folder: RunFolder | None, record: dict[str, Any], resume: bool) -> Checkpoint | None:
-    """Find the checkpoint to resume from, and write run.json where the run is new.
-
-    Every process looks, so that all refuse together; then one of them writes.
+    """Begin the run in the first process, and return the checkpoint to resume from, or raise what was wrong, in all of them.
 
     Raises:
-        RunError: the folder holds something else, or the processes do not see the same run in it.
-        CheckpointError: the checkpoint is damaged or belongs to other settings.
+        RunError: the folder holds something else, or another process is training in it.
+        CheckpointError: the checkpoint is damaged, or the run was started with other settings.
     """
-    if folder is None:
-        return None
-    checkpoint, problem = None, None
-    try:
-        checkpoint = folder.find_checkpoint(record["settings"], resume)
-    except OffaxisError as error:
-        problem = error
-    if fabric.world_size > 1:
-        _check_processes_agree(
-            fabric, folder, -2 if problem else -1 if checkpoint is None else checkpoint.step, problem
-        )
-    if problem is not None:
-        raise problem
-    fabric.barrier()
-    if fabric.is_global_zero:
+    found: Checkpoint | OffaxisError | None = None
+    if folder is not None and fabric.is_global_zero:
         try:
-            folder.begin(record, checkpoint)
+            found = folder.begin(record, resume)
         except OffaxisError as error:
-            problem = error
-    _check_begun(fabric, folder, problem)
-    return checkpoint
-
-
-def _check_begun(fabric: "Fabric", folder: RunFolder, problem: OffaxisError | None) -> None:
-    """Raise in every process where the first could not begin the run."""
-    if fabric.world_size > 1:
-        failed = fabric.all_gather(torch.tensor(problem is not None, device=fabric.device, dtype=torch.int))
-        assert isinstance(failed, Tensor)
-        if problem is None and failed.any():
-            raise RunError(f"The first process could not begin the run in {folder.path}; its message says why.")
-    if problem is not None:
-        raise problem
-
-
-def _check_processes_agree(fabric: "Fabric", folder: RunFolder, step: int, problem: OffaxisError | None) -> None:
-    """Raise RunError where another process sees another checkpoint than this one."""
-    steps = fabric.all_gather(torch.tensor(step, device=fabric.device))
-    assert isinstance(steps, Tensor)
-    if problem is None and (steps != step).any():
-        raise RunError(
-            f"The processes do not find the same run in {folder.path}: on some machine it is missing or older. Name a "
-            "folder on a disk that all of them share, or start anew."
-        )
+            found = error
+    found = fabric.broadcast(found)
+    if isinstance(found, OffaxisError):
+        raise found
+    return found
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -329,33 +410,27 @@ def read_run(folder: Path) -> dict[str, Any]:
     version = record.get("version", 1)
     if record.get("format", FORMAT) != FORMAT or not isinstance(record.get("settings"), dict):
         raise RunError(f"{path} is damaged or foreign: {_RESTORE}.")
-    if version not in (VERSION, UNCHECKED):
+    if version == records_0_2.VERSION:
+        return records_0_2.complete(record)
+    if version != VERSION:
         raise RunError(
             f"Expected a run of format version {VERSION} but {folder} has version {version}: it was made by "
             f"{'an older' if isinstance(version, int) and version < VERSION else 'another'} version of offaxis. Train it "
             "again with this one, in another folder."
         )
-    missing = _NEEDED - record["settings"].keys()
-    if missing or not isinstance(record["settings"]["data"], dict) or "classes" not in record["settings"]["data"]:
-        raise RunError(f"{path} is damaged, its settings lack {', '.join(sorted(missing)) or 'classes'}: {_RESTORE}.")
-    return {**record, "settings": checkpoints.complete_settings(record["settings"])}
+    return record
 
 
 def recorded_options(record: Mapping[str, Any]) -> TrainOptions | None:
-    """Return the options of ``offaxis train`` that a run.json holds; None where the training was started in Python.
-
-    Records of version 0.2.0 have the words of the command alone.
-    """
-    if record.get("options") is not None:
-        return TrainOptions.from_record(record["options"])
-    words = list(record.get("command") or ())
-    return TrainOptions.from_words(words[2:]) if words[1:2] == ["train"] else None
+    """Return the options of ``offaxis train`` that a run.json holds; None where the training was started in Python."""
+    return None if record.get("options") is None else TrainOptions.from_record(record["options"])
 
 
-def _make_network(plan: dict[str, Any]) -> Classifier:
-    network = build_network(plan) if "kind" in plan else build(plan)
-    assert isinstance(network, Classifier)
-    return network
+def single(opened: OpenedNetwork) -> Classifier:
+    """Return the network that must be a single Classifier."""
+    if not isinstance(opened.network, Classifier):
+        raise ArgumentError(f"Expected one Classifier but {opened.origin} is a {type(opened.network).__name__}.")
+    return opened.network
 
 
 def load_run(folder: str | Path, into: "Classifier | str | None" = None) -> Trained:
@@ -370,35 +445,33 @@ def load_run(folder: str | Path, into: "Classifier | str | None" = None) -> Trai
         RunError: the folder is not a run, the run is unfinished, or its network must be given.
         CheckpointError: the weights are damaged or do not fit.
     """
-    run = RunFolder(Path(folder))
+    run = RunFolder(folder)
     record = read_run(run.path)
     settings = record["settings"]
+    classes, normalise, network = settings["data"]["classes"], settings["normalise"], settings["network"]
     if not run.model.exists():
         raise RunError(
             f"The run in {run.path} is not finished. Resume it: offaxis train --resume --out {run.path} and the same "
             "options."
         )
     if isinstance(into, str):
-        made = open_for_weights(into, len(settings["data"]["classes"]), settings.get("head")).network
-        if not isinstance(made, Classifier):
-            raise ArgumentError(f"Expected one Classifier but {into} makes a {type(made).__name__}.")
-        into = made
-    if into is None:
-        if settings["network"] is None:
-            raise RunError(
-                f"The run in {run.path} trained a network that Python code had made, which run.json does not describe: make "
-                "the same network and pass it as load_run(folder, into=classifier), or name the function that makes it: "
-                "--network file.py:function."
-            )
-        into = _make_network(settings["network"])
-    weights, _ = read_tensors(run.model, required=record["version"] != UNCHECKED)
+        into = single(open_for_weights(into, len(classes), settings["head"]))
+    elif into is None and network is None:
+        raise RunError(
+            f"The run in {run.path} trained a network that Python code had made, which run.json does not describe: make the "
+            "same network and pass it as load_run(folder, into=classifier), or name the function that makes it: --network "
+            "file.py:function."
+        )
+    elif into is None:
+        into = build(network) if "kind" not in network else build_network(network)  # type: ignore[assignment]
+    assert isinstance(into, Classifier)
+    weights, _ = read_tensors(run.model, required=record["version"] == VERSION)
     restore(into, weights, run.model)
-    into.frozen, into.unfrozen_from = bool(settings.get("frozen")), settings.get("unfreeze")
-    normalise = settings["normalise"]
+    into.frozen, into.unfrozen_from = settings["frozen"], settings.get("unfreeze")
     return Trained(
         classifier=into.eval(),
         normalise=None if normalise is None else Normalise(tuple(normalise["mean"]), tuple(normalise["std"])),
-        classes=tuple(settings["data"]["classes"]),
+        classes=tuple(classes),
         history=tuple(r for r in run.log_records() if r["kind"] == "epoch"),
         folder=run.path,
         record=record,

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -12,10 +13,11 @@ import torch
 from lightning_fabric import Fabric
 
 from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, load_images
-from offaxis.data.adapt import as_batches
 from offaxis.data.catalogue import cache_folder, data_root, known
 from offaxis.data.images import list_skipped
+from offaxis.data.adapt import check_labels_in_range
 from offaxis.data.load import check_classes, own_classes, own_splits
+from offaxis.data.adapt import as_batches
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike, make_head
 from offaxis.heads.batch_norm import synchronise
@@ -25,20 +27,31 @@ from offaxis.networks.library import INSTALLED
 from offaxis.networks.open import open_network, open_runs
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.networks.run import accuracy, check_takes, resolve_device
-from offaxis.options import TrainOptions
+from offaxis.options import TrainOptions, flags
 from offaxis.progress import counting
-from offaxis.training.batches import labels_of
-from offaxis.training.frozen import train_frozen, with_enough_epochs
+from offaxis.training.features import train_frozen, with_enough_epochs
 from offaxis.training.leave_out import MarginEntropyLoss
-from offaxis.training.loop import device_numbers, launch, train
+from offaxis.training.loop import cross_entropy, device_numbers, launch, train
 from offaxis.training.recipe import recipe_of, usual_recipe
-from offaxis.training.record import RunFolder, Trained
-from offaxis.training.step import Loss, cross_entropy
+from offaxis.training.record import RunFolder, Trained, single
 
 Note = Callable[[str], None]
 """Called with a sentence for the user."""
 POOR = 0.6
 """The held-out accuracy below which a training says what usually helps."""
+_AUGMENTS = ("crop", "flip", "min_area", "jitter")
+_TRAINS_THE_BACKBONE = (
+    "unfreeze",
+    "leave_out",
+    "precision",
+    "devices",
+    "nodes",
+    "decay_head",
+    "clip",
+    "sync_bn",
+    "log_every",
+)
+"""Options that mean nothing where the head is trained alone, on features in memory."""
 
 
 def train_by_options(
@@ -58,44 +71,34 @@ def train_by_options(
         raise ArgumentError("Expected a folder for the trained network (--out).")
     recipe_of(options)  # a wrong number is refused before images are read
     _check_frozen(options)
-    _check_trained(options)
     fabric = _fabric(options)
-    images, opened = _open(options, fabric)
+    images, opened, held_out = _open(options, fabric)
     classifier = single(opened)
     check_takes(classifier, images.shape)
-    rule = {"size": options.size or opened.size, "resize": options.resize or opened.resize}
-    with counting(options.quiet):
-        held_out = _held_out(options, rule)
-    if options.validate and held_out is None:
-        raise ArgumentError(
-            f"Expected held-out images for --validate but {options.id} has no test images here: keep some of a folder apart, "
-            "with --holdout 0.2 or in a folder test/, get those of a set of the catalogue (offaxis data get), or leave "
-            "--validate out."
-        )
     if options.unfreeze is not None:
         classifier.freeze(options.unfreeze)
     recipe = recipe_of(options, images.shape, "frozen" if options.freeze else usual_recipe(classifier))
-    common: dict[str, Any] = {
+    run: dict[str, Any] = {
         "seed": options.seed,
         "out": RunFolder(options.out, command=command, options=options),
         "resume": options.resume,
         "normalise": _normalise(options, opened, images.shape[0]),
+        "validation": held_out if options.validate or options.freeze else None,
         "device": fabric,
         "quiet": options.quiet,
     }
     if options.freeze:
         enough = with_enough_epochs(recipe, len(images) * options.views) if options.epochs is None else recipe
-        cache = cache_folder() / "features"
         trained = train_frozen(
-            classifier, images, enough, validation=held_out, views=options.views, cache=cache, **common
+            classifier, images, enough, views=options.views, cache=cache_folder() / "features", **run
         )
     else:
         if options.sync_bn:
             synchronise(classifier.backbone)
-        loss = _loss(options.leave_out, len(images.classes))
-        validation = held_out if options.validate else None
+        fold = options.leave_out
+        loss = cross_entropy if fold is None else MarginEntropyLoss.for_fold(*fold, len(images.classes))
         try:
-            trained = train(classifier, images, recipe, validation=validation, loss=loss, **common)
+            trained = train(classifier, images, recipe, loss=loss, **run)
         finally:
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()  # else its threads abort the process at exit
@@ -105,97 +108,67 @@ def train_by_options(
     return trained
 
 
-def _open(options: TrainOptions, fabric: Fabric) -> tuple[ImageSet, OpenedNetwork]:
-    """Return the training images and the network; images of a folder take the size of the network."""
-    read = partial(_read, options, "train")
-    classes = own_classes(options.id, skip_bad=options.skip_bad, holdout=options.holdout)
+def _open(options: TrainOptions, fabric: Fabric) -> tuple[ImageSet, OpenedNetwork, ImageSet | None]:
+    """Return the training images, the network and the test images; images of a folder take the size of the network."""
+    own: dict[str, Any] = {"skip_bad": options.skip_bad, "holdout": options.holdout}
+    read: Callable[..., ImageSet] = partial(load_images, options.id, root=options.data, cache=options.cache, **own)
+    classes = own_classes(options.id, **own)
     if classes is None:
-        images = read({"size": options.size, "resize": options.resize})
-        labels_of(images, "train on")
+        images = read("train", size=options.size, resize=options.resize)
+        check_labels_in_range(images.labels, None, images.name)
     launch(fabric)
     torch.manual_seed(options.seed)
-    if classes is None:
-        return images, _make_network(options, len(images.classes), images.shape[0])
-    opened = _make_network(options, len(classes), 3)
+    opened = _new_network(options, *((len(images.classes), images.shape[0]) if classes is None else (len(classes), 3)))
+    rule: dict[str, Any] = {"size": options.size or opened.size, "resize": options.resize or opened.resize}
     with counting(options.quiet):
-        rule = {"size": options.size or opened.size, "resize": options.resize or opened.resize}
-        return read(rule), opened
+        images = images if classes is None else read("train", **rule)
+        held_out = read("test", **rule) if _has_test_images(options) else None
+    if held_out is not None:
+        check_classes(options.id, held_out, **own)
+    elif options.validate:
+        raise ArgumentError(
+            f"Expected held-out images for --validate but {options.id} has no test images here: keep some of a folder apart, "
+            "with --holdout 0.2 or in a folder test/, get those of a set of the catalogue (offaxis data get), or leave "
+            "--validate out."
+        )
+    return images, opened, held_out
 
 
-def _read(options: TrainOptions, split: Any, rule: dict[str, Any]) -> ImageSet:
-    where: dict[str, Any] = {
-        "root": options.data,
-        "skip_bad": options.skip_bad,
-        "holdout": options.holdout,
-        "cache": options.cache,
-    }
-    return load_images(options.id, split, **where, **rule)
+def _has_test_images(options: TrainOptions) -> bool:
+    path = Path(options.id).expanduser()
+    if options.id in CATALOGUE or not path.exists():
+        return "test" in known(options.id).available(data_root(options.data))
+    return options.holdout is not None or {"train", "test"} <= set(own_splits(path))
 
 
 def _check_frozen(options: TrainOptions) -> None:
-    """Refuse what does not go with a frozen backbone."""
-    if not options.freeze:
-        if options.views != 1:
+    """Refuse what does not go with a frozen backbone, and a frozen backbone whose weights are random."""
+    given = {each.name: flags(each)[0] for each in fields(options) if getattr(options, each.name) != each.default}
+    if options.freeze:
+        others = [given[name] for name in _TRAINS_THE_BACKBONE if name in given]
+        others += [f"--recipe {options.recipe}"] if options.recipe not in (None, "frozen") else []
+        if others:
             raise ArgumentError(
-                "Expected --views beside --freeze: a network that is trained sees new views each epoch."
+                f"Expected no {', '.join(others)} beside --freeze, which trains the head alone on features in memory: leave "
+                "one of them out."
             )
-        return
-    if options.views == 1:
-        unused = [
-            f"--{name.replace('_', '-')}"
-            for name in ("crop", "flip", "min_area", "jitter")
-            if getattr(options, name) is not None
-        ]
-        if unused:
+        unused = [given[name] for name in _AUGMENTS if name in given]
+        if unused and options.views == 1:
             raise ArgumentError(
                 f"Expected --views of at least 2 beside {', '.join(unused)}: with --freeze the network sees each image once, "
                 "as it is, and more views are cropped and flipped."
             )
-    others = {
-        "--unfreeze": options.unfreeze is not None,
-        "--leave-out": options.leave_out is not None,
-        "--precision": options.precision != "32-true",
-        "--devices": options.devices * options.nodes > 1,
-        f"--recipe {options.recipe}": options.recipe not in (None, "frozen"),
-        "--decay-head": options.decay_head,
-        "--clip": options.clip is not None,
-        "--sync-bn": options.sync_bn,
-        "--log-every": options.log_every is not None,
-    }
-    if any(others.values()):
-        raise ArgumentError(
-            f"Expected no {', '.join(name for name, given in others.items() if given)} beside --freeze, which trains the head "
-            "alone on features in memory: leave one of them out."
-        )
-
-
-def _check_trained(options: TrainOptions) -> None:
-    """Refuse to freeze a backbone whose weights are random."""
-    if not (options.freeze or options.unfreeze is not None):
-        return
-    name = options.architecture
+    elif options.views != 1:
+        raise ArgumentError("Expected --views beside --freeze: a network that is trained sees new views each epoch.")
+    name, frozen = options.architecture, [flag for flag in ("freeze", "unfreeze") if flag in given]
     trained = name in INSTALLED or name.startswith("transformers:") or _is_python(name)
-    if not (trained or options.pretrained or options.weights is not None or options.source is not None):
+    if frozen and not (trained or given.keys() & {"pretrained", "weights", "source"}):
         can = name.startswith(("timm:", "torchvision:"))
         raise ArgumentError(
-            f"Expected a trained network beside --{'freeze' if options.freeze else 'unfreeze'} but {name} starts with "
-            f"random weights, which would stay as they are: add {'--pretrained or ' * can}--weights FILE, or name another one "
-            "(--network efficientnet-lite0, --from RUN)."
+            f"Expected a trained network beside --{frozen[0]} but {name} starts with random weights, which would stay as they "
+            f"are: add {'--pretrained or ' * can}--weights FILE, or name another one (--network efficientnet-lite0, --from "
+            "RUN)."
         )
-
-
-def _held_out(options: TrainOptions, rule: dict[str, Any]) -> ImageSet | None:
-    """Return the images that accuracy is measured on at the end; None where there are none."""
-    path = Path(options.id).expanduser()
-    if options.id in CATALOGUE or not path.exists():
-        there = "test" in known(options.id).available(data_root(options.data))
-    else:
-        there = options.holdout is not None or {"train", "test"} <= set(own_splits(path))
-    if not there:
-        return None
-    images = _read(options, "test", rule)
-    check_classes(options.id, images, skip_bad=options.skip_bad, holdout=options.holdout)
-    return images
 
 
 def _outcome(options: TrainOptions, trained: Trained, held_out: ImageSet | None) -> str:
@@ -252,7 +225,7 @@ def _normalise(options: TrainOptions, opened: OpenedNetwork, channels: int) -> N
 # the network ----------------------------------------------------------------------------------------------------------
 
 
-def _make_network(options: TrainOptions, num_classes: int, in_channels: int) -> OpenedNetwork:
+def _new_network(options: TrainOptions, num_classes: int, in_channels: int) -> OpenedNetwork:
     """Make the network of a training; fresh weights are drawn from torch's global generator.
 
     A function of a Python file is given the number of classes where it takes it.
@@ -260,55 +233,48 @@ def _make_network(options: TrainOptions, num_classes: int, in_channels: int) -> 
     Raises:
         ArgumentError: there is no such network or head, or it does not take what the options describe.
     """
-    head, name = _head(options), options.architecture
+    head, name = _head_maker(options), options.architecture
+    ours = not (":" in name or name in INSTALLED or _is_python(name))
+    fresh = ours and options.source is None and options.weights is None
+    if options.dropout and not fresh:
+        beside = (
+            f"--from {options.source}"
+            if options.source
+            else f"--weights {options.weights}"
+            if ours
+            else f"--network {name}"
+        )
+        raise ArgumentError(f"Expected no --dropout beside {beside}, which has its own.")
     if options.source is not None:
-        if options.dropout:
-            raise ArgumentError(f"Expected no --dropout beside --from {options.source}, whose network has its own.")
-        return _start_from(options, head, num_classes)
-    elsewhere = ":" in name or name in INSTALLED or _is_python(name)
-    if not elsewhere:
-        if options.pretrained:
-            raise ArgumentError(
-                f"Expected no --pretrained beside {name}, which has no published weights: name a file, --weights FILE, or a "
-                "network of timm or torchvision."
-            )
-        if options.weights is None:
-            sizes = {"num_classes": num_classes, "in_channels": in_channels, "dropout": options.dropout}
-            return OpenedNetwork(network=by_name(name)(head=head, **sizes))
-    if options.dropout:
-        what = f"--network {name}, which" if elsewhere else f"--weights {options.weights}, whose network"
-        raise ArgumentError(f"Expected no --dropout beside {what} has its own.")
-    given: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels, "weights": options.weights}
-    own = (options.scale, options.hidden, options.tau, options.start)
-    if not (
-        _is_python(name) and options.head == "cosine" and own == (None,) * 4
-    ):  # a function may have a head of its own
-        given["head"] = head
-    return open_network(name, pretrained=options.pretrained, **given)
-
-
-def _start_from(options: TrainOptions, head: HeadLike, num_classes: int) -> OpenedNetwork:
-    """Open the trained network of a run and give its backbone a new head."""
-    from dataclasses import replace
-
-    assert options.source is not None
-    (source,) = open_runs([options.source], options.network)
-    opened = open_network(source, weights=options.weights, pretrained=options.pretrained)
-    old = single(opened)
-    made = Classifier(old.backbone, make_head(head, old.head.in_features, num_classes), old.layers, origin=old.origin)
-    made.builder = old.builder
-    return replace(opened, network=made.train(), classes=(), label="", head={})
+        (source,) = open_runs([options.source], options.network)
+        opened = open_network(source, weights=options.weights, pretrained=options.pretrained)
+        old = single(opened)
+        made = Classifier(
+            old.backbone, make_head(head, old.head.in_features, num_classes), old.layers, origin=old.origin
+        )
+        made.builder = old.builder
+        return replace(opened, network=made.train(), classes=(), label="", head={})
+    if ours and options.pretrained:
+        raise ArgumentError(
+            f"Expected no --pretrained beside {name}, which has no published weights: name a file, --weights FILE, or a "
+            "network of timm or torchvision."
+        )
+    if fresh:
+        sizes = {"num_classes": num_classes, "in_channels": in_channels, "dropout": options.dropout}
+        return OpenedNetwork(network=by_name(name)(head=head, **sizes))
+    own_head = _is_python(name) and head == "cosine"  # a function may have a head of its own
+    return open_network(
+        name,
+        pretrained=options.pretrained,
+        num_classes=num_classes,
+        in_channels=in_channels,
+        weights=options.weights,
+        head=None if own_head else head,
+    )
 
 
 def _is_python(architecture: str) -> bool:
     return re.fullmatch(r".+\.py(:\w+)?", architecture) is not None
-
-
-def single(opened: OpenedNetwork) -> Classifier:
-    """Return the network that must be a single Classifier."""
-    if not isinstance(opened.network, Classifier):
-        raise ArgumentError(f"Expected one Classifier but {opened.origin} is a {type(opened.network).__name__}.")
-    return opened.network
 
 
 def head_arguments(options: TrainOptions) -> dict[str, str | float]:
@@ -325,26 +291,20 @@ def head_arguments(options: TrainOptions) -> dict[str, str | float]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _head(options: TrainOptions) -> HeadLike:
+def _head_maker(options: TrainOptions) -> HeadLike:
     """Return the head that options describe."""
     name, arguments = options.head, head_arguments(options)
     if not arguments or name not in HEADS:
         return name  # an unknown name is refused where the head is made
-    make = partial(HEADS[name], **arguments)
 
-    def head(in_features: int, num_classes: int) -> Head:
+    def make(in_features: int, num_classes: int) -> Head:
         try:
-            return make(in_features, num_classes)
+            return HEADS[name](in_features, num_classes, **arguments)
         except TypeError:
             unknown = [f"--{option}" for option in arguments if option not in signature(HEADS[name]).parameters]
             raise ArgumentError(f"The head {name!r} takes no {' and no '.join(unknown)}.") from None
 
-    return head
-
-
-def _loss(leave_out: tuple[int, int] | None, num_classes: int) -> Loss:
-    """Return cross-entropy, or the loss of one network of a leave-out ensemble, whose folds are always the same."""
-    return cross_entropy if leave_out is None else MarginEntropyLoss.for_fold(*leave_out, num_classes)
+    return make
 
 
 def _fabric(options: TrainOptions) -> Fabric:
