@@ -179,7 +179,7 @@ def _export_published(source: Path, network: str | None, out: Path) -> None:
     from offaxis.files import replacing
     from offaxis.networks.open import open_network, open_runs
     from offaxis.networks.resnet import to_published
-    from offaxis.training.start import single
+    from offaxis.training.record import single
 
     weights = to_published(single(open_network(open_runs([str(source)], network)[0])))
     with replacing(out) as temporary:

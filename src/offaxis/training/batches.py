@@ -17,9 +17,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from offaxis.data import ImageSet, Normalise
+from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, check_labels_in_range, is_loader
 from offaxis.data.images import to_unit
-from offaxis.data.adapt import check_labels_in_range
-from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.transforms import Batches
 from offaxis.errors import ArgumentError, DataError
 from offaxis.heads.batch_norm import SyncedBatchNorm

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise
-from offaxis.data.adapt import check_labels_in_range
-from offaxis.data.adapt import as_image_set, is_loader
+from offaxis.data.adapt import as_image_set, check_labels_in_range, is_loader
 from offaxis.data.transforms import NO_LABELS, Batches
 from offaxis.errors import ArgumentError, CheckpointError, DataError, NotFiniteError, StorageError
 from offaxis.heads import Head, HeadLike, make_head

@@ -13,11 +13,10 @@ import torch
 from lightning_fabric import Fabric
 
 from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, load_images
+from offaxis.data.adapt import as_batches, check_labels_in_range
 from offaxis.data.catalogue import cache_folder, data_root, known
 from offaxis.data.images import list_skipped
-from offaxis.data.adapt import check_labels_in_range
 from offaxis.data.load import check_classes, own_classes, own_splits
-from offaxis.data.adapt import as_batches
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike, make_head
 from offaxis.heads.batch_norm import synchronise
