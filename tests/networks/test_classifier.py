@@ -165,7 +165,7 @@ def test_it_is_called_as_networks_of_transformers_are() -> None:
 )
 def test_another_number_of_channels_is_refused_with_the_remedy(expected: int, given: int, remedy: str) -> None:
     network = small(in_channels=expected).eval()
-    with pytest.raises(ArgumentError, match=rf"\(N, {expected}, h, w\).* but got \(2, {given}, 8, 8\): .*{remedy}"):
+    with pytest.raises(ArgumentError, match=rf"\(N, {expected}, h, w\).* but got \(2, {given}, 8, 8\)\. .*{remedy}"):
         network(torch.rand(2, given, 8, 8))
     broken = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(12, 2), nn.Linear(5, 2)), LinearHead(2, 3))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # what is not known is not hidden

@@ -182,8 +182,8 @@ class TwoResults(nn.Module):
     ("backbone", "said"),
     [
         (nn.Sequential(nn.Flatten(), nn.Linear(50, 12)), "--size"),
-        (TwoArguments(), r"called with one argument, a batch of images"),
-        (TwoResults(), r"^Expected the network to return a tensor"),
+        (TwoArguments(), r"takes one argument, a batch of images"),
+        (TwoResults(), r"Expected the network to return a tensor"),
     ],
 )
 def test_a_network_that_takes_no_such_images_is_named_by_its_reason(backbone: nn.Module, said: str) -> None:

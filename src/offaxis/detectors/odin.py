@@ -24,7 +24,7 @@ from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negati
 from offaxis.heads import Outputs
 from offaxis.networks.classifier import Classifier, has_channels_last, pooled
 from offaxis.networks.combine import Paired
-from offaxis.networks.run import Network, check_finite, check_labels, eval_mode, to_network
+from offaxis.networks.run import Network, check_labels, eval_mode, require_finite, to_network
 
 PerImage = Callable[[Tensor, float], Tensor]
 """(the network's logits (N, C), temperature) -> one value per image (N,)."""
@@ -66,7 +66,7 @@ def perturbed_scores(
         x = images if begun is not None else images.detach().clone().requires_grad_(moving)  # a clone is a leaf
         with torch.set_grad_enabled(moving):
             logits = network(x) if begun is None else begun
-            check_finite("the network's logits", logits)
+            require_finite("the network's logits", logits)
             losses = [loss(logits, temperature) for temperature in temperatures] if moving else []
             kept = begun is not None  # others may take gradients of the same pass
             steps = [step(input_gradient(each, x, retain=kept or each is not losses[-1]), std) for each in losses]
@@ -114,10 +114,10 @@ def fast_gradient_sign(
         std: what each channel was divided by in normalisation.
     """
     x = to_network(network, images)
-    check_labels(labels, len(x), network.num_classes)
+    labels = check_labels(labels, len(x), network.num_classes).to(x.device)
     with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
         x = x.detach().clone().requires_grad_()
-        loss = F.cross_entropy(network(x), labels.to(x.device).long(), reduction="none")
+        loss = F.cross_entropy(network(x), labels, reduction="none")
         return x.detach() + magnitude * step(input_gradient(loss, x), std)
 
 

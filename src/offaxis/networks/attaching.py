@@ -66,15 +66,14 @@ def attach(
         )
     name = layer if layer is not None else find_output_layer(model)
     try:
-        old = model.get_submodule(name)
+        old: nn.Module | None = model.get_submodule(name)
     except AttributeError:
-        raise AttachError(
-            f"Expected `layer` to name a module of the network but got {name!r}. {_candidates(model)}"
-        ) from None
+        old = None
     if not isinstance(old, nn.Linear) or name == "":
+        found = "is not there" if old is None else f"is a {type(old).__name__}"
         raise AttachError(
-            f"Expected the output layer to be an nn.Linear but {name or 'the network'!r} is a {type(old).__name__}. "
-            f"{_candidates(model)}"
+            f"Expected `layer` to name a module of the network, its output layer, an nn.Linear, but {name or 'the network'!r} "
+            f"{found}. {_candidates(model)}"
         )
     _check_last(model, name)
     if head == "keep":
@@ -89,7 +88,7 @@ def attach(
             return kept.train(model.training)
         kept.training = model.training  # of it alone: the modules that are shared stay in their modes
         return kept
-    new = make_head(head, old.in_features, num_classes if num_classes is not None else old.out_features)
+    new = make_head(head, old.in_features, num_classes or old.out_features)
     new.to(old.weight.device, old.weight.dtype)
     parent, _, child = name.rpartition(".")
     while child == _wrapped(model.get_submodule(parent)):  # a compiled layer would still run
@@ -131,44 +130,27 @@ def find_output_layer(model: nn.Module) -> str:
     Raises:
         AttachError: it cannot be told.
     """
-    for find in (_by_own_interface, _by_tracing, _by_common_name, _by_being_alone):
-        name = find(model)
-        if name is not None:
-            _check_alone(model, name)
-            return name
-    raise AttachError(f"Cannot tell which layer of {type(model).__name__} is its output layer. {_candidates(model)}")
-
-
-def _check_alone(model: nn.Module, layer: str) -> None:
-    """Raise AttachError where a network that cannot be traced has other output layers beside one, by their names and sizes.
-
-    Their outputs may be averaged, as those of CrossViT and of distilled networks are.
-    """
-    parent = model.get_submodule(layer.rpartition(".")[0])
-    chained = {id(child) for child in parent.children()} if isinstance(parent, nn.Sequential) else set()
-    outputs = getattr(model.get_submodule(layer), "out_features", None)
-    others = [
-        name
-        for name in _linear_layers(model)
-        if name != layer
-        and name.count(".") == layer.count(".")
-        and ("head" in name or "classif" in name)
-        and (other := model.get_submodule(name)).out_features == outputs
-        and id(other) not in chained
-    ]
-    if others and _traced(model) is None:
+    graph = _traced(model)
+    name = _declared(model) or (None if graph is None else _last_in(model, graph)) or _by_name(model)
+    if name is None:
         raise AttachError(
-            f"{type(model).__name__} has {len(others) + 1} output layers ({', '.join([layer, *others])}), as their names say: "
-            f"make it with a single one. Where its output is that of one alone, name it, attach(..., layer={layer!r})."
+            f"Cannot tell which layer of {type(model).__name__} is its output layer. {_candidates(model)}"
         )
+    others = _beside(model, name) if graph is None else []
+    if others:
+        raise AttachError(
+            f"{type(model).__name__} has {len(others) + 1} output layers ({', '.join([name, *others])}), as their names say: "
+            f"make it with a single one. Where its output is that of one alone, name it, attach(..., layer={name!r})."
+        )
+    return name
 
 
-def _by_own_interface(model: nn.Module) -> str | None:
-    """Return the name of the layer that timm's ``get_classifier()`` gives."""
+def _declared(model: nn.Module) -> str | None:
+    """Return the name of the layer that timm's ``get_classifier()`` gives, or of the last linear one inside it."""
     get = getattr(model, "get_classifier", None)
     own: Any = get() if callable(get) else None
     if isinstance(own, (tuple, list)):
-        names = [n for n, m in model.named_modules() if any(m is o for o in own)]
+        names = [name for name, part in model.named_modules() if any(part is each for each in own)]
         raise AttachError(
             f"{type(model).__name__} has {len(own)} output layers ({', '.join(names)}), one of them for distillation: "
             "make it with a single one (in timm: the variant without 'distilled' in its name)."
@@ -176,19 +158,9 @@ def _by_own_interface(model: nn.Module) -> str | None:
     return _last_linear(model, own) if isinstance(own, nn.Module) else None
 
 
-def _by_common_name(model: nn.Module) -> str | None:
-    """Return the only child with a common name for output layers, or the last linear layer inside it."""
-    children = [child for name, child in model.named_children() if name in COMMON_NAMES]
-    names = [name for name in (_last_linear(model, child) for child in children) if name is not None]
-    return names[0] if len(names) == 1 else None
-
-
-def _by_tracing(model: nn.Module) -> str | None:
-    """Return the linear layer that feeds the output node of the traced graph, where the network can be traced."""
-    graph = _traced(model)
-    if graph is None:
-        return None
-    (source,) = next(n for n in graph.nodes if n.op == "output").args
+def _last_in(model: nn.Module, graph: torch.fx.Graph) -> str | None:
+    """Return the linear layer that feeds the output of a traced network, past operations that change nothing."""
+    (source,) = next(node for node in graph.nodes if node.op == "output").args
     while isinstance(source, torch.fx.Node):
         if source.op == "call_module" and isinstance(model.get_submodule(str(source.target)), nn.Linear):
             return str(source.target)
@@ -196,6 +168,29 @@ def _by_tracing(model: nn.Module) -> str | None:
             return None
         source = source.args[0] if source.args else None
     return None
+
+
+def _by_name(model: nn.Module) -> str | None:
+    """Return the last linear layer of the only child with a common name for output layers, or the only linear layer."""
+    children = [child for name, child in model.named_children() if name in COMMON_NAMES]
+    names = [name for child in children if (name := _last_linear(model, child)) is not None]
+    alone = _linear_layers(model)
+    return names[0] if len(names) == 1 else alone[0] if len(alone) == 1 else None
+
+
+def _beside(model: nn.Module, layer: str) -> list[str]:
+    """Return other output layers beside one, by their names and sizes: their outputs may be averaged, as CrossViT's are."""
+    parent, found = model.get_submodule(layer.rpartition(".")[0]), model.get_submodule(layer)
+    chained = [*parent.children()] if isinstance(parent, nn.Sequential) else []
+    return [
+        name
+        for name in _linear_layers(model)
+        if name != layer
+        and name.count(".") == layer.count(".")
+        and ("head" in name or "classif" in name)
+        and (other := model.get_submodule(name)).out_features == found.out_features
+        and not any(other is part for part in chained)
+    ]
 
 
 HARMLESS = (
@@ -268,16 +263,10 @@ class _Tracer(torch.fx.Tracer):
         return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
 
 
-def _by_being_alone(model: nn.Module) -> str | None:
-    linear = _linear_layers(model)
-    return linear[0] if len(linear) == 1 else None
-
-
 def _last_linear(model: nn.Module, part: nn.Module) -> str | None:
     """Return the full name of ``part`` if it is linear, else of the last linear layer inside it."""
-    inside = {id(m) for m in part.modules() if isinstance(m, nn.Linear)}
-    names = [n for n, m in model.named_modules() if id(m) in inside]
-    return names[-1] if names else None
+    inside = {m for m in part.modules() if isinstance(m, nn.Linear)}
+    return next((name for name, module in reversed([*model.named_modules()]) if module in inside), None)
 
 
 def _linear_layers(model: nn.Module) -> list[str]:
@@ -292,10 +281,7 @@ def _candidates(model: nn.Module) -> str:
             "where backbone gives features of shape (N, d). If attach() has taken its output layer before, use the Classifier "
             "that attach() returned."
         )
-    shown = [
-        f"{n} ({m.in_features} -> {m.out_features})"
-        for n in names[-8:]
-        if isinstance(m := model.get_submodule(n), nn.Linear)
-    ]
+    layers: list[Any] = [model.get_submodule(name) for name in names[-8:]]
+    shown = [f"{n} ({m.in_features} -> {m.out_features})" for n, m in zip(names[-8:], layers, strict=True)]
     more = f" and {len(names) - 8} before them" if len(names) > 8 else ""
     return f"Its linear layers are {', '.join(shown)}{more}: choose one with attach(..., layer={names[-1]!r})."

@@ -1,6 +1,8 @@
 """Classifier = backbone + head."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -98,9 +100,8 @@ class Classifier(nn.Module):
         """Return the layers of a frozen backbone that are trained all the same."""
         if self.unfrozen_from is None:
             return []
-        named = [(name, module) for name, module in self.backbone.named_modules() if name]
-        first = next(place for place, (name, _) in enumerate(named) if name == self.unfrozen_from)
-        return [module for _, module in named[first:]]
+        named = dict(self.backbone.named_modules())
+        return list(named.values())[list(named).index(self.unfrozen_from) :]
 
     def features(self, images: Tensor) -> Tensor:
         """Compute the features (N, d), the input of the head, of images (N, c, h, w).
@@ -111,19 +112,19 @@ class Classifier(nn.Module):
         """
         self._check(images)
         try:
-            return feature_tensor(self.backbone(images))
-        except ValueError as error:
-            normalised = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.backbone.modules())
-            if self.training and len(images) == 1 and normalised:  # which needs more than a single value
+            out = self.backbone(images)
+        except (RuntimeError, ValueError) as error:
+            if (
+                isinstance(error, ValueError) and self.training and len(images) == 1
+            ):  # a normalisation has one value left
                 raise HeadError(ONE_IMAGE) from error
-            raise
-        except RuntimeError as error:
             own = next((part.dtype for part in self.backbone.parameters()), images.dtype)
-            if images.dtype == own:
-                raise
-            raise ArgumentError(
-                f"Expected images in {own}, normalised as in training, but got {images.dtype}: images.to({own})."
-            ) from error
+            if images.dtype != own:
+                raise ArgumentError(
+                    f"Expected images in {own}, normalised as in training, but got {images.dtype}: images.to({own})."
+                ) from error
+            raise
+        return feature_tensor(out)
 
     def _check(self, images: Any) -> None:
         """Raise ArgumentError for images of another kind, type or number of channels than the backbone takes."""
@@ -140,8 +141,9 @@ class Classifier(nn.Module):
         expected = self.in_channels
         if expected is not None and images.dim() == 4 and images.shape[1] != expected:
             raise ArgumentError(
-                f"Expected images (N, {expected}, h, w), as the network takes {_colour(expected)}, but got "
-                f"{tuple(images.shape)}: {_remedy(expected, images.shape[1])}."
+                f"Expected images (N, {expected}, h, w), as the network takes, but got {tuple(images.shape)}. Grey images "
+                "become three channels by images.expand(-1, 3, -1, -1), colour images one by image.convert('L') of Pillow; "
+                "images of (N, height, width, channels) need images.permute(0, 3, 1, 2)."
             )
 
     def forward(
@@ -174,9 +176,9 @@ class Classifier(nn.Module):
         names = tuple(layers)
         if not names:
             return self.head.outputs(self.features(images))
-        with _Recorder(self.backbone, names) as recorder:
+        with _recording(self.backbone, names) as recorded:
             out = self.head.outputs(self.features(images))
-        return out._replace(layers=recorder.pooled)
+        return out._replace(layers=recorded)
 
     def check_training(self, data: Any, *, normalise: "Normalise | None" = None) -> "TrainingCheck":
         """Check on labelled images that a training has taught the network something, and warn where it has not.
@@ -218,18 +220,17 @@ class Classifier(nn.Module):
                 backbone times ``backbone_rate``.
         """
         spared = set() if decay_head else {f"head.{name}" for name in self.head.undecayed}
-        trainable = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
-        groups: list[dict[str, Any]] = []
-        if backbone_rate is not None:
-            inner = [p for n, p in trainable if n.startswith("backbone.")]
-            trainable = [(n, p) for n, p in trainable if not n.startswith("backbone.")]
-            groups = [{"params": inner, "weight_decay": weight_decay, "rate": backbone_rate}]
-        decayed = [p for n, p in trainable if n not in spared]
-        undecayed = [p for n, p in trainable if n in spared]
-        groups += [{"params": decayed, "weight_decay": weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
-        if learning_rate is not None:
-            groups = [{**group, "lr": learning_rate * group.get("rate", 1.0)} for group in groups]
-        return [group for group in groups if group["params"]]
+        slow: dict[str, Any] = {"params": [], "weight_decay": weight_decay, "rate": backbone_rate}
+        decayed: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
+        undecayed: dict[str, Any] = {"params": [], "weight_decay": 0.0}
+        for name, parameter in self.named_parameters():
+            inner = backbone_rate is not None and name.startswith("backbone.")
+            if parameter.requires_grad:
+                (slow if inner else undecayed if name in spared else decayed)["params"].append(parameter)
+        groups = [group for group in (slow, decayed, undecayed) if group["params"]]
+        for group in groups if learning_rate is not None else ():
+            group["lr"] = learning_rate * group.get("rate", 1.0)
+        return groups
 
 
 class FeatureInput(nn.Module):
@@ -248,18 +249,6 @@ class FeatureInput(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Compute features (N, d) of rows (N, d)."""
         return rows / self.unit.to(rows.dtype)
-
-
-def _colour(channels: int) -> str:
-    return {1: "grey images", 3: "colour images"}.get(channels, f"{channels} channels")
-
-
-def _remedy(expected: int, given: int) -> str:
-    if (expected, given) == (3, 1):
-        return "repeat grey images three times, images.expand(-1, 3, -1, -1), or decode them as RGB"
-    if (expected, given) == (1, 3):
-        return "make them grey, as image.convert('L') of Pillow does, or make the network with in_channels=3"
-    return "images are (N, channels, height, width); convert those that are (N, height, width, channels)"
 
 
 def feature_tensor(out: Any) -> Tensor:
@@ -294,34 +283,24 @@ def has_channels_last(backbone: nn.Module) -> bool:
     return getattr(backbone, "output_fmt", "") == "NHWC" or type(backbone).__name__ == "SwinTransformer"
 
 
-class _Recorder:
-    """Forward hooks that pool the outputs of named submodules; they are removed at the end of the block."""
+@contextmanager
+def _recording(backbone: nn.Module, names: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
+    """Pool the outputs of named submodules inside the block."""
+    modules, channels_last = dict(backbone.named_modules()), has_channels_last(backbone)
+    unknown = [name for name in names if name not in modules]
+    if unknown:
+        raise ArgumentError(
+            f"Expected names of layers of the network but got {', '.join(map(repr, unknown))}. Its outermost layers "
+            f"are {', '.join(name for name, _ in backbone.named_children())}; named_modules() of the backbone lists all."
+        )
+    recorded: dict[str, Tensor] = {}
 
-    def __init__(self, backbone: nn.Module, names: tuple[str, ...]) -> None:
-        modules = dict(backbone.named_modules())
-        unknown = [n for n in names if n not in modules]
-        if unknown:
-            known = [n for n, _ in backbone.named_children()]
-            raise ArgumentError(
-                f"Expected names of layers of the network but got {', '.join(map(repr, unknown))}. Its outermost layers "
-                f"are {', '.join(known)}; named_modules() of the backbone lists all."
-            )
-        self.modules = {n: modules[n] for n in names}
-        self.channels_last = has_channels_last(backbone)
-        self.pooled: dict[str, Tensor] = {}
-        self.handles: list[torch.utils.hooks.RemovableHandle] = []
+    def keep(name: str, _module: nn.Module, _inputs: Any, out: Any) -> None:
+        recorded[name] = pooled(out, channels_last)
 
-    def __enter__(self) -> Self:
-        for name, module in self.modules.items():
-            self.handles.append(module.register_forward_hook(self._keep(name)))
-        return self
-
-    def _keep(self, name: str) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, out: Any) -> None:
-            self.pooled[name] = pooled(out, self.channels_last)
-
-        return hook
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
+    hooks = [modules[name].register_forward_hook(partial(keep, name)) for name in names]
+    try:
+        yield recorded
+    finally:
+        for hook in hooks:
+            hook.remove()

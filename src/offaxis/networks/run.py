@@ -7,7 +7,7 @@ batch; none of them has a loop of its own.
 
 import platform
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, DetectorError
-from offaxis.heads import Head, Outputs
+from offaxis.heads import Outputs
 from offaxis.networks.classifier import Classifier, FeatureInput
+from offaxis.networks.combine import AnyNetwork
 from offaxis.progress import count
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -33,32 +34,8 @@ PASSED = "run through the network"
 """What ``offaxis.progress.count`` calls images that a network has seen."""
 
 
-class Network(Protocol):
-    """The interface that detectors and the inference loop need: a Classifier, a Paired or an Ensemble."""
-
-    @property
-    def num_classes(self) -> int:
-        """Return the number of classes, C."""
-
-    @property
-    def layers(self) -> Sequence[str]:
-        """Return the names of the layers that multi-layer methods read by default."""
-
-    @property
-    def head(self) -> Head:
-        """Return the head whose features a detector reads."""
-
-    def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
-        """Compute all outputs for a batch."""
-
-    def modules(self) -> Iterator[nn.Module]:
-        """Iterate over all modules, as ``nn.Module.modules`` does."""
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Iterate over all parameters, as ``nn.Module.parameters`` does."""
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Compute logits (N, C)."""
+Network = AnyNetwork
+"""What detectors and the inference loop take."""
 
 
 class BatchProgress(Protocol):
@@ -108,7 +85,8 @@ def run(
                 images = images.detach().clone().requires_grad_()  # a clone is a leaf, in inference mode too
         outputs = run_batch(network, images, names, gradients=gradients)
         if check_finite:
-            check_outputs_finite(outputs)
+            for what in ("logits", "features"):
+                require_finite(f"the network's {what}", getattr(outputs, what))
         yield outputs, images, batch_labels
 
 
@@ -162,22 +140,12 @@ def check_takes(network: Network, shape: tuple[int, int, int]) -> None:
     """Raise ArgumentError where a network does not take images of a shape (c, h, w), by running a black one."""
     try:
         run_batch(network, torch.zeros(1, *shape))
-    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
-        if (
-            isinstance(error, ArgumentError) and error.__cause__ is None
-        ):  # about its outputs, which images do not change
-            raise
+    except Exception as error:
         channels, height, width = shape
-        said = (
-            str(error).split(": ")[0] if isinstance(error, ArgumentError) else str(error)[:200]
-        )  # without its remedies
-        reason = " ".join(said.split())
-        remedy = "Choose the size that it was made for: --size."
-        if isinstance(error, TypeError):
-            remedy = "Its forward is called with one argument, a batch of images (N, c, h, w)."
         raise ArgumentError(
-            f"Expected a network that takes images of {width}x{height} with {channels} channel{'s'[: channels - 1]} but it "
-            f"does not ({type(error).__name__}: {reason}). {remedy}"
+            f"Expected a network that takes one argument, a batch of images (N, c, h, w), here of {width}x{height} with "
+            f"{channels} channel{'s'[: channels - 1]}, and gives a tensor. It does not ({type(error).__name__}: "
+            f"{' '.join(str(error)[:300].split())}). Is another --size the one that it was made for?"
         ) from error
 
 
@@ -194,27 +162,20 @@ def prepared_batches(
     Yields:
         Images as the network takes them, and their labels on the same device; see ``run``.
     """
-    if device is not None and isinstance(network, nn.Module):
+    if device is not None:
         network.to(resolve_device(device))
     for done, batch in enumerate(batches, 1):
         images, batch_labels = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1])
         if batch_labels is not None and not len(batch_labels) and len(images):  # batches of a set without labels
             batch_labels = None
-        if labels and batch_labels is None:
-            raise DetectorError(
-                "Expected batches of (images, labels) but got images alone. Pass a labelled set or a DataLoader of pairs."
-            )
-        if labels and batch_labels is not None:
-            check_labels(batch_labels, len(images), network.num_classes)
-            batch_labels = batch_labels.long()
-        parts = memory_parts(to_network(network, images))
-        if batch_labels is None or len(parts) == 1:
-            own: Sequence[Tensor | None] = [batch_labels] * len(parts)
-        else:
-            own = batch_labels.split(len(parts[0]))
-        for part, part_labels in zip(parts, own, strict=True):
-            yield part, None if part_labels is None else part_labels.to(part.device)
+        if labels:
+            batch_labels = check_labels(batch_labels, len(images), network.num_classes)
+        begin = 0
+        for part in memory_parts(to_network(network, images)):
+            end = begin + len(part)
+            yield part, None if batch_labels is None else batch_labels[begin:end].to(part.device)
             count(len(part), PASSED)
+            begin = end
         if progress is not None:
             progress.to(done)
 
@@ -274,17 +235,22 @@ def to_network(network: Network, images: Tensor) -> Tensor:
         BadOutputsError: the images are not (N, c, h, w) in floating point (for a network of feature vectors, not (N, d)), or
             not finite.
     """
-    if takes_vectors(network):
-        return _vectors_to_network(network, images)
-    if images.dim() != 4 or not images.is_floating_point():
+    vectors = next((module for module in network.modules() if isinstance(module, FeatureInput)), None)
+    expected = "(N, c, h, w)" if vectors is None else f"(N, {network.head.in_features})"
+    fits = images.dim() == 4 if vectors is None else images.shape[1:] == (network.head.in_features,)
+    if not fits or not images.is_floating_point():
         raise BadOutputsError(
-            f"Expected normalised images of shape (N, c, h, w) in floating point but got {tuple(images.shape)} in "
-            f"{str(images.dtype).removeprefix('torch.')}."
+            f"Expected {'normalised images' if vectors is None else 'feature vectors'} of shape {expected} in floating point "
+            f"but got {tuple(images.shape)} in {str(images.dtype).removeprefix('torch.')}."
         )
     if not torch.isfinite(images).all():
-        raise BadOutputsError("Expected images without NaN or infinity but some pixels are not finite numbers.")
-    parameter = next(network.parameters(), None)
-    moved = images if parameter is None else images.to(parameter.device, parameter.dtype)
+        raise BadOutputsError(
+            "Expected images without NaN or infinity but some pixels are not finite numbers."
+            if vectors is None
+            else "Expected finite numbers but there is NaN or infinity in the feature vectors."
+        )
+    own = next(network.parameters(), None) if vectors is None else vectors.unit
+    moved = images if own is None else images.to(own.device, own.dtype)
     return moved.contiguous(memory_format=torch.channels_last) if faster_channels_last(network, moved) else moved
 
 
@@ -293,23 +259,12 @@ def takes_vectors(network: Network) -> bool:
     return any(isinstance(module, FeatureInput) for module in network.modules())
 
 
-def _vectors_to_network(network: Network, rows: Tensor) -> Tensor:
-    if rows.dim() != 2 or rows.shape[1] != network.head.in_features or not rows.is_floating_point():
-        raise BadOutputsError(
-            f"Expected feature vectors of shape (N, {network.head.in_features}) in floating point but got "
-            f"{tuple(rows.shape)} in {str(rows.dtype).removeprefix('torch.')}."
-        )
-    check_finite("the feature vectors", rows)
-    unit = next(module.unit for module in network.modules() if isinstance(module, FeatureInput))
-    return rows.to(unit.device, unit.dtype)
-
-
 def faster_channels_last(network: Network, images: Tensor) -> bool:
     """Return whether the channels-last format is faster: float32 on the CPU through networks of offaxis.networks.
 
     Other networks may flatten their maps with ``view``, which fails in this format.
     """
-    if images.device.type != "cpu" or images.dtype != torch.float32:
+    if images.device.type != "cpu" or images.dtype != torch.float32 or images.dim() != 4:
         return False
     ours = [module.origin is not None for module in network.modules() if isinstance(module, Classifier)]
     return bool(ours) and all(ours)
@@ -325,14 +280,15 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     Raises:
         ArgumentError: no such device, or this machine does not have it; the message names the usable ones.
     """
+    has_mps = torch.backends.mps.is_available()
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu")
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu")
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError, TypeError, NotImplementedError):
         # PyTorch does not know it, was not built for it, or has no such device here
         usable = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-        usable += ["mps"] if _has_mps() else []
+        usable += ["mps"] if has_mps else []
         raise ArgumentError(
             f"Expected a device that PyTorch can use here (auto, {', '.join(usable)}) but got {str(device)!r}."
         ) from None
@@ -346,38 +302,31 @@ def is_slow_in_bfloat16(device: torch.device) -> bool:
     return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
 
 
-def _has_mps() -> bool:
-    return torch.backends.mps.is_available()
-
-
-def check_labels(labels: Tensor, count: int, num_classes: int) -> None:
-    """Raise DetectorError unless there are ``count`` labels, all whole numbers in 0..C-1."""
+def check_labels(labels: Tensor | None, count: int, num_classes: int) -> Tensor:
+    """Return labels (N,) in int64; raise DetectorError unless there are ``count`` of them, all whole numbers in 0..C-1."""
+    if labels is None:
+        raise DetectorError(
+            "Expected batches of (images, labels) but got images alone. Pass a labelled set or a DataLoader of pairs."
+        )
     if labels.shape != (count,):
         raise DetectorError(f"Expected {count} labels for {count} images but got shape {tuple(labels.shape)}.")
-    if labels.is_floating_point() and not (labels % 1 == 0).all():
-        raise DetectorError(
-            "Expected labels that are whole numbers, the numbers of classes, but some are not: give the number of one class "
-            "for each image."
-        )
-    if count and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+    whole = labels.long()
+    if not torch.equal(whole.to(labels.dtype), labels):
+        raise DetectorError("Expected labels that are whole numbers, one class for each image, but some are not.")
+    if count and not 0 <= int(whole.min()) <= int(whole.max()) < num_classes:
         raise DetectorError(
             f"Expected labels in 0..{num_classes - 1}, as the network has {num_classes} classes, but got labels from "
-            f"{int(labels.min())} to {int(labels.max())}. Use images of the network's own classes."
+            f"{int(whole.min())} to {int(whole.max())}. Use images of the network's own classes."
         )
+    return whole
 
 
-def check_finite(what: str, tensor: Tensor) -> None:
+def require_finite(what: str, tensor: Tensor) -> None:
     """Raise BadOutputsError where a tensor, called ``what`` in the message, holds NaN or infinity."""
     if not torch.isfinite(tensor).all():
         raise BadOutputsError(
             f"Expected finite numbers but there is NaN or infinity in {what}. Check the images and the training."
         )
-
-
-def check_outputs_finite(outputs: Outputs) -> None:
-    """Raise BadOutputsError where logits or features hold NaN or infinity."""
-    check_finite("the network's logits", outputs.logits)
-    check_finite("the network's features", outputs.features)
 
 
 def device_of(network: Network) -> torch.device:

@@ -21,7 +21,7 @@ from offaxis.data.transforms import NO_LABELS, Batches
 from offaxis.errors import ArgumentError, CheckpointError, DataError, NotFiniteError, StorageError
 from offaxis.heads import Head, HeadLike, make_head
 from offaxis.networks.classifier import Classifier, FeatureInput
-from offaxis.networks.run import Network, check_finite, eval_mode, prepared_batches
+from offaxis.networks.run import Network, eval_mode, prepared_batches, require_finite
 from offaxis.networks.weights import checksum, read_tensors, write_tensors
 from offaxis.progress import Progress
 from offaxis.training.batches import ImageSetBatches, Share, make_training_batches, make_validation_batches
@@ -213,7 +213,7 @@ def extract_features(
             for part, _ in prepared_batches(classifier, [batch]):
                 parts.append(classifier.features(part).flatten(1).float().cpu())
             progress.to(done + 1)
-        check_finite("the network's features", torch.cat(parts))
+        require_finite("the network's features", torch.cat(parts))
         return torch.cat(parts)
 
     key: dict[str, Any] = {}
