@@ -209,8 +209,8 @@ def test_manifests_that_lie_are_refused(kept: dict[str, Any], tmp_path: Path) ->
     refused("ensemble", "do not fit", network={**team, "members": [*team["members"], team["members"][0]]})
     refused("ensemble", "no classes", network={**team, "members": []})
     refused("ensemble", "do not fit", network={**team, "members": [left["members"][0], *team["members"][1:]]})
-    refused("ensemble", "Classifier or Paired", network={"kind": "ensemble", "members": [team, team]})
-    refused("pair", "Classifier but got others", network={**plans["pair"], "classifier": team})
+    refused("ensemble", "Classifier or a Paired", network={"kind": "ensemble", "members": [team, team]})
+    refused("pair", "a Classifier each, but got a Ensemble", network={**plans["pair"], "classifier": team})
     refused("ensemble", "whole bundle", network={"kind": "ensemble"})
     refused("ensemble", "whole bundle", network={"kind": "leave-out", "members": team["members"]})
     refused(

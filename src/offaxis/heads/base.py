@@ -231,7 +231,9 @@ def head_maker(description: Mapping[str, Any]) -> Callable[[int, int], Head]:
     arguments = complete_description(description)
     name = arguments.pop("name")
     if name not in HEADS:
-        raise ArgumentError(f"Expected a head out of {', '.join(HEADS)} but got {name!r}.")
+        raise ArgumentError(
+            f"Expected a head out of {', '.join(HEADS)} but got {name!r}. It may be of a newer version of offaxis."
+        )
     return partial(HEADS[name], **arguments)
 
 

@@ -22,6 +22,11 @@ class Paired(nn.Module):
 
     def __init__(self, classifier: Classifier, detector_network: Classifier) -> None:
         super().__init__()
+        for network in (classifier, detector_network):
+            if not isinstance(network, Classifier):
+                raise ArgumentError(
+                    f"Expected a pair of single networks, a Classifier each, but got a {type(network).__name__}."
+                )
         if classifier.num_classes != detector_network.num_classes:
             raise ArgumentError(
                 "Expected two networks for the same classes but got one with "

