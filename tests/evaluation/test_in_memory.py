@@ -326,15 +326,14 @@ def test_a_score_is_written_once_and_not_read_again(
     subject: Make, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    keep = Store._keep_arrays
+    keep = Store._add_arrays
 
     def counting(self: Store, name: str, arrays: Mapping[str, Any]) -> None:
         written.append(name)
         keep(self, name, arrays)
 
-    monkeypatch.setattr(Store, "_keep_arrays", counting)
-    for read in ("scores", "grid_scores"):
-        monkeypatch.setattr(Store, read, lambda *_: pytest.fail("scores are in memory"))
+    monkeypatch.setattr(Store, "_add_arrays", counting)
+    monkeypatch.setattr(Store, "_array", lambda *_: pytest.fail("scores are in memory"))
     detectors: list[str | Detector] = [ODIN(temperatures=(1.0, 1000.0), epsilons=(0.0, 0.01)), "cosine"]
     results = offaxis.evaluate(subject(), world["id"], world["ood"], detectors, tune=True, store=tmp_path / "store")
     for r in results:

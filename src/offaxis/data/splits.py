@@ -1,55 +1,30 @@
 """Parts of a set: validation and test images, a held-out share, at most so many images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from offaxis.data.images import ImageSet
 from offaxis.errors import ArgumentError, DataError
-from offaxis.files import digest
 
 VALIDATION_IMAGES = 1000
 LARGEST_SHARE = 0.2
 
 
-@dataclass(frozen=True)
-class ValidationSplit:
+class ValidationSplit(NamedTuple):
     """The validation images of a set, which tuning may see, and the rest, on which every detector is tested.
 
     Attributes:
-        images: the whole set.
         validation: int64 (V,), the images that hyperparameters may be chosen on.
         test: int64 (T,), the others, on which every detector is tested.
         rule: how they were chosen.
     """
 
-    images: ImageSet
     validation: Tensor
     test: Tensor
     rule: str
-
-    @property
-    def name(self) -> str:
-        """The set's name."""
-        return self.images.name
-
-    @cached_property
-    def key(self) -> str:
-        """Key of the images and their parts in a store."""
-        return digest([self.name, self.images.fingerprint, self.rule])
-
-    def about(self) -> dict[str, Any]:
-        """Return what results record about the images, with their checksum."""
-        return {
-            **self.images.describe(),
-            "shape": list(self.images.shape),
-            "validation": len(self.validation),
-            "rule": self.rule,
-        }
 
 
 def split_validation(images: ImageSet, count: int = VALIDATION_IMAGES, seed: int = 0) -> ValidationSplit:
@@ -59,19 +34,21 @@ def split_validation(images: ImageSet, count: int = VALIDATION_IMAGES, seed: int
 
     Never more than a fifth of a set goes to validation.
     """
+    shuffled = images.sorted_by_class or is_sorted(images.labels)
+    return split_count(len(images), count, shuffled=shuffled, seed=seed)
+
+
+def split_count(images: int, count: int, *, shuffled: bool, seed: int = 0) -> ValidationSplit:
+    """Split off ``count`` of a number of images for validation, as ``split_validation`` does."""
     if count < 0:
         raise ArgumentError(f"Expected a count of at least 0 but got {count}.")
-    taken = min(count, int(LARGEST_SHARE * len(images)))
-    if images.sorted_by_class or _follow_one_another(images.labels):
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-        rule = f"the first {taken} of a shuffle with seed {seed}"
-    else:
-        order = torch.arange(len(images))
-        rule = f"the first {taken}"
-    return ValidationSplit(images, order[:taken], order[taken:].sort().values, f"{rule} of {len(images)} images")
+    taken = min(count, int(LARGEST_SHARE * images))
+    order = torch.randperm(images, generator=torch.Generator().manual_seed(seed)) if shuffled else torch.arange(images)
+    rule = f"the first {taken}{f' of a shuffle with seed {seed}' if shuffled else ''} of {images} images"
+    return ValidationSplit(order[:taken], order[taken:].sort().values, rule)
 
 
-def _follow_one_another(labels: Tensor | None) -> bool:
+def is_sorted(labels: Tensor | None) -> bool:
     """Tell whether there are labels (N,), at least two of them, and all images of one come before those of the next."""
     if labels is None or len(labels) < 2:
         return False

@@ -1,37 +1,28 @@
-"""The evaluation of one network: scores are computed, detectors tuned, and results made from them."""
+"""The results of one network: its detectors are fitted, images scored, hyperparameters chosen, and results made of scores."""
 
 import copy
 import platform
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from offaxis import __version__
-from offaxis.data import relation
+from offaxis.data import Normalise, relation
 from offaxis.data.catalogue import Group
+from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.detectors import Detector
 from offaxis.detectors.base import try_fit_all
-from offaxis.errors import ArgumentError, DetectorError, EvaluationError, NotFittedError, OffaxisError, StoreError
-from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, result_key
+from offaxis.errors import ArgumentError, DetectorError, NotFittedError
+from offaxis.evaluation.records import NetworkRecord, Result, result_key
 from offaxis.evaluation.results import Results
-from offaxis.evaluation.scores import (
-    Array,
-    Confidence,
-    DetectorRun,
-    ScoreCache,
-    ScoreRequest,
-    compute_scores,
-    score_requests,
-)
-from offaxis.evaluation.sets import EvaluationSet, LabelledBatches, TrainingImages
-from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import differences_in_words
+from offaxis.evaluation.scores import Array, DetectorRun, ScoreRequest, compute_scores, score_requests
+from offaxis.evaluation.sets import EvaluationSet, LabelledBatches, Sets, TrainingImages
+from offaxis.evaluation.store import Store, narrow
 from offaxis.metrics import (
     all_metrics,
     area_under_generalized_risk_coverage,
@@ -48,307 +39,325 @@ VERSIONS = {
     "numpy": np.__version__,
     "python": platform.python_version(),
 }
-Todo = tuple[DetectorRun, str | None, str]
-"""A detector, the OOD set that it is tuned on or None, and the OOD set that it is tested on."""
 
 
-class Remark(NamedTuple):
-    """What there is to say of a detector.
+class EvaluateKeywords(TypedDict, total=False):
+    """The keywords of ``evaluate`` that say how it runs and what its records say."""
+
+    normalise: Normalise | None
+    near: Sequence[str]
+    validation: int
+    batch_size: int
+    features: str | Path | None
+    device: str | torch.device
+    label: str | None
+    fitted_on: str | None
+    command: Sequence[str]
+    quiet: bool
+    note: Callable[[str], None] | None
+
+
+DEFAULTS: EvaluateKeywords = {
+    "normalise": None,
+    "near": (),
+    "validation": VALIDATION_IMAGES,
+    "batch_size": 64,
+    "features": None,
+    "device": "auto",
+    "label": None,
+    "fitted_on": None,
+    "command": (),
+    "quiet": True,
+    "note": None,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One network on its sets: what every step reads.
 
     Attributes:
-        detector: its name.
-        text: a sentence.
-        wrong_sign: whether it is that its sign seems wrong.
-    """
-
-    detector: str
-    text: str
-    wrong_sign: bool = False
-
-
-class Evaluation:
-    """The evaluation of one network.
-
-    Args:
-        subject: the network, in the place where it shall run.
-        id: the ID set.
-        sets: the OOD sets by name.
-        training: the training images; None where no detector needs them.
-        store: where results and scores are kept; None keeps them in memory.
-        near: the OOD sets that count as near-OOD whatever the catalogue says.
+        opened: the network, in the place where it shall run.
+        sets: the ID set and the OOD sets.
+        training: the training images; None where detectors stay as they are.
+        store: where scores are kept, and results in a folder.
         named: the detectors that were asked for one by one, and are missed where they cannot be fitted.
-        batch_size: images at a time.
-        command: the words of the command line, for the records.
-        benchmark: the name of the benchmark whose lists these sets are; empty for none.
-        features: a folder of features, which the backbone of a frozen network computes once; None for none.
-        quiet: show no progress.
-        note: is told of each detector without a result.
-
-    Raises:
-        EvaluationError: another network in the store has this one's label and seed, and was trained alike.
+        options: all keywords of ``evaluate`` that it was given or has by default.
+        note: called with the name of a detector that has no result, and a sentence that says why.
     """
 
-    def __init__(
-        self,
-        subject: OpenedNetwork,
-        id: EvaluationSet,
-        sets: Mapping[str, EvaluationSet],
-        *,
-        training: TrainingImages | None,
-        store: Store | None,
-        near: frozenset[str],
-        named: Set[str],
-        batch_size: int,
-        command: tuple[str, ...],
-        benchmark: str,
-        features: Path | None,
-        quiet: bool,
-        note: Callable[[Remark], object],
-    ) -> None:
-        self.subject, self.id, self.sets, self.training, self.near = subject, id, sets, training, near
-        self.named = named
-        self.store, self.batch_size, self.command, self.quiet, self.note = store, batch_size, command, quiet, note
-        self.benchmark, self.features = benchmark, features
-        self.record: NetworkRecord | None = None
-        self.requested: list[str] = []
-        self.done = {} if store is None else {result.key: result for result in store.results()}
-        self.scores = ScoreCache(subject.key, store)
-        self._tuned: dict[tuple[str, str], Detector] = {}
-        if store is not None:
-            _check_label(subject, id.name, store)
-
-    def compute(self, runs: Sequence[DetectorRun], pairs: Sequence[tuple[str, str]]) -> None:
-        """Compute the results that are not there yet."""
-        tests = [name for name, images in self.sets.items() if len(images.test)]
-        todo: list[Todo] = [(run, None, tested) for run in runs for tested in tests]
-        todo += [(run, assumed, tested) for run in runs if run.tuned for assumed, tested in pairs]
-        self.requested = [self._key(*item) for item in todo]
-        self._regroup()
-        todo = [item for item in todo if self._key(*item) not in self.done]
-        if self.store is not None:
-            recorded = [n for n in self.store.networks() if (n.key, n.id) == (self.subject.key, self.id.name)]
-            self.record = next((n for n in recorded if self.store.has_network(n.key, self.id.key)), None)
-        if not todo and self.record is not None:
-            return
-        if self.store is not None:
-            if any("scores_kept" in about for about in self.store.sets().values()):
-                raise StoreError(
-                    f"Expected a store that holds the scores of all images but {self.store.path} is a small copy: evaluate "
-                    "into the store that it was made from, or into another folder."
-                )
-            for images in (self.id, *self.sets.values()):
-                self.store.add_set(images.key, images.record())
-        tuned = {run.name for run, assumed, _ in todo if assumed}
-        able = self._fit({run.name: run for run, _, _ in todo})
-        todo = [item for item in todo if item[0].name in able]
-        requests = [request for run in able.values() for request in score_requests(run, run.name in tuned)]
-        self._send(self.id, requests)
-        for name in dict.fromkeys(tested for _, _, tested in todo):
-            self._send(self.sets[name], requests)
-            # what can be computed once this set has been seen: as given, and tuned on the set itself
-            self._add([(run, a, t) for run, a, t in todo if t == name and a in (None, name)])
-        for name in dict.fromkeys(assumed for _, assumed, _ in todo if assumed and not len(self.sets[assumed].test)):
-            self._send(self.sets[name], [request for request in requests if request.grid])  # validation images alone
-        for run in able.values():  # tuned on one set and tested on another: no pass through the network is left to make
-            later = [item for item in todo if item[0] is run and item[1] not in (None, item[2])]
-            for name in {assumed for _, assumed, _ in later if assumed}:
-                self._send(self.sets[name], [request for request in requests if request.run is run])
-            self._add(later)
-
-    def _group(self, tested: str) -> Group:
-        return "near" if tested in self.near else self.sets[tested].group or relation(self.id.name, tested).group
-
-    def _regroup(self) -> None:
-        """Move results that are there already to the group that their set is called now."""
-        found = [self.done[key] for key in self.requested if key in self.done]
-        moved = [replace(r, group=self._group(r.ood)) for r in found if r.group != self._group(r.ood)]
-        self.done.update((result.key, result) for result in moved)
-        if self.store is not None:
-            self.store.add(moved)
-
-    def results(self) -> Results:
-        """Return what was requested."""
-        sets = {images.key: images.record() for images in (self.id, *self.sets.values())}
-        return Results(
-            results=tuple(self.done[key] for key in self.requested if key in self.done),
-            networks=() if self.record is None else (self.record,),
-            sets=sets,
-            arrays=self.scores.arrays,
-            store=self.store,
-        )
-
-    def _key(self, run: DetectorRun, assumed: str | None, tested: str) -> str:
-        return result_key(
-            weights=self.subject.key,
-            id_data=self.id.key,
-            ood_data=self.sets[tested].key,
-            assumed_data=self.sets[assumed].key if assumed else None,
-            detector=run.detector.name,
-            setup=run.setup,
-        )
-
-    def _fit(self, runs: dict[str, DetectorRun]) -> dict[str, DetectorRun]:
-        """Fit the detectors that need it; those that cannot be, or cannot score even so (too few images), are left out.
-
-        Raises:
-            DetectorError: one that was named cannot be fitted.
-        """
-        detectors = [run.detector for run in runs.values() if run.detector.needs_fit]
-        reasons: dict[str, OffaxisError] = {}
-        if detectors and self.training is not None:
-            batches = self.training.batches(self.subject.normalise, self.batch_size, self.subject.network.num_classes)
-            reasons = try_fit_all(*self._run_on(batches, detectors, "training images"), detectors)
-        able = {}
-        for name, run in runs.items():
-            reason = reasons.get(run.detector.name)
-            if reason is not None and run.detector.name in self.named:
-                raise DetectorError(f"{run.title} cannot be fitted: {reason}") from reason
-            try:
-                if reason is not None:
-                    raise NotFittedError(str(reason))
-                run.detector.check_fitted()
-                able[name] = run
-            except NotFittedError as error:
-                self.note(Remark(run.detector.name, f"{run.title} is left out: {error}"))
-        return able
-
-    def _run_on(
-        self, batches: LabelledBatches, detectors: Sequence[Detector], title: str
-    ) -> tuple[Network, LabelledBatches]:
-        """Return the network and batches of images; of a frozen one its head and batches of features, where these suffice."""
-        if self.features is None or any(detector.needs_images for detector in detectors):
-            return self.subject.network, batches
-        title = f"{self.subject.label}, {title}"
-        return on_features(self.subject.network, batches, self.features, title=title, quiet=self.quiet)
-
-    def _send(self, images: EvaluationSet, requests: Sequence[ScoreRequest]) -> None:
-        """Compute the scores of a set that are not there yet."""
-
-        def keep(request: ScoreRequest, values: Array) -> None:
-            if request.grid:
-                self.scores.add_grid(images.key, request.name, values)
-            else:
-                self.scores.add_scores(self._given(request.run, images), values[images.test.numpy()])
-
-        missing = [
-            request
-            for request in requests
-            if not (
-                self.scores.has_grid(images.key, request.name)
-                if request.grid
-                else self.scores.has_scores(self._given(request.run, images))
-            )
-        ]
-        accuracy = images is self.id and self.record is None
-        if not missing and not accuracy:
-            return
-        network, batches = self._run_on(images.batches, [request.run.detector for request in missing], images.name)
-        compute_scores(
-            network,
-            replace(images, batches=batches),
-            missing,
-            keep,
-            keep_confidence=self._keep_network if accuracy else None,
-            title=f"{self.subject.label} seed {self.subject.seed}, {images.name}",
-            quiet=self.quiet,
-        )
-
-    def _given(self, run: DetectorRun, images: EvaluationSet) -> str:
-        """Return the reference of a set's scores at a detector's given hyperparameters."""
-        return self.scores.reference(images.key, run, run.detector.hyperparameters)
-
-    def _keep_network(self, confidence: Confidence) -> None:
-        probability, correct = confidence.probability, confidence.correct
-        if self.benchmark:  # its lists tell validation from test images; elsewhere accuracy is that of the whole set
-            probability, correct = probability[self.id.test.numpy()], correct[self.id.test.numpy()]
-        self.record = NetworkRecord(
-            label=self.subject.label,
-            seed=self.subject.seed,
-            weights=self.subject.weights,
-            id=self.id.name,
-            id_data=self.id.key,
-            accuracy=float(correct.mean()),
-            ece=expected_calibration_error(probability, correct),
-            aurc=area_under_risk_coverage(probability, correct),
-            augrc=area_under_generalized_risk_coverage(probability, correct),
-            origin=self.subject.origin,
-            commands=(tuple(self.subject.command),) if self.subject.command else self.subject.member_commands,
-            **self._network_fields,
-        )
-        if self.store is not None:
-            self.store.add_network(self.record)
+    opened: OpenedNetwork
+    sets: Sets
+    training: TrainingImages | None
+    store: Store
+    named: Set[str]
+    options: EvaluateKeywords
+    note: Callable[[str, str], object]
 
     @cached_property
-    def _network_fields(self) -> dict[str, Any]:
-        return network_fields(self.subject)
+    def fields(self) -> dict[str, Any]:
+        """Return the fields by which records describe the network."""
+        return network_fields(self.opened)
 
-    # from scores to results, without the network -----------------------------------------------------------------------
-
-    def _add(self, items: Sequence[Todo]) -> None:
-        """Add results, all together; where scores are not finite, there is a note and no result."""
-        results = []
-        for run, assumed, tested in items:
-            try:
-                results.append(self._result(run, assumed, tested))
-            except ArgumentError as error:
-                self.note(Remark(run.detector.name, f"{run.title} has no result on {tested}: {error}"))
-        self.done.update((result.key, result) for result in results)
-        if self.store is not None:
-            self.store.add(results)
-
-    def _grid(self, run: DetectorRun, images: EvaluationSet, part: Tensor) -> Tensor:
-        """Return grid scores (n, S, ...) of some images of a set."""
-        return self.scores.grid(images.key, ScoreRequest(run, True).name)[part]
-
-    def _tune(self, run: DetectorRun, assumed: str) -> Detector:
-        """Return the detector with hyperparameters chosen on validation images alone, of the ID set and the assumed set."""
-        if (run.name, assumed) not in self._tuned:
-            ood = self.sets[assumed]
-            id_grid, ood_grid = self._grid(run, self.id, self.id.validation), self._grid(run, ood, ood.validation)
-            detector = run.detector
-            if self.benchmark:  # as OpenOOD tunes; on a copy, as the detector may be the user's
-                detector = copy.copy(detector)
-                detector.tuning_metric = "auroc"
-            self._tuned[run.name, assumed] = detector.choose(id_grid, ood_grid, on=assumed)
-        return self._tuned[run.name, assumed]
-
-    def _result(self, run: DetectorRun, assumed: str | None, tested: str) -> Result:
-        detector = self._tune(run, assumed) if assumed else run.detector
-        hyperparameters = {**detector.hyperparameters, **_learned(detector, run.detector)}
-        references = []
-        for images in (self.id, self.sets[tested]):
-            reference = self.scores.reference(images.key, run, hyperparameters)
-            if not self.scores.has_scores(reference):
-                values = detector.score_from_grid(self._grid(run, images, images.test))
-                self.scores.add_scores(reference, values.numpy())
-            references.append(reference)
-        id_scores, ood_scores = (self.scores.scores(reference) for reference in references)
-        forward, backward = detector.passes
-        return Result(
-            network=self.subject.label,
-            seed=self.subject.seed,
-            weights=self.subject.key,
-            id=self.id.name,
-            ood=tested,
-            assumed=assumed,
-            id_data=self.id.key,
-            ood_data=self.sets[tested].key,
-            assumed_data=self.sets[assumed].key if assumed else None,
-            group=self._group(tested),
-            detector=detector.name,
-            setup=run.setup,
-            given=run.given,
-            hyperparameters=hyperparameters,
-            state=str(detector.state),
-            passes=(forward, backward),
-            metrics=all_metrics(id_scores, ood_scores),
-            images=(len(id_scores), len(ood_scores)),
-            scores=(references[0], references[1]),
-            fitted_on=run.fitted_on,
-            command=self.command,
-            benchmark=self.benchmark,
-            **self._network_fields,
+    def group_of(self, ood: str) -> Group:
+        """Return how an OOD set relates to the ID set."""
+        return (
+            "near"
+            if ood in self.options["near"]
+            else self.sets.ood[ood].group or relation(self.sets.id.name, ood).group
         )
+
+    def run_on(
+        self, batches: LabelledBatches, detectors: Iterable[Detector], title: str
+    ) -> tuple[Network, LabelledBatches]:
+        """Return the network and batches of images; of a frozen one its head and batches of features, where these suffice."""
+        network, cache = self.opened.network, self.options["features"]
+        if cache is None or any(detector.needs_images for detector in detectors):
+            return network, batches
+        title, quiet = f"{self.opened.label}, {title}", self.options["quiet"]
+        return on_features(network, batches, Path(cache), title=title, quiet=quiet)
+
+
+class Test(NamedTuple):
+    """A detector, the OOD set that it is tuned on or None, and the OOD set that it is tested on."""
+
+    run: DetectorRun
+    assumed: str | None
+    tested: str
+
+
+def network_fields(opened: OpenedNetwork) -> dict[str, Any]:
+    """Return the fields by which records describe a network."""
+    settings = {key: value for key, value in opened.settings.items() if key not in ("recipe", "head", "data")}
+    return {
+        "architecture": opened.architecture or "",
+        "head": opened.head or {},
+        "recipe": opened.recipe or {},
+        "data": opened.data or {},
+        "kind": opened.kind,
+        "members": opened.members,
+        "settings": settings,
+        "versions": VERSIONS,
+    }
+
+
+def compute_results(one: Evaluation, runs: Sequence[DetectorRun], pairs: Sequence[tuple[str, str]]) -> Results:
+    """Compute the results that the store does not have, and return all.
+
+    A result is made, and kept, as soon as all its sets have been through the network.
+
+    Args:
+        one: the network and its sets.
+        runs: the detectors.
+        pairs: of assumed and tested sets, for those that are tuned.
+    """
+    tests = [Test(run, None, tested) for run in runs for tested in one.sets.tested()]
+    tests += [Test(run, assumed, tested) for run in runs if run.tuned for assumed, tested in pairs]
+    keys = {_key(one, test): test for test in tests}
+    done = _results_in_store(one, keys)
+    todo = [test for key, test in keys.items() if key not in done]
+    record = one.store.network(one.opened.key, one.sets.id.key)
+    if todo or record is None:
+        for images in one.sets.every():
+            one.store.add_set(images.key, images.record)
+        able = _fit(one, {test.run: None for test in todo})
+        todo = [test for test in todo if test.run in able]
+
+    tuned = cache(partial(_tune, one))
+    scored: set[EvaluationSet] = set()
+    for images, requests in _needed(one, todo).items():
+        record = _score(one, images, requests, record) or record
+        scored.add(images)
+        ready = [test for test in todo if _sets_of(one, test) <= scored]
+        todo = [test for test in todo if not _sets_of(one, test) <= scored]
+        made = []
+        for test in ready:
+            try:
+                detector = tuned(test.run, test.assumed) if test.assumed else test.run.detector
+                made.append(_result(one, test, detector))
+            except ArgumentError as error:  # scores that are not finite
+                one.note(test.run.detector.name, f"{test.run.title} has no result on {test.tested}: {error}")
+        one.store.add(made)
+        done |= {result.key: result for result in made}
+    return Results(
+        results=tuple(done[key] for key in keys if key in done),
+        networks=() if record is None else (record,),
+        sets={images.key: images.record for images in one.sets.every()},
+        arrays={name: array for name, array in one.store.arrays.items() if name.startswith("scores/")},
+    )
+
+
+def _key(one: Evaluation, test: Test) -> str:
+    return result_key(
+        weights=one.opened.key,
+        id_data=one.sets.id.key,
+        ood_data=one.sets.ood[test.tested].key,
+        assumed_data=one.sets.ood[test.assumed].key if test.assumed else None,
+        detector=test.run.detector.name,
+        setup=test.run.setup,
+    )
+
+
+def _results_in_store(one: Evaluation, keys: Mapping[str, Test]) -> dict[str, Result]:
+    """Return the results that are there already, in the group that their set is called now."""
+    found = {result.key: result for result in one.store.results() if result.key in keys}
+    groups = {key: one.group_of(keys[key].tested) for key in found}
+    moved = {key: replace(found[key], group=group) for key, group in groups.items() if group != found[key].group}
+    one.store.add(moved.values())
+    return found | moved
+
+
+def _sets_of(one: Evaluation, test: Test) -> set[EvaluationSet]:
+    return {one.sets.id, *(one.sets.ood[name] for name in (test.assumed, test.tested) if name)}
+
+
+def _needed(one: Evaluation, todo: Sequence[Test]) -> dict[EvaluationSet, dict[ScoreRequest, None]]:
+    """Return the scores that tests need of each set: of sets that are tuned on alone, those over grids."""
+    tuned = {test.run for test in todo if test.assumed}
+    needed: dict[EvaluationSet, dict[ScoreRequest, None]] = {one.sets.id: {}}
+    for test in todo:
+        requests = dict.fromkeys(score_requests(test.run, test.run in tuned))
+        needed[one.sets.id] |= requests
+        needed.setdefault(one.sets.ood[test.tested], {}).update(requests)
+    for test in todo:
+        if test.assumed:
+            needed.setdefault(one.sets.ood[test.assumed], {}).setdefault(ScoreRequest(test.run, True))
+    return needed
+
+
+def _fit(one: Evaluation, runs: Iterable[DetectorRun]) -> set[DetectorRun]:
+    """Fit the detectors that need it; those that cannot be, or cannot score even so (too few images), are left out.
+
+    Raises:
+        DetectorError: one that was named cannot be fitted.
+    """
+    runs = list(runs)
+    detectors = [run.detector for run in runs if run.detector.needs_fit]
+    reasons = {}
+    if detectors and one.training is not None:
+        batches = one.training.batches(one.opened.normalise, one.options["batch_size"], one.opened.network.num_classes)
+        reasons = try_fit_all(*one.run_on(batches, detectors, "training images"), detectors)
+    able = set()
+    for run in runs:
+        name, reason = run.detector.name, reasons.get(run.detector.name)
+        if reason is not None and name in one.named:
+            raise DetectorError(f"{run.title} cannot be fitted: {reason}") from reason
+        try:
+            if reason is None:
+                run.detector.check_fitted()
+                able.add(run)
+        except NotFittedError as error:
+            reason = error
+        if run not in able:
+            one.note(name, f"{run.title} is left out: {reason}")
+    return able
+
+
+def _score(
+    one: Evaluation, images: EvaluationSet, requests: Iterable[ScoreRequest], record: NetworkRecord | None
+) -> NetworkRecord | None:
+    """Compute the scores of a set that are not there yet and, of ID images, the network's record where it has none."""
+    references = {request: _reference(one, request, images) for request in requests}
+    missing = [request for request, name in references.items() if not one.store.has_scores(name)]
+    confidence = images is one.sets.id and record is None
+    if not missing and not confidence:
+        return None
+    network, batches = one.run_on(images.batches, [request.run.detector for request in missing], images.name)
+    title = f"{one.opened.label} seed {one.opened.seed}, {images.name}"
+    scores = compute_scores(network, batches, missing, confidence=confidence, title=title, quiet=one.options["quiet"])
+    for request, values in scores:
+        if request is None:
+            record = _network_record(one, values)
+            one.store.add_network(record)
+        else:
+            kept = values if request.grid else narrow(values[images.record.test])
+            one.store.add_scores(references[request], kept)
+    return record
+
+
+def _reference(one: Evaluation, request: ScoreRequest, images: EvaluationSet) -> str:
+    make = request.run.grid_reference if request.grid else request.run.reference
+    return make(one.opened.key, images.key)
+
+
+def _network_record(one: Evaluation, confidence: Array) -> NetworkRecord:
+    """Make the record of a network of the (N, 2) probabilities of its predictions and whether they were right."""
+    opened, sets = one.opened, one.sets
+    if sets.benchmark:  # its lists tell validation from test images; elsewhere accuracy is that of the whole set
+        confidence = confidence[sets.id.record.test]
+    probability, correct = confidence[:, 0], confidence[:, 1].astype(bool)
+    return NetworkRecord(
+        label=opened.label,
+        seed=opened.seed,
+        weights=opened.weights,
+        id=sets.id.name,
+        id_data=sets.id.key,
+        accuracy=float(correct.mean()),
+        ece=expected_calibration_error(probability, correct),
+        aurc=area_under_risk_coverage(probability, correct),
+        augrc=area_under_generalized_risk_coverage(probability, correct),
+        origin=opened.origin,
+        commands=(tuple(opened.command),) if opened.command else opened.member_commands,
+        **one.fields,
+    )
+
+
+# from scores to results, without the network --------------------------------------------------------------------------
+
+
+def _grid(one: Evaluation, run: DetectorRun, images: EvaluationSet, part: Array) -> torch.Tensor:
+    """Return grid scores (n, S, ...) of some images of a set."""
+    return torch.from_numpy(one.store.scores(run.grid_reference(one.opened.key, images.key))[part])
+
+
+def _tune(one: Evaluation, run: DetectorRun, assumed: str) -> Detector:
+    """Return the detector with hyperparameters chosen on validation images alone, of the ID set and the assumed set."""
+    sets = one.sets.id, one.sets.ood[assumed]
+    id_grid, ood_grid = (_grid(one, run, images, images.record.validation) for images in sets)
+    detector = run.detector
+    if one.sets.benchmark:  # as OpenOOD tunes; on a copy, as the detector may be the user's
+        detector = copy.copy(detector)
+        detector.tuning_metric = "auroc"
+    return detector.choose(id_grid, ood_grid, on=assumed)
+
+
+def _result(one: Evaluation, test: Test, detector: Detector) -> Result:
+    run, tested = test.run, one.sets.ood[test.tested]
+    hyperparameters = {**detector.hyperparameters, **_learned(detector, run.detector)}
+    references = []
+    for images in (one.sets.id, tested):
+        reference = run.reference(one.opened.key, images.key, hyperparameters)
+        if not one.store.has_scores(reference):
+            values = detector.score_from_grid(_grid(one, run, images, images.record.test))
+            one.store.add_scores(reference, narrow(values.numpy()))
+        references.append(reference)
+    id_scores, ood_scores = map(one.store.scores, references)
+    forward, backward = detector.passes
+    return Result(
+        network=one.opened.label,
+        seed=one.opened.seed,
+        weights=one.opened.key,
+        id=one.sets.id.name,
+        ood=test.tested,
+        assumed=test.assumed,
+        id_data=one.sets.id.key,
+        ood_data=tested.key,
+        assumed_data=one.sets.ood[test.assumed].key if test.assumed else None,
+        group=one.group_of(test.tested),
+        detector=detector.name,
+        setup=run.setup,
+        given=run.given,
+        hyperparameters=hyperparameters,
+        state=str(detector.state),
+        passes=(forward, backward),
+        metrics=all_metrics(id_scores, ood_scores),
+        images=(len(id_scores), len(ood_scores)),
+        scores=(references[0], references[1]),
+        fitted_on=run.fitted_on,
+        command=tuple(one.options["command"]),
+        benchmark=one.sets.benchmark,
+        **one.fields,
+    )
 
 
 def _learned(chosen: Detector, given: Detector) -> dict[str, Any]:
@@ -358,29 +367,3 @@ def _learned(chosen: Detector, given: Detector) -> dict[str, Any]:
     before = given.state_dict()
     changed = {name: t for name, t in chosen.state_dict().items() if name in before and t.numel() <= 64}
     return {name: t.tolist() for name, t in changed.items() if not torch.equal(t, before[name])}
-
-
-def network_fields(subject: OpenedNetwork) -> dict[str, Any]:
-    """Return the fields by which records describe a network."""
-    settings = {key: value for key, value in subject.settings.items() if key not in ("recipe", "head", "data")}
-    return {
-        "architecture": subject.architecture or "",
-        "head": subject.head or {},
-        "recipe": subject.recipe or {},
-        "data": subject.data or {},
-        "kind": subject.kind,
-        "members": subject.members,
-        "settings": settings,
-        "versions": VERSIONS,
-    }
-
-
-def _check_label(subject: OpenedNetwork, id_name: str, store: Store) -> None:
-    own = NetworkFields(**network_fields(subject))
-    for other in store.networks():
-        same = (other.label, other.seed, other.id) == (subject.label, subject.seed, id_name)
-        if same and other.weights != subject.weights and not any(differences_in_words([own.facts, other.facts])):
-            raise EvaluationError(
-                f"Another network in {store.path} is called {subject.label!r} with seed {subject.seed} "
-                f"({', '.join(other.origins)}): give this one a label of its own (--label), or evaluate it into another store."
-            )

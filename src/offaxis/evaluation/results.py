@@ -91,48 +91,52 @@ class Results:
         Args:
             metric: a name that ``offaxis.metrics.all_metrics`` gives.
         """
+        head, rows = self._percentages(metric)
+        names = head.index("network") + 1 if "network" in head else 1
+        lines = [head, ["---" if place < names else "---:" for place in range(len(head))], *rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
+
+    def _repr_html_(self) -> str:
+        if not self.results:
+            return html_card("No results", {})
+        head, rows = self._percentages("auroc")
+        below = html_table(head, [[escape(cell) for cell in row] for row in rows], best=(0,))
+        networks = ", ".join(f"{n.label} {n.accuracy:.1%}" for n in self.networks)
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
+        facts = {"accuracy on ID images": escape(networks), "left out": notes}
+        return html_card("AUROC in percent, best first; 50 is guessing", facts, below)
+
+    def _percentages(self, metric: str) -> tuple[list[str], list[list[str]]]:
+        """Return the head and the rows of the table."""
         if metric not in HIGHER_IS_BETTER:
             raise ArgumentError(f"Expected a metric out of {', '.join(HIGHER_IS_BETTER)} but got {metric!r}.")
         view = views_in(self.results)[0]
         summaries = sorted(summarise(self.results, view, metric), key=lambda s: is_oracle(s, view))
         if not summaries:
             raise EvaluationError("Expected results to show but there are none of one-vs-one evaluation.")
-        theirs: dict[tuple[str, str, str], float] = {}
-        if metric == "fpr_at_tpr95":
-            other = summarise(self.results, view, "fpr_at_tpr95_openood")
-            theirs = {(s.id, s.network, s.method): s.groups["all"].mean for s in other}
         several = len({(s.id, s.network) for s in summaries}) > 1
         seeded = any(s.groups["all"].seed_std is not None for s in summaries)
         sets = list(dict.fromkeys(name for s in summaries for name in s.rows))
         groups = ["near", "far"] if view == "openood" else []
+        theirs: dict[str, float] = {}
+        if metric == "fpr_at_tpr95":
+            theirs = {s.title: s.groups["all"].mean for s in summarise(self.results, view, "fpr_at_tpr95_openood")}
         positive = _POSITIVE.get(metric)
-        means = ["mean, OOD positive (as OpenOOD)"] if theirs else []
-        means += ["mean" if positive is None else f"mean, {positive}", *(["seed sd", "seeds"] if seeded else [])]
-        head = "detector" if positive is None else f"detector (FPR, {positive})"
-        lines = [[head, *(["network"] if several else []), *sets, *groups, *means]]
-        lines.append(["---", *(["---"] if several else []), *["---:"] * (len(sets) + len(groups) + len(means))])
+        head = ["detector" if positive is None else f"detector (FPR, {positive})"]
+        head += ["network"] * several + sets + groups + ["mean, OOD positive (as OpenOOD)"] * bool(theirs)
+        head += ["mean" if positive is None else f"mean, {positive}", *(["seed sd", "seeds"] * seeded)]
+        rows = []
         for s in summaries:
             whole = s.groups["all"]
-            values = [s.rows[name].mean if name in s.rows else None for name in sets]
-            values += [s.groups[name].mean if name in s.groups else None for name in groups]
-            values += [theirs.get((s.id, s.network, s.method))] if theirs else []
-            values += [whole.mean, *([whole.seed_std] if seeded else [])]
-            texts = ["-" if value is None else f"{100 * value:.2f}" for value in values]
-            method = s.method.replace("(tuned", "(oracle") if is_oracle(s, view) else s.method
-            count = [str(whole.seeds)] if seeded else []
-            lines.append([method, *([s.network] if several else []), *texts, *count])
-        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-        return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
-
-    def _repr_html_(self) -> str:
-        if not self.results:
-            return html_card("No results", {})
-        head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.table().splitlines()]
-        networks = [f"{n.label} {n.accuracy:.1%}" for n in self.networks]
-        below = html_table(head, [[escape(cell) for cell in row] for row in rows], best=(0,))
-        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
-        facts = {"accuracy on ID images": escape(", ".join(networks)), "left out": notes}
-        return html_card("AUROC in percent, best first; 50 is guessing", facts, below)
+            row = [s.method.replace("(tuned", "(oracle") if is_oracle(s, view) else s.method]
+            row += [s.network] * several
+            row += [_percent(s.rows[name].mean if name in s.rows else None) for name in sets]
+            row += [_percent(s.groups[name].mean if name in s.groups else None) for name in groups]
+            row += [_percent(theirs.get(s.title))] * bool(theirs)
+            row += [_percent(whole.mean), *([_percent(whole.seed_std), str(whole.seeds)] * seeded)]
+            rows.append(row)
+        return head, rows
 
     def save(self, path: str | Path) -> Store:
         """Write the results with their scores into a store, a folder that ``offaxis report`` reads.
@@ -145,20 +149,24 @@ class Results:
             store.add_set(key, record)
         for network in self.networks:
             store.add_network(network)
-        references = dict.fromkeys(reference for result in self.results for reference in result.scores)
-        store.add_scores({reference: self.scores(reference) for reference in references})
+        for reference in dict.fromkeys(reference for result in self.results for reference in result.scores):
+            store.add_scores(reference, self.scores(reference))
         present = {result.key for result in store.results()}
         store.add(result for result in self.results if result.key not in present)
         return store
 
 
-def join_results(several: Sequence[Results]) -> Results:
-    """Return the results of several networks as one."""
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def join_results(several: Sequence[Results], notes: Sequence[str], store: Store | None) -> Results:
+    """Return the results of several networks as one, with what was noted and the store that they are in."""
     return Results(
         results=tuple(result for one in several for result in one),
         networks=tuple(network for one in several for network in one.networks),
         sets={key: record for one in several for key, record in one.sets.items()},
-        notes=tuple(dict.fromkeys(note for one in several for note in one.notes)),
+        notes=tuple(dict.fromkeys(notes)),
         arrays={key: array for one in several for key, array in one.arrays.items()},
-        store=several[0].store,
+        store=store,
     )

@@ -1,217 +1,247 @@
 """The image sets of an evaluation: their validation and test images, in normalised batches."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import RandomSampler
 
-from offaxis.data import ImageSet, Normalise, OpenOOD, load_images
+from offaxis.data import PUBLISHED, ImageSet, Normalise, OpenOOD, load_images
 from offaxis.data.adapt import as_batches, as_image_set, is_loader
 from offaxis.data.catalogue import Group
-from offaxis.data.splits import LARGEST_SHARE, ValidationSplit, split_validation
+from offaxis.data.splits import VALIDATION_IMAGES, ValidationSplit, is_sorted, split_count, split_validation
 from offaxis.data.transforms import match
-from offaxis.errors import DataError, EvaluationError
-from offaxis.evaluation.protocols import sets_for
+from offaxis.errors import ArgumentError, DataError, EvaluationError
+from offaxis.evaluation.protocols import PROTOCOLS, Protocol, sets_for
 from offaxis.evaluation.records import SetRecord
 from offaxis.files import digest
+from offaxis.networks.opened import OpenedNetwork
 
 LabelledBatches = Iterable[tuple[Tensor, Tensor]]
+Shape = tuple[int, int, int]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class EvaluationSet:
     """An image set as it is evaluated.
 
     Attributes:
         name: what tables call it.
-        shape: (channels, height, width) of every image.
+        record: what a store keeps of it: number of images, shape, fingerprint and the rule of the split, with the indices of
+            the validation images, which hyperparameters may be chosen on, and of the test images.
         batches: normalised images and labels, batch by batch; the same at every iteration.
-        validation: int64 (V,), the images that hyperparameters may be chosen on.
-        test: int64 (T,), the others, on which every detector is tested.
-        about: name, number of images, shape, fingerprint and the rule of the split.
         group: how it relates to the ID set, where a benchmark says so; None goes by the catalogue.
     """
 
     name: str
-    shape: tuple[int, int, int]
-    batches: LabelledBatches
-    validation: Tensor
-    test: Tensor
-    about: Mapping[str, Any]
+    record: SetRecord
+    batches: LabelledBatches = ()
     group: Group | None = None
 
     @cached_property
     def key(self) -> str:
         """Return the name of the images and their split in a store."""
-        return digest([self.name, self.about["fingerprint"], self.about["rule"]])
+        return digest([self.name, self.record.about["fingerprint"], self.record.about["rule"]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sets:
+    """The sets of an evaluation.
+
+    Attributes:
+        id: the ID set.
+        ood: the OOD sets by name.
+        benchmark: the name of the benchmark whose lists these sets are; empty for none.
+    """
+
+    id: EvaluationSet
+    ood: Mapping[str, EvaluationSet]
+    benchmark: str = ""
+
+    def every(self) -> tuple[EvaluationSet, ...]:
+        """Return all sets, beginning with the ID set."""
+        return (self.id, *self.ood.values())
+
+    def tested(self) -> list[str]:
+        """Return the names of the OOD sets that have test images."""
+        return [name for name, images in self.ood.items() if len(images.record.test)]
+
+    def pairs(self, protocols: Iterable[Protocol]) -> list[tuple[str, str]]:
+        """Return the (assumed, tested) sets of tuned detectors: a benchmark tunes on its validation list."""
+        if self.benchmark:
+            alone = [name for name, images in self.ood.items() if not len(images.record.test)]
+            return [(assumed, tested) for assumed in alone for tested in self.ood if tested != assumed]
+        return [pair for protocol in protocols for pair in PROTOCOLS[protocol](list(self.ood))]
+
+
+class TrainingImages:
+    """The ID training images, opened when they are first needed.
+
+    Args:
+        data: whatever ``evaluate`` takes as ``train``.
+        described: what they are, by which a store tells results apart; None makes a description.
+    """
+
+    def __init__(self, data: Any, described: str | None = None) -> None:
+        self.data, self.described = data, described
 
     @property
-    def batch_count(self) -> int:
-        """Return the number of batches, for progress bars."""
-        return len(self.batches)  # type: ignore[arg-type]
+    def is_loader(self) -> bool:
+        """Return whether these are batches that are used unchanged."""
+        return is_loader(self.data)
 
-    def record(self) -> SetRecord:
-        """Return what a store keeps of it."""
-        return SetRecord(self.about, self.validation.numpy(), self.test.numpy())
+    @cached_property
+    def images(self) -> ImageSet:
+        """Return the images, unless they come in batches."""
+        data = self.data() if callable(self.data) and not isinstance(self.data, ImageSet) else self.data
+        return open_images(data, "train", split="train")
+
+    def batches(self, normalise: Normalise | None, batch_size: int, num_classes: int) -> LabelledBatches:
+        """Return normalised batches with labels."""
+        data, by = (self.data, None) if self.is_loader else (self.images, normalise)
+        return as_batches(data, by, batch_size, labels=True, num_classes=num_classes)
+
+    def description(self, id_name: str, *, stored: bool) -> str:
+        """Return what they are, in words that tell other images apart.
+
+        Args:
+            id_name: what the ID images are called.
+            stored: whether results are kept: then a DataLoader is iterated once to count and to fingerprint its images. One
+                that gives other images each time, shuffled or augmented, is known by their number alone.
+        """
+        if self.described:
+            return self.described
+        if self.is_loader:
+            return f"{self._counted if stored else 'a DataLoader of training images'} of {id_name}"
+        return f"{len(self.images)} training images of {self.images.name} ({self.images.fingerprint[:12]})"
+
+    @cached_property
+    def _counted(self) -> str:
+        """The number of images of a DataLoader and, where they are the same each time, their checksum."""
+        batches, data = as_batches(self.data, None, 1), getattr(self.data, "dataset", None)
+        found = _read_loader(batches)
+        if found is None:
+            count = len(data) if isinstance(data, Sized) else sum(len(images) for images, _ in batches)
+            return f"{count} training images in a DataLoader"
+        about, labels = found
+        checksum = digest([about["fingerprint"], labels.tolist()])[:12]
+        return f"{about['images']} training images in a DataLoader ({checksum})"
 
 
-def from_images(
-    images: ImageSet, normalise: Normalise, *, validation: int, batch_size: int, num_classes: int | None = None
-) -> EvaluationSet:
-    """Split off the validation images of an ImageSet.
-
-    Args:
-        images: the set.
-        normalise: what the network's images go through.
-        validation: at most so many images are split off.
-        batch_size: images at a time.
-        num_classes: of the network, for ID images, which must have labels; None for OOD images.
-    """
-    split = split_validation(images, validation)
-    return EvaluationSet(
-        name=images.name,
-        shape=images.shape,
-        batches=as_batches(images, normalise, batch_size, labels=num_classes is not None, num_classes=num_classes),
-        validation=split.validation,
-        test=split.test,
-        about=split.about(),
-    )
-
-
-def from_openood(
-    benchmark: OpenOOD, normalise: Normalise, *, batch_size: int, num_classes: int
-) -> tuple[EvaluationSet, dict[str, EvaluationSet]]:
-    """Return the ID set of a benchmark and its OOD sets by name: validation lists are for tuning, test lists for testing.
-
-    Args:
-        benchmark: the benchmark.
-        normalise: what the network's images go through.
-        batch_size: images at a time.
-        num_classes: of the network.
-
-    Returns:
-        The ID set; near- and far-OOD sets, which are tested, and the OOD set of the validation list, which is not.
-    """
-
-    def listed(
-        images: ImageSet, name: str, validation: int, *, group: Group | None = None, classes: int | None = None
-    ) -> EvaluationSet:
-        split = ValidationSplit(
-            images, torch.arange(validation), torch.arange(validation, len(images)), f"OpenOOD's lists {images.name}"
+def open_sets(
+    opened: OpenedNetwork,
+    id: Any,
+    ood: Any,
+    training: TrainingImages | None,
+    *,
+    normalise: Normalise | None,
+    validation: int,
+    batch_size: int,
+) -> tuple[OpenedNetwork, Sets]:
+    """Return the network with its normalisation, and the sets that it is evaluated on; see ``evaluate``."""
+    classes = opened.network.num_classes
+    if isinstance(id, OpenOOD) != (ood is None):
+        raise ArgumentError(
+            "Expected OOD sets, or as `id` a benchmark, openood(root, 'cifar10'), which brings its own."
         )
-        return EvaluationSet(
-            name=name,
-            shape=images.shape,
-            batches=as_batches(images, normalise, batch_size, labels=classes is not None, num_classes=classes),
-            validation=split.validation,
-            test=split.test,
-            about={**split.about(), "name": name},
-            group=group,
-        )
+    if isinstance(id, OpenOOD):
+        normalise = normalise or opened.normalise or id.normalise
+        return replace(opened, normalise=normalise), _benchmark_sets(id, normalise, batch_size, classes)
+    images = id if is_loader(id) else open_images(id, opened.id or "id")
+    id_name = images.name if isinstance(images, ImageSet) else opened.id or "id"
+    normalise = normalise or opened.normalise or PUBLISHED.get(id_name)
+    if normalise is None and isinstance(images, ImageSet) and training is not None and not training.is_loader:
+        normalise = Normalise.from_images(training.images)
 
-    id_set = listed(benchmark.id_images, benchmark.name, benchmark.id_validation, classes=num_classes)
-    sets: dict[str, EvaluationSet] = {}
+    def evaluated(data: Any, name: str, *, like: Shape | None = None, labels: bool = False) -> EvaluationSet:
+        if is_loader(data):
+            return _loader_set(data, name, validation, classes if labels else None)
+        images = open_images(data, name, like=like)
+        if normalise is None:
+            raise ArgumentError(
+                f"Expected to know how images are normalised for {opened.label}: pass normalise=Normalise(mean, std), the "
+                "training images, or DataLoaders of normalised images."
+            )
+        batches = as_batches(images, normalise, batch_size, labels=labels, num_classes=classes if labels else None)
+        return EvaluationSet(name, split_images(images, validation), batches)
+
+    id_set = evaluated(images, id_name, labels=True)
+    channels, height, width = id_set.record.about["shape"]
+    named = named_sets(ood, id_set.name)
+    ood_sets = {name: evaluated(data, name, like=(channels, height, width)) for name, data in named.items()}
+    return replace(opened, normalise=normalise), Sets(id=id_set, ood=ood_sets)
+
+
+def split_images(images: ImageSet, validation: int = VALIDATION_IMAGES) -> SetRecord:
+    """Split the validation images off a set, at most so many, and return its record."""
+    return _record({**images.describe(), "shape": list(images.shape)}, split_validation(images, validation))
+
+
+def _record(about: Mapping[str, Any], split: ValidationSplit) -> SetRecord:
+    whole = {**about, "validation": len(split.validation), "rule": split.rule}
+    return SetRecord(whole, split.validation.numpy(), split.test.numpy())
+
+
+def _benchmark_sets(benchmark: OpenOOD, normalise: Normalise, batch_size: int, num_classes: int) -> Sets:
+    """Return the sets of a benchmark: its validation lists are for tuning, its test lists for testing."""
+
+    def listed(images: ImageSet, name: str, validation: int, group: Group | None = None) -> EvaluationSet:
+        order, labels = torch.arange(len(images)), name == benchmark.name
+        split = ValidationSplit(order[:validation], order[validation:], f"OpenOOD's lists {images.name}")
+        about = {**images.describe(), "name": name, "shape": list(images.shape)}
+        classes = num_classes if labels else None
+        batches = as_batches(images, normalise, batch_size, labels=labels, num_classes=classes)
+        return EvaluationSet(name, _record(about, split), batches, group)
+
     groups: dict[Group, tuple[str, ...]] = {"near": benchmark.near, "far": benchmark.far}
-    for group, names in groups.items():
-        for name in names:
-            sets[benchmark.title(name)] = listed(benchmark.ood(name), benchmark.title(name), 0, group=group)
+    titles = {name: (benchmark.title(name), group) for group, names in groups.items() for name in names}
+    sets = {title: listed(benchmark.ood(name), title, 0, group) for name, (title, group) in titles.items()}
     validation = benchmark.ood_validation
     if validation is not None:
         sets[validation.name] = listed(validation, validation.name, len(validation))
-    return id_set, sets
+    id_set = listed(benchmark.id_images, benchmark.name, benchmark.id_validation)
+    return Sets(id=id_set, ood=sets, benchmark=benchmark.name)
 
 
-def from_loader(loader: Any, name: str, *, validation: int, num_classes: int | None = None) -> EvaluationSet:
+def _loader_set(loader: Any, name: str, validation: int, num_classes: int | None) -> EvaluationSet:
     """Split off the first images of a DataLoader, of one sorted by class those of a shuffle; its batches are used unchanged.
 
-    The loader is iterated once to count and to fingerprint its images, so that a loader whose images or order change is
-    recognised.
-
-    Args:
-        loader: a DataLoader of (normalised images, labels), or anything else that can be iterated again.
-        name: what tables call the set.
-        validation: at most so many images are split off.
-        num_classes: of the network, for ID images, which must have labels; None for OOD images.
-
     Raises:
-        DataError: it shuffles, or gives no images.
+        DataError: it gives other images each time, or none.
     """
-    if isinstance(getattr(loader, "sampler", None), RandomSampler):
+    batches = as_batches(loader, None, 1, labels=num_classes is not None, num_classes=num_classes)
+    found = _read_loader(batches)
+    if found is None:
         raise DataError(
-            f"Expected a DataLoader that gives the same images in the same order each time but that of {name} shuffles: "
-            "make it with shuffle=False."
+            f"Expected a DataLoader that gives the same images in the same order each time but that of {name} does not: "
+            "use shuffle=False and no random transforms."
         )
-    checked = as_batches(loader, None, 1, labels=num_classes is not None, num_classes=num_classes)
-    batches = _Fingerprinted(checked, name)
-    for _ in batches:
-        pass
-    if batches.shape is None:
+    about, labels = found
+    if not about["images"]:
         raise DataError(f"Expected images of {name} but its DataLoader gives none.")
-    taken = min(validation, int(LARGEST_SHARE * batches.count))
-    if _sorted_by_class(batches.labels, batches.count):  # the first images would be those of the first classes
-        order = torch.randperm(batches.count, generator=torch.Generator().manual_seed(0))
-        rule = f"the first {taken} of a shuffle with seed 0 of {batches.count} images"
-    else:
-        order = torch.arange(batches.count)
-        rule = f"the first {taken} of {batches.count} images"
-    about = {
-        "name": name,
-        "images": batches.count,
-        "shape": list(batches.shape),
-        "fingerprint": batches.fingerprint,
-        "validation": taken,
-        "rule": rule,
-    }
-    test = order[taken:].sort().values
-    return EvaluationSet(
-        name=name, shape=batches.shape, batches=batches, validation=order[:taken], test=test, about=about
-    )
+    shuffled = is_sorted(labels) and len(labels) == about["images"]
+    split = split_count(about["images"], validation, shuffled=shuffled)
+    return EvaluationSet(name, _record({"name": name, **about}, split), batches)
 
 
-def _sorted_by_class(labels: Tensor, count: int) -> bool:
-    """Return whether all images have labels, of several classes, and those of each class follow one another."""
-    runs = labels.unique_consecutive()
-    return len(labels) == count and 1 < len(runs) == len(labels.unique()) < count
+def _read_loader(batches: LabelledBatches) -> tuple[dict[str, Any], Tensor] | None:
+    """Return number, shape and fingerprint of the images of a DataLoader, with their labels; None where they change."""
+    first, again = (next((images for images, _ in batches), torch.empty(0)) for _ in range(2))
+    if not torch.equal(first, again):
+        return None
+    checksum, count, labels = hashlib.sha256(), 0, [torch.empty(0, dtype=torch.long)]
+    for images, own in batches:
+        checksum.update(images.detach().cpu().float().contiguous().numpy().tobytes())
+        count += len(images)
+        labels.append(own.cpu())
+    return {"images": count, "shape": list(first.shape[1:]), "fingerprint": checksum.hexdigest()}, torch.cat(labels)
 
 
-class _Fingerprinted:
-    """Batches of a loader, whose images are hashed at every iteration and must be those of the first."""
-
-    def __init__(self, batches: LabelledBatches, name: str) -> None:
-        self.batches, self.name = batches, name
-        self.shape: tuple[int, int, int] | None = None
-        self.count = 0
-        self.labels = torch.empty(0, dtype=torch.long)
-        self.fingerprint = ""
-
-    def __len__(self) -> int:
-        return len(self.batches)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        checksum, count, every = hashlib.sha256(), 0, []
-        for images, labels in self.batches:
-            checksum.update(images.detach().cpu().float().contiguous().numpy().tobytes())
-            count += len(images)
-            every.append(labels.cpu())
-            channels, height, width = images.shape[1:]
-            self.shape = self.shape or (channels, height, width)
-            yield images, labels
-        if self.fingerprint and checksum.hexdigest() != self.fingerprint:
-            raise DataError(
-                f"Expected a DataLoader that gives the same images in the same order each time but that of {self.name} does "
-                "not: use shuffle=False and no random transforms."
-            )
-        self.fingerprint, self.count = checksum.hexdigest(), count
-        self.labels = torch.cat(every) if every else self.labels
-
-
-def open_images(data: Any, name: str, *, like: tuple[int, int, int] | None = None, split: str = "test") -> ImageSet:
+def open_images(data: Any, name: str, *, like: Shape | None = None, split: str = "test") -> ImageSet:
     """Return a set as an ImageSet: a name of the catalogue, a folder, or whatever ``as_image_set`` takes.
 
     Args:
@@ -257,58 +287,3 @@ def _is_pair(data: Sequence[Any]) -> bool:
     return (
         isinstance(data, tuple) and len(data) == 2 and not any(isinstance(part, (str, Path, ImageSet)) for part in data)
     )
-
-
-class TrainingImages:
-    """The ID training images, opened when they are first needed.
-
-    Args:
-        data: whatever ``evaluate`` takes as ``train``.
-    """
-
-    def __init__(self, data: Any) -> None:
-        self.data = data
-
-    @property
-    def is_loader(self) -> bool:
-        """Return whether these are batches that are used unchanged."""
-        return is_loader(self.data)
-
-    @cached_property
-    def images(self) -> ImageSet:
-        """Return the images, unless they come in batches."""
-        data = self.data() if callable(self.data) and not isinstance(self.data, ImageSet) else self.data
-        return open_images(data, "train", split="train")
-
-    def batches(self, normalise: Normalise | None, batch_size: int, num_classes: int) -> LabelledBatches:
-        """Return normalised batches with labels."""
-        if self.is_loader:
-            return as_batches(self.data, None, batch_size, labels=True, num_classes=num_classes)
-        return as_batches(self.images, normalise, batch_size, labels=True, num_classes=num_classes)
-
-    def description(self, id_name: str, *, stored: bool = False) -> str:
-        """Return what they are, in words that tell other images apart.
-
-        Args:
-            id_name: what the ID images are called.
-            stored: whether results are kept: then a DataLoader is iterated once to count and to fingerprint its images. One
-                that gives other images each time, shuffled or augmented, is known by their number alone.
-        """
-        if self.is_loader:
-            return f"{self._counted if stored else 'a DataLoader of training images'} of {id_name}"
-        return f"{len(self.images)} training images of {self.images.name} ({self.images.fingerprint[:12]})"
-
-    @cached_property
-    def _counted(self) -> str:
-        """The number of images of a DataLoader and, where they are the same each time, their checksum."""
-        batches = _Fingerprinted(as_batches(self.data, None, 1), "the training images")
-        first, again = (next((images for images, _ in batches.batches), torch.empty(0)) for _ in range(2))
-        data = getattr(self.data, "dataset", None)
-        known = isinstance(data, Sized) and not torch.equal(first, again)  # a checksum would be another each time
-        if not known:
-            for _ in batches:
-                pass
-        about = f"{len(data) if isinstance(data, Sized) and known else batches.count} training images in a DataLoader"
-        if not torch.equal(first, again):
-            return about
-        return f"{about} ({digest([batches.fingerprint, batches.labels.tolist()])[:12]})"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from offaxis.data import load_images
-from offaxis.data.splits import limit_images, split_validation
+from offaxis.data.splits import limit_images
 from offaxis.evaluation import NetworkRecord, Result, Store
-from offaxis.evaluation.records import SetRecord
+from offaxis.evaluation.sets import EvaluationSet, split_images
 from offaxis.metrics import all_metrics
 
 GROUPS = {"letters": "near", "photographs": "far", "gaussian": "noise"}
@@ -21,10 +21,10 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(tmp_path_factory.mktemp("made-up") / "store")
     draw = np.random.default_rng(0)
     known = limit_images(load_images("small-digits"), 100)
-    parts = {"small-digits": split_validation(known)}
-    parts |= {name: split_validation(limit_images(load_images(name, like=known), 80)) for name in GROUPS}
+    images = {name: limit_images(load_images(name, like=known), 80) for name in GROUPS}
+    parts = {one.name: EvaluationSet(one.name, split_images(one)) for one in (known, *images.values())}
     for part in parts.values():
-        store.add_set(part.key, SetRecord(part.about(), part.validation.numpy(), part.test.numpy()))
+        store.add_set(part.key, part.record)
     results = []
     for head in ("cosine", "linear"):
         label = f"wrn-10-1 {head}"
@@ -56,7 +56,7 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Store:
                         scores = [draw.normal(size=80), draw.normal(shift + 0.2 * len(ood) / 5, size=64)]
                         names = [f"scores/{weights[:16]}/{method}-{ood}-{assumed}-{side}.npz#scores" for side in "ab"]
                         for name, values in zip(names, scores, strict=True):
-                            store.add_scores({name: values})
+                            store.add_scores(name, values)
                         results.append(
                             Result(
                                 network=label,
