@@ -1,20 +1,16 @@
 """``offaxis evaluate`` and ``offaxis report``: networks x detectors x sets -> a results store -> tables and one page."""
 
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from offaxis.cli.app import command, print_note
-from offaxis.errors import DataError
 from offaxis.options import EvaluateOptions, ReportOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from offaxis.data import ImageSet
     from offaxis.evaluation import Result
     from offaxis.evaluation.summary import Summary
 
@@ -102,22 +98,10 @@ def report_command(options: ReportOptions, _: tuple[str, ...]) -> None:
 
         beside = beside_view
     sections = write_tables(results, out, list(options.metrics), beside, oracle=options.oracle)
-    page, load = out / "index.html", partial(_load, options.data)
-    write_page(results, sections, page, title=options.title, thumbnails=options.thumbnails, load=load)
+    page = out / "index.html"
+    write_page(results, sections, page, title=options.title, thumbnails=options.thumbnails, root=options.data)
     typer.echo(f"The page: {page}")
     typer.echo(f"Tables: {out / 'report.md'} and {out / 'tables'}")
     if options.openood is not None:
         for path in write_openood(results, options.openood):
             typer.echo(f"OpenOOD's: {path}")
-
-
-def _load(root: Path | None, about: Mapping[str, Any], like: "ImageSet | None") -> "ImageSet":
-    from offaxis.data.catalogue import CATALOGUE, data_root
-
-    name, options = about.get("path", about["name"]), about.get("options", {})
-    if name in CATALOGUE and "test" not in CATALOGUE[name].available(data_root(root)):
-        raise DataError(f"{name} is not on this machine.")  # said without torch, which takes seconds to import
-    from offaxis.data import load_images
-
-    # decoded when they are read: a page shows a few images of a part of a set
-    return load_images(name, "test", root=root, like=like, force=True, in_memory=False, **options)

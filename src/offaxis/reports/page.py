@@ -1,5 +1,7 @@
 """One self-contained HTML page of results: it needs no network, no server and no other file."""
 
+import base64
+import io
 import math
 import shlex
 from collections.abc import Iterable, Sequence
@@ -9,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from offaxis import __version__
 from offaxis.data import CATALOGUE, relation
+from offaxis.data.catalogue import data_root
+from offaxis.errors import OffaxisError
 from offaxis.evaluation.protocols import one_vs_one_results
 from offaxis.evaluation.records import NetworkRecord, Result
 from offaxis.evaluation.store import Store
@@ -19,16 +24,14 @@ from offaxis.evaluation.summary import RowKey, Summary, distinguish_networks, me
 from offaxis.files import write_text
 from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
 from offaxis.reports.report import IDSection
-from offaxis.reports.result_tables import METRIC_TITLES, set_title, slug
-from offaxis.reports.tables import Entry, Table, Value, in_percent, templates
-from offaxis.reports.thumbnails import Loader, Thumbnails, extreme_images
+from offaxis.reports.result_tables import METRIC_TITLES, dependency_tables, set_title
+from offaxis.reports.tables import html, templates
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a report without pictures needs no torch
     from offaxis.data import ImageSet
 
 MOST_RANKED = 24
 FREE_BARS, TUNED_BARS = 2, 3
-DEPENDENT = ("odin", "mahalanobis")
 DETECTOR_NOTES = {
     "none": "nothing to tune",
     "published default": "published values, possibly tuned on OOD data",
@@ -43,8 +46,8 @@ def write_page(
     path: Path,
     *,
     title: str,
-    thumbnails: int = 6,
-    load: Loader | None = None,
+    thumbnails: int = 0,
+    root: Path | None = None,
 ) -> None:
     """Write the page.
 
@@ -54,111 +57,81 @@ def write_page(
         path: of the page.
         title: its title.
         thumbnails: how many images of each kind are shown; 0 for none.
-        load: reads image sets for the thumbnails; None for none.
+        root: where the catalogue's sets are kept.
     """
-    page = templates().get_template("report.html.j2")
     records = distinguish_networks(store.networks())
-    read: dict[str, ImageSet | str] = {}  # ID sets of one size share their OOD sets
-    contents = []
-    for section in sections:
-        kept = Thumbnails(store, load, read) if load is not None and thumbnails else None
-        contents.append(_section(store, section, records, thumbnails, kept))
-    write_text(path, page.render(title=title, version=__version__, sections=contents, states=DETECTOR_NOTES))
+    images = Thumbnails(store, root) if thumbnails else None
+    page = templates().get_template("report.html.j2")
+    contents = [_section(store, section, records, images, thumbnails) for section in sections]
+    text = page.render(title=title, version=__version__, sections=contents, states=DETECTOR_NOTES, table=html)
+    write_text(path, text)
 
 
 def _section(
-    store: Store, section: IDSection, records: Sequence[NetworkRecord], count: int, thumbnails: Thumbnails | None
+    store: Store, section: IDSection, records: Sequence[NetworkRecord], images: "Thumbnails | None", count: int
 ) -> dict[str, Any]:
-    strips = {} if thumbnails is None else extreme_images(store, section.results, thumbnails, count)
-    pictures, notes = ({}, {}) if thumbnails is None else (thumbnails.pictures, thumbnails.notes)
+    results = section.results
+    strips, notes, pictures = ({}, {}, {}) if images is None else extreme_images(store, results, images, count)
     own = [record for record in records if record.id == section.id]
+    about, tested = store.sets(), {r.ood_data: r for r in results}
+    sets = [about[results[0].id_data] | {"group": "in distribution", "note": ""}]
+    sets += [about[key] | {"group": r.group, "note": relation(r.id, r.ood).note} for key, r in tested.items()]
+    for each in sets:
+        each["licence"] = CATALOGUE[each["name"]].licence if each["name"] in CATALOGUE else "your own"
+        each["name"] = set_title(each["name"])
     return {
         "title": set_title(section.id),
         "networks": section.networks,
-        "sets": _sets(store, section),
+        "sets": sets,
         "protocols": [
             {
-                "view": p.view,
-                "ranking": p.ranking,
-                "sets": p.sets,
-                "differences": p.differences,
-                "oracle": p.oracle,
-                "published": p.published,
-                "dependency": [] if p.ranking else _dependency(section.results, section.id),
-                "best": _ranking(p.summaries) if p.ranking else None,
-                "bars": None if p.ranking else _bars(p.summaries),
+                **vars(p),
+                "dependency": [] if p.ranking else dependency_tables(results, section.id),
+                "best": ranking_figure(p.summaries) if p.ranking else None,
+                "bars": None if p.ranking else bars_figure(p.summaries),
             }
             for p in section.protocols
         ],
-        "methods": len({row_key(r) for r in section.results}),
-        "results": len(section.results),
-        "plots": score_plots(store, section.results),
+        "methods": len({row_key(r) for r in results}),
+        "results": len(results),
+        "plots": score_plots(store, results),
         "strips": strips,
         "pictures": pictures,
         "notes": notes,
-        "commands": recorded_commands(section.results, own, store),
-        "checksums": [
-            {"what": f"{r.label} seed {r.seed}", "sum": r.weights, "origin": ", ".join(r.origins)} for r in own
-        ],
-        "versions": section.results[0].versions,
+        "commands": recorded_commands(results, own, store),
+        "records": own,
+        "versions": results[0].versions,
     }
 
 
-def recorded_commands(results: Iterable[Result], records: Iterable[NetworkRecord], store: Store) -> list[str]:
+def recorded_commands(results: Sequence[Result], records: Iterable[NetworkRecord], store: Store) -> list[str]:
     """Return the recorded commands that trained, evaluated and report; a comment stands where none was recorded."""
-    lines = []
+    lines: list[str] = []
     for record in records:
-        if record.commands:
-            lines += [shlex.join(words) for words in record.commands]
-        else:
+        lines += map(shlex.join, record.commands)
+        if not record.commands:
             origins = ", ".join(filter(None, record.origins)) or "a network in memory"
             lines.append(f"# {record.label} seed {record.seed} ({origins}): the training command was not recorded")
-    results = list(results)
-    evaluations = dict.fromkeys(r.command for r in results)
-    lines += [shlex.join(words) for words in evaluations if words]
-    if () in evaluations:
-        count = sum(not r.command for r in results)
+    lines += [shlex.join(r.command) for r in results if r.command]
+    count = sum(not r.command for r in results)
+    if count:
         lines.append(f"# {count} of {len(results)} results were made in Python: no evaluation command was recorded")
     lines.append(f"offaxis report {shlex.quote(store.path.name)} --out report")
     return list(dict.fromkeys(lines))
 
 
-def _sets(store: Store, section: IDSection) -> list[dict[str, Any]]:
-    about = store.sets()
-    tested = {r.ood_data: r for r in section.results}
-    rows = [_set(about[section.results[0].id_data], "in distribution", "")]
-    rows += [_set(about[key], r.group, relation(r.id, r.ood).note) for key, r in tested.items()]
-    return rows
+# drawings that the template makes --------------------------------------------------------------------------------------
 
 
-def _set(about: dict[str, Any], group: str, note: str) -> dict[str, Any]:
-    name = about["name"]
-    tested = about["images"] - about["validation"]
-    licence = CATALOGUE[name].licence if name in CATALOGUE else "your own"
-    return {
-        "name": set_title(name),
-        "group": group,
-        "note": note,
-        "tested": tested,
-        "validation": about["validation"],
-        "rule": about["rule"],
-        "shape": "x".join(map(str, about["shape"])),
-        "licence": licence,
-        "fingerprint": about["fingerprint"],
-    }
-
-
-def _ranking(summaries: Sequence[Summary]) -> dict[str, Any] | None:
+def ranking_figure(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     """Return what the page draws of the best detectors: their means, and the range over sets."""
     best = summaries[:MOST_RANKED]
     if len(best) < 2:
         return None
-    short = _short_names(best)
-    kinds = sorted({s.state for s in best})
+    names = _names_with_networks(best)
     rows: list[dict[str, Any]] = []
-    for s in best:
+    for s, name in zip(best, names, strict=True):
         values = [100 * cell.mean for cell in s.rows.values()]
-        name = ", ".join(word for word in (s.method, short[s.network]) if word)
         mean = 100 * s.groups["all"].mean  # of equal values it may be a last bit away from them
         rows.append(
             {"name": name, "mean": mean, "low": min(mean, *values), "high": max(mean, *values), "kind": s.state}
@@ -169,19 +142,18 @@ def _ranking(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     room = max(0.04 * (high - low), 0.25)
     span = (max(low - room, 0.0), min(high + room, 100.0) if high <= 100 else high + room)
     step = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if s >= (span[1] - span[0]) / 8 or s == 50)
-    ticks = [step * n for n in range(math.ceil(span[0] / step), math.floor(span[1] / step) + 1)]
     return {
         "description": f"Detectors by mean {title}",
         "label": f"mean {title} (%); the line goes from the {ends}",
         "rows": rows,
-        "kinds": kinds,
+        "kinds": sorted({s.state for s in best}),
         "span": span,
-        "ticks": ticks,
-        "letters": max(len(row["name"]) for row in rows),
+        "ticks": [step * n for n in range(math.ceil(span[0] / step), math.floor(span[1] / step) + 1)],
+        "letters": max(map(len, names)),
     }
 
 
-def _bars(summaries: Sequence[Summary]) -> dict[str, Any] | None:
+def bars_figure(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     """Return what the page draws of detectors without hyperparameters and the best tuned ones, over the assumed sets."""
     plain = [s for s in summaries if s.state == "none"]
     free = sorted(plain, key=lambda s: not s.detector.startswith("cosine"))[:FREE_BARS]
@@ -189,107 +161,31 @@ def _bars(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     if not free or not tuned:
         return None
     shown = [*free, *tuned]
-    short = _short_names(shown)
     bars = [{name: (100 * cell.mean, 100 * (cell.std or 0.0)) for name, cell in s.rows.items()} for s in shown]
-    sets = list(dict.fromkeys(name for row in bars for name in row))
     low = min(mean - std for row in bars for mean, std in row.values())
     title = METRIC_TITLES[free[0].metric]
     return {
         "description": f"Less-biased {title} by assumed set",
         "label": f"{title} (%), mean over all other sets, by the set that was assumed; lines are standard deviations",
-        "methods": [", ".join(word for word in (s.method, short[s.network]) if word) for s in shown],
+        "methods": _names_with_networks(shown),
         "bars": bars,
-        "sets": {name: set_title(name) for name in sets},
+        "sets": {name: set_title(name) for row in bars for name in row},
         "start": max(min(50, 10 * math.floor(low / 10)), 0),
     }
 
 
-def _dependency(results: Sequence[Result], prefix: str) -> list[Table]:
-    """Make tables of how results depend on the assumed set: means over seeds, on the first network with tuned results."""
-    tuned = [r for r in results if r.assumed is not None and r.assumed != r.ood and r.detector in DEPENDENT]
-    names = method_names(results)
-    gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for r in tuned:
-        if r.network == tuned[0].network and r.assumed:
-            detector = names[row_key(r)].replace(" (tuned)", "")
-            row = gathered.setdefault(detector, {}).setdefault(set_title(r.assumed), {})
-            row.setdefault(set_title(r.ood), []).append(r.metrics["auroc"])
-    means = {
-        d: {a: {t: sum(v) / len(v) for t, v in row.items()} for a, row in rows.items()} for d, rows in gathered.items()
-    }
-    every = [value for rows in means.values() for row in rows.values() for value in row.values()]
-    assumed = [name for rows in means.values() for name in rows]  # in their order, so that the diagonal is empty
-    tested = list(
-        dict.fromkeys([*assumed, *(name for rows in means.values() for row in rows.values() for name in row)])
-    )
-
-    def entry(value: float | None) -> Entry:
-        share = 0.0 if value is None else (value - min(every)) / max(max(every) - min(every), 0.01)
-        return Value(None, "-") if value is None else in_percent(value, share=share)
-
-    return [
-        Table(
-            name=slug("dependency", prefix, detector),
-            title=f"AUROC (%) of {detector}, {tuned[0].network}, by the set that it was tuned on",
-            columns=("tuned on", *tested),
-            rows=[[chosen, *(entry(row.get(name)) for name in tested)] for chosen, row in rows.items()],
-            note="A column is the tested set.",
-        )
-        for detector, rows in means.items()
-    ]
-
-
-def _short_names(summaries: Sequence[Summary]) -> dict[str, str]:
-    """Return a short name for each network's label: empty for only one, its head where the heads alone differ."""
-    labels = dict.fromkeys(s.network for s in summaries)
-    if len(labels) == 1:
-        return dict.fromkeys(labels, "")
+def _names_with_networks(summaries: Sequence[Summary]) -> list[str]:
+    """Return what drawings call detectors: with their network where there are several, by its head where that tells them."""
+    labels = {s.network for s in summaries}
     heads = {s.network: str(s.fields.head.get("name", "")) for s in summaries}
     alike = len({(s.fields.architecture, s.fields.kind) for s in summaries}) == 1
     if alike and all(heads.values()) and len(set(heads.values())) == len(labels):
-        return heads
-    return {label: label for label in labels}
+        return [s.method if len(labels) == 1 else f"{s.method}, {heads[s.network]}" for s in summaries]
+    return [s.method if len(labels) == 1 else f"{s.method}, {s.network}" for s in summaries]
 
 
 BINS = 36
 POINTS = 48
-
-
-def histogram(id_scores: NDArray[Any], ood_scores: NDArray[Any], bins: int = BINS) -> dict[str, Any]:
-    """Count both sets in the same bins, in thousandths of each set; the outermost half percent is in the last bins.
-
-    Returns:
-        ``from`` and ``to``, the range of the scores, and ``id`` and ``ood``, a whole number for each bin.
-    """
-    sets = [np.sort(scores.astype(np.float64), kind="stable") for scores in (id_scores, ood_scores)]
-    both = np.sort(np.concatenate(sets), kind="stable")  # two runs are merged
-    low, high = (_quantile(both, share) for share in (0.005, 0.995))
-    if high <= low:
-        low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, bins + 1)[1:-1]
-    counts = [np.diff(np.searchsorted(scores, edges), prepend=0, append=len(scores)) for scores in sets]
-    return {
-        "from": float(f"{low:.4g}"),
-        "to": float(f"{high:.4g}"),
-        **{
-            name: np.rint(1000 * c / c.sum()).astype(int).tolist()
-            for name, c in zip(("id", "ood"), counts, strict=True)
-        },
-    }
-
-
-def _quantile(ordered: NDArray[np.float64], share: float) -> float:
-    """Return a quantile of ordered values, interpolated."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
-
-
-def curve(id_scores: NDArray[Any], ood_scores: NDArray[Any], points: int = POINTS) -> list[list[int]]:
-    """Return the ROC curve as [OOD accepted, ID accepted] in thousandths."""
-    x, y = roc_curve(id_scores, ood_scores, points)
-    return np.rint(1000 * np.stack([x, y], 1)).astype(int).tolist()  # type: ignore[no-any-return]
 
 
 def score_plots(store: Store, results: Iterable[Result]) -> list[dict[str, Any]]:
@@ -299,20 +195,15 @@ def score_plots(store: Store, results: Iterable[Result]) -> list[dict[str, Any]]
     """
     results = list(results)
     names = method_names(results)
-    chosen = one_vs_one_results(results)
-    first = {label: min(r.seed for r in chosen if r.network == label) for label in {r.network for r in chosen}}
     plots: dict[RowKey, dict[str, Any]] = {}
 
     @cache  # ID scores belong to every OOD set, and what is ordered already is ordered again in no time
     def ordered(reference: str) -> NDArray[Any]:
         return np.sort(store.scores(reference))
 
-    for r in chosen:
-        if r.seed != first[r.network]:
-            continue
-        key = row_key(r)
-        entry = plots.setdefault(key, {"network": r.network, "method": names[key], "sets": []})
-        id_scores, ood_scores = (ordered(reference) for reference in r.scores)
+    for r in _of_first_seeds(one_vs_one_results(results)):
+        entry = plots.setdefault(row_key(r), {"network": r.network, "method": names[row_key(r)], "sets": []})
+        id_scores, ood_scores = map(ordered, r.scores)
         entry["sets"].append(
             {
                 "name": set_title(r.ood),
@@ -320,7 +211,134 @@ def score_plots(store: Store, results: Iterable[Result]) -> list[dict[str, Any]]
                 "auroc": round(100 * r.metrics["auroc"], 2),
                 "fpr": round(100 * r.metrics["fpr_at_tpr95"], 1),
                 "histogram": histogram(id_scores, ood_scores),
-                "roc": curve(id_scores, ood_scores),
+                "roc": np.rint(1000 * np.stack(roc_curve(id_scores, ood_scores, POINTS), 1)).astype(int).tolist(),
             }
         )
     return list(plots.values())
+
+
+def _of_first_seeds(results: Sequence[Result]) -> list[Result]:
+    first = {label: min(r.seed for r in results if r.network == label) for label in {r.network for r in results}}
+    return [r for r in results if r.seed == first[r.network]]
+
+
+def histogram(id_scores: NDArray[Any], ood_scores: NDArray[Any]) -> dict[str, Any]:
+    """Count both sets in the same bins, in thousandths of each set; the outermost half percent is in the last bins.
+
+    Returns:
+        ``from`` and ``to``, the range of the scores, and ``id`` and ``ood``, a whole number for each bin.
+    """
+    low, high = np.quantile(np.concatenate([id_scores, ood_scores]).astype(np.float64), (0.005, 0.995))
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, BINS + 1)
+    found: dict[str, Any] = {"from": float(f"{low:.4g}"), "to": float(f"{high:.4g}")}
+    for name, scores in (("id", id_scores), ("ood", ood_scores)):
+        counts, _ = np.histogram(np.clip(scores.astype(np.float64), low, high), edges)
+        found[name] = np.rint(1000 * counts / len(scores)).astype(int).tolist()
+    return found
+
+
+# images ----------------------------------------------------------------------------------------------------------------
+
+SIDE = 96
+"""Photographs are shrunk to so many pixels; smaller images stay as they are."""
+Strips = dict[str, dict[str, list[dict[str, Any]]]]
+
+
+class Thumbnails:
+    """The images of a store's sets, where they can be read; each set is read once.
+
+    Args:
+        store: whose sets they are.
+        root: where the catalogue's sets are kept.
+    """
+
+    def __init__(self, store: Store, root: Path | None = None) -> None:
+        self.store, self.root, self.about = store, root, store.sets()
+        self._sets: dict[str, ImageSet | str] = {}
+
+    def images(self, id_key: str, set_key: str) -> "ImageSet | str":
+        """Return a set, matched to an ID set, or the reason why it cannot be shown."""
+        if set_key not in self._sets:
+            like = None if set_key == id_key else self.images(id_key, id_key)
+            if isinstance(like, str):  # there is nothing that its images could be matched to
+                self._sets[set_key] = "not shown without the ID images"
+            else:
+                self._sets[set_key] = self._read(set_key, like)
+        return self._sets[set_key]
+
+    def _read(self, set_key: str, like: "ImageSet | None") -> "ImageSet | str":
+        about = self.about[set_key]
+        name, options = about.get("path", about["name"]), about.get("options", {})
+        if name in CATALOGUE and "test" not in CATALOGUE[name].available(data_root(self.root)):
+            return "not on this machine"  # said without torch, which takes seconds to import
+        from offaxis.data import limit_images, load_images
+
+        try:  # decoded when they are read: a page shows a few images of a part of a set
+            found = load_images(name, root=self.root, like=like, force=True, in_memory=False, **options)
+            images = limit_images(found, about["images"])
+        except (OffaxisError, OSError):
+            return "not on this machine"
+        return images if images.fingerprint == about["fingerprint"] else "not the images that were evaluated"
+
+
+def extreme_images(
+    store: Store, results: Iterable[Result], thumbnails: Thumbnails, count: int = 6
+) -> tuple[Strips, dict[str, str], dict[str, str]]:
+    """Find the ID and OOD images with the lowest and highest scores, for each network and detector.
+
+    Only untuned detectors are shown, on the first seed of each network, so that scores of all sets can be compared.
+
+    Returns:
+        Four strips of images for each ``network|method``; why sets are left out, by title; the pictures, by name.
+    """
+    results = list(results)
+    names = method_names(results)
+    members: dict[RowKey, list[Result]] = {}
+    for r in _of_first_seeds([r for r in results if r.assumed is None]):
+        members.setdefault(row_key(r), []).append(r)
+    strips: Strips = {}
+    notes, pictures = dict[str, str](), dict[str, str]()
+    for key, rows in members.items():
+        first = rows[0]
+        sides = {
+            "ID": [(first.id, first.id_data, first.scores[0])],
+            "OOD": [(r.ood, r.ood_data, r.scores[1]) for r in rows],
+        }
+        own = strips[f"{first.network}|{names[key]}"] = {}
+        for side, parts in sides.items():
+            sets = [thumbnails.images(first.id_data, set_key) for _, set_key, _ in parts]
+            notes |= {
+                set_title(part[0]): found for part, found in zip(parts, sets, strict=True) if isinstance(found, str)
+            }
+            scores = [store.scores(reference) for *_, reference in parts]
+            together, ends = np.concatenate(scores), np.cumsum([len(values) for values in scores])
+            order = np.argsort(together, kind="stable")
+            for which, chosen in (("lowest", order[:count]), ("highest", order[::-1][:count])):
+                strip = own[f"{side}, {which} scores"] = []
+                for at in chosen.tolist():
+                    part = int(np.searchsorted(ends, at, "right"))
+                    (name, set_key, _), images = parts[part], sets[part]
+                    if isinstance(images, str):
+                        continue
+                    index = int(store.indices(set_key)[at - ends[part]])  # counted from the end of its part
+                    picture = f"{set_key[:6]}-{index}"
+                    if picture not in pictures:
+                        pictures[picture] = _data_uri(images, index)
+                    strip.append({"picture": picture, "set": set_title(name), "score": float(f"{together[at]:.4g}")})
+    return strips, notes, pictures
+
+
+def _data_uri(images: "ImageSet", index: int) -> str:
+    import torch
+
+    array = images.batch(torch.tensor([index]))[0].permute(1, 2, 0).numpy()
+    array = array if array.dtype == np.uint8 else (array * 255).round().astype(np.uint8)
+    picture = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+    out, kind = io.BytesIO(), "PNG"
+    if max(picture.size) > SIDE:
+        picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)  # keeps its shape
+        kind = "JPEG"
+    picture.save(out, kind, optimize=True, quality=85)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(out.getvalue()).decode()}"

@@ -120,19 +120,17 @@ def build_sections(
 def _protocol_section(
     results: Sequence[Result], view: View, metrics: Sequence[str], published: PublishedTable | None, oracle: bool
 ) -> ProtocolSection:
-    every = summarise_metrics(results, view, metrics)
-    every = {metric: found for metric, found in every.items() if found or metric == metrics[0]}
-    by_metric = {m: [s for s in found if oracle or not is_oracle(s, view)] for m, found in every.items()}
     first = metrics[0]
+    every = {m: found for m, found in summarise_metrics(results, view, metrics).items() if found or m == first}
+    ranked = {m: [s for s in found if oracle or not is_oracle(s, view)] for m, found in every.items()}
     apart = [s for s in every[first] if not oracle and is_oracle(s, view)]
-    if not by_metric[first]:  # nothing else was evaluated
-        by_metric, apart = every, []
-    summaries = by_metric[first]
+    if not ranked[first]:  # nothing else was evaluated
+        ranked, apart = every, []
+    summaries = ranked[first]
     order = {(s.network, s.method): place for place, s in enumerate(summaries)}
-    tables = [
-        sets_table(sorted(found, key=lambda s: order.get((s.network, s.method), len(order))), view, metric)
-        for metric, found in by_metric.items()
-    ]
+    for found in ranked.values():
+        found.sort(key=lambda s: order.get((s.network, s.method), len(order)))
+    tables = [sets_table(found, view, metric) for metric, found in ranked.items()]
     if view == "less-biased by assumed set":  # means over the same pairs in another order
         return ProtocolSection(view=view, summaries=summaries, sets=tables)
     return ProtocolSection(
@@ -164,31 +162,26 @@ def write_tables(
         oracle: rank detectors that were tuned on the tested set itself among the others.
     """
     results = store.results()
-    if "fpr_at_tpr95" in metrics and "fpr_at_tpr95_openood" not in metrics:
-        metrics = [
-            m for name in metrics for m in ((name, "fpr_at_tpr95_openood") if name == "fpr_at_tpr95" else (name,))
-        ]
+    if "fpr_at_tpr95" in metrics:  # OpenOOD's stands beside it
+        place = metrics.index("fpr_at_tpr95") + 1
+        metrics = list(dict.fromkeys([*metrics[:place], "fpr_at_tpr95_openood", *metrics[place:]]))
     sections = build_sections(results, store.networks(), metrics, published, oracle=oracle)
     lines = ["# Results\n"]
     for section in sections:
-        lines.append(f"## {set_title(section.id)} in distribution\n")
-        lines += [markdown(table) for table in section.tables()]
-    lines.append(
-        f"Metrics: {', '.join(METRIC_TITLES[m] for m in metrics)}; ID is the positive class unless a name says otherwise.\n"
-    )
+        lines += [f"## {set_title(section.id)} in distribution\n", *map(markdown, section.tables())]
+    names = ", ".join(METRIC_TITLES[m] for m in metrics)
+    lines.append(f"Metrics: {names}; ID is the positive class unless a name says otherwise.\n")
     write_text(out / "report.md", "\n".join(lines))
-    for table in [table for section in sections for table in section.tables()]:
-        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table), durable=False)
-        write_text(out / "tables" / f"{table.name}.tex", latex(table), durable=False)
-    pairs = [
-        pairs_table(p.summaries, p.view, metrics[0], every=True)
-        for section in sections
-        for p in section.protocols
-        if p.differences
-    ]
-    write_text(out / "tables" / "results.csv", results_csv(results), durable=False)
-    for table in pairs:
-        write_text(out / "tables" / f"{table.name}.csv", comma_separated(table), durable=False)
+    files = {"results.csv": results_csv(results)}
+    for section in sections:
+        for table in section.tables():
+            files |= {f"{table.name}.csv": comma_separated(table), f"{table.name}.tex": latex(table)}
+        for protocol in section.protocols:
+            if protocol.differences:
+                pairs = pairs_table(protocol.summaries, protocol.view, metrics[0], every=True)
+                files[f"{pairs.name}.csv"] = comma_separated(pairs)
+    for name, text in files.items():
+        write_text(out / "tables" / name, text, durable=False)
     return sections
 
 

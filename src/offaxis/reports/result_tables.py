@@ -1,7 +1,9 @@
 """Results -> the tables of a report."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import combinations
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -9,7 +11,7 @@ from offaxis.data import CATALOGUE
 from offaxis.evaluation.records import NetworkRecord, Result, with_arguments
 from offaxis.evaluation.summary import (
     GROUPS,
-    Comparison,
+    MeanStd,
     Summary,
     View,
     compare_pairs,
@@ -20,6 +22,9 @@ from offaxis.evaluation.summary import (
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.reports.tables import Entry, Table, Value, csv_text, in_percent, percent
 
+Key = TypeVar("Key", bound=Hashable)
+NONE = Value(None, "-")
+"""Stands where a table has no number."""
 METRIC_TITLES = {
     "auroc": "AUROC",
     "aupr_in": "AUPR-In (average precision)",
@@ -43,7 +48,12 @@ _WORDS: dict[View, tuple[str, str, str]] = {
 """View -> the protocol, which set a column is, and what a standard deviation is over."""
 
 
-_NETWORK_TITLES = {"accuracy": "accuracy %", "ece": "ECE %", "aurc": "AURC %", "augrc": "AUGRC %"}
+_NETWORK_METRICS = {
+    "accuracy": ("accuracy %", max),
+    "ece": ("ECE %", min),
+    "aurc": ("AURC %", min),
+    "augrc": ("AUGRC %", min),
+}
 
 
 def set_title(name: str) -> str:
@@ -57,30 +67,45 @@ def slug(*words: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in text).strip("-").replace("--", "-")
 
 
+def counted(number: int) -> Value:
+    """Return a whole number."""
+    return Value(number, str(number))
+
+
+def mean_value(values: Sequence[float], **look: Any) -> Value:
+    """Return the mean of shares in percent, with their standard deviation where there are several."""
+    array = np.asarray(values, np.float64)
+    return in_percent(float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None, **look)
+
+
+def mean_by(results: Iterable[Result], key: Callable[[Result], Key]) -> dict[Key, float]:
+    """Return the mean AUROC in percent of the results that have a key in common, by key."""
+    found: dict[Key, list[float]] = {}
+    for result in results:
+        found.setdefault(key(result), []).append(result.metrics["auroc"])
+    return {name: 100 * float(np.mean(values)) for name, values in found.items()}
+
+
 def networks_table(records: Sequence[NetworkRecord], id_name: str) -> Table:
     """Make the table of the networks' accuracy, calibration error and risk-coverage, by label."""
     labels: dict[str, list[NetworkRecord]] = {}
     for record in records:
         if record.id == id_name:
             labels.setdefault(record.label, []).append(record)
-    columns = {
-        name: [np.array([getattr(r, name) for r in members], np.float64) for members in labels.values()]
-        for name in ("accuracy", "ece", "aurc", "augrc")
-    }
-    if np.isnan(np.concatenate(columns["augrc"])).any():  # records of earlier versions have none
-        del columns["augrc"]
-    best = {"accuracy": max, "ece": min, "aurc": min, "augrc": min}
-    rows: list[list[Entry]] = []
-    for place, (label, members) in enumerate(labels.items()):
-        row: list[Entry] = [label, Value(len(members), str(len(members)))]
-        for name, values in columns.items():
-            means = [v.mean() for v in values]
-            row.append(_value(means[place], _std(values[place]), best[name](means), len(means) > 1))
-        rows.append(row)
+    rows: list[list[Entry]] = [[label, counted(len(members))] for label, members in labels.items()]
+    columns = ["network", "seeds"]
+    for name, (title, best) in _NETWORK_METRICS.items():
+        values = [[getattr(record, name) for record in members] for members in labels.values()]
+        if any(value is None for own in values for value in own):
+            continue  # records of earlier versions lack it
+        columns.append(title)
+        means = [np.mean(own) for own in values]
+        for row, own, mean in zip(rows, values, means, strict=True):
+            row.append(mean_value(own, best=len(means) > 1 and _is_best(mean, best(means))))
     return Table(
         name=slug("networks", id_name),
         title=f"The networks, on {set_title(id_name)} itself",
-        columns=("network", "seeds", *(_NETWORK_TITLES[name] for name in columns)),
+        columns=columns,
         rows=rows,
         note="Mean (standard deviation over seeds). ECE: expected calibration error; AURC: area under the risk-coverage curve; "
         "AUGRC: under the generalised one; all are better when smaller.",
@@ -97,17 +122,24 @@ def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc
         oracle: they are those tuned on the tested set itself, and the table says so.
     """
     groups = [g for g in GROUPS if any(g in s.groups for s in summaries)]
-    pick = max if HIGHER_IS_BETTER[metric] else min
-    best = {g: pick(s.groups[g].mean for s in summaries if g in s.groups) for g in groups}
+    best = {g: _best_of(metric)(s.groups[g].mean for s in summaries if g in s.groups) for g in groups}
     rows: list[list[Entry]] = []
     for place, s in enumerate(summaries, 1):
         whole = s.groups["all"]
-        row: list[Entry] = [str(place), s.method, s.network]
-        row += [_value(s.groups[g].mean, None, best[g]) if g in s.groups else Value(None, "-") for g in groups]
-        row += [in_percent(whole.seed_std), in_percent(whole.set_std), Value(whole.seeds, str(whole.seeds))]
-        row += [Value(whole.sets, str(whole.sets)), *(Value(p, f"{p:g}") for p in s.passes)]
-        rows.append(row)
-    columns = ("#", "detector", "network", *groups, "seed sd", "set sd", "seeds", "sets", "fwd", "bwd")
+        means = {g: spread.mean for g, spread in s.groups.items()}
+        rows.append(
+            [
+                str(place),
+                s.method,
+                s.network,
+                *(in_percent(means[g], best=_is_best(means[g], best[g])) if g in means else NONE for g in groups),
+                in_percent(whole.seed_std),
+                in_percent(whole.set_std),
+                counted(whole.seeds),
+                counted(whole.sets),
+                *(Value(p, f"{p:g}") for p in s.passes),
+            ]
+        )
     title = f"Ranking by mean {METRIC_TITLES[metric]} (%), {_WORDS[view][0]}"
     if oracle:
         title = f"Tuned on the tested set itself (oracle), by mean {METRIC_TITLES[metric]} (%)"
@@ -117,39 +149,47 @@ def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc
     )
     if any(s.detector == "mean-cosine" for s in summaries):
         note += " mean-cosine is Class Typical Matching (arXiv 2306.14920); two-cosines is its mean with the cosine."
-    name = slug("oracle" if oracle else "ranking", summaries[0].id, view, metric)
-    return Table(name=name, title=title, columns=columns, rows=rows, note=note, heads=3)
+    return Table(
+        name=slug("oracle" if oracle else "ranking", summaries[0].id, view, metric),
+        title=title,
+        columns=("#", "detector", "network", *groups, "seed sd", "set sd", "seeds", "sets", "fwd", "bwd"),
+        rows=rows,
+        note=note,
+        heads=3,
+    )
 
 
 def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") -> Table:
     """Make the table by set: a row for each detector, a column for each set, mean (standard deviation)."""
     most_sets = max(summaries, key=lambda s: len(s.rows))  # its order is that of every table
     names = list(dict.fromkeys([*most_sets.rows, *(row for s in summaries for row in s.rows)]))
-    higher = HIGHER_IS_BETTER[metric]
-    pick = max if higher else min
-    best = {n: pick(s.rows[n].mean for s in summaries if n in s.rows) for n in names}
-    least = {n: min(s.rows[n].mean for s in summaries if n in s.rows) for n in names}
-    most = {n: max(s.rows[n].mean for s in summaries if n in s.rows) for n in names}
-    rows: list[list[Entry]] = []
-    for s in summaries:
-        row: list[Entry] = [s.method, s.network]
-        for n in names:
-            if n not in s.rows:
-                row.append(Value(None, "-"))
-                continue
-            cell = s.rows[n]
-            share = (cell.mean - least[n]) / max(most[n] - least[n], 1e-12)
-            row.append(_value(cell.mean, cell.std, best[n], share=share if higher else 1 - share))
-        rows.append(row)
+    means = {name: [s.rows[name].mean for s in summaries if name in s.rows] for name in names}
+
+    def entry(name: str, cell: MeanStd | None) -> Value:
+        if cell is None:
+            return NONE
+        least, most = min(means[name]), max(means[name])
+        share = (cell.mean - least) / max(most - least, 1e-12)
+        best = _is_best(cell.mean, _best_of(metric)(means[name]))
+        return in_percent(cell.mean, cell.std, best=best, share=share if HIGHER_IS_BETTER[metric] else 1 - share)
+
     protocol, what, over = _WORDS[view]
     return Table(
         name=slug("sets", summaries[0].id, view, metric),
         title=f"{METRIC_TITLES[metric]} (%) by {what} set, {protocol}",
-        columns=("detector", "network", *(set_title(n) for n in names)),
-        rows=rows,
+        columns=("detector", "network", *map(set_title, names)),
+        rows=[[s.method, s.network, *(entry(name, s.rows.get(name)) for name in names)] for s in summaries],
         note=f"Mean (standard deviation over {over}).",
         heads=2,
     )
+
+
+def _best_of(metric: str) -> Callable[..., float]:
+    return max if HIGHER_IS_BETTER[metric] else min
+
+
+def _is_best(mean: float, best: float) -> bool:
+    return bool(abs(mean - best) < 5e-5)  # what is equal as it is printed
 
 
 def pairs_table(
@@ -165,23 +205,21 @@ def pairs_table(
     they share are left out.
     """
     reference = reference or reference_of(list(summaries))
-    pairs = [(reference, s) for s in summaries if s is not reference]
+    others = [s for s in summaries if s is not reference]
+    pairs = [(reference, s) for s in others]
     if every:
-        ranked = list(enumerate(summaries))
-        pairs += [
-            (a, b)
-            for i, a in ranked
-            for j, b in ranked
-            if i < j and a.network == b.network and reference is not a and reference is not b
-        ]
-    found = compare_pairs([(a, b) for a, b in pairs if _are_comparable(a, b)])
-    rows = [_pair(c)[0 if every else 1 :] for c in found]
+        pairs += [(a, b) for a, b in combinations(others, 2) if a.network == b.network]
+    rows: list[list[Entry]] = []
+    for c in compare_pairs([(a, b) for a, b in pairs if _are_comparable(a, b)]):
+        ends = [Value(None if end is None else 100 * end, percent(end), percent=True) for end in (c.low, c.high)]
+        difference = Value(100 * c.difference, f"{100 * c.difference:+.2f}", best=c.clear, percent=True)
+        rows.append([c.first, c.second, difference, *ends, *map(counted, (c.wins, c.pairs, c.seeds, c.sets))])
     first = ("first", "second") if every else ("the other",)
     return Table(
         name=slug("pairs" if every else "differences", summaries[0].id, view, metric),
         title=f"{METRIC_TITLES[metric]} points, {reference.title} minus the other" if not every else "Pairs",
         columns=(*first, "difference", "low", "high", "wins", "pairs", "seeds", "sets"),
-        rows=rows,
+        rows=rows if every else [row[1:] for row in rows],
         note="Differences of the same seed and set, in percentage points, with a 95 % bootstrap interval over seeds and sets; "
         "bold where it leaves out zero. With fewer than about five seeds or sets the interval is too narrow.",
         heads=len(first),
@@ -194,6 +232,38 @@ def _are_comparable(first: Summary, second: Summary) -> bool:
     seeds = {seed for seed, _ in shared}
     counts = Counter(row for _, row in shared)
     return bool(counts) and max(counts.values()) == len(seeds)
+
+
+DEPENDENT = ("odin", "mahalanobis")
+
+
+def dependency_tables(results: Sequence[Result], prefix: str) -> list[Table]:
+    """Make tables of how results depend on the assumed set: means over seeds, on the first network with tuned results."""
+    tuned = [r for r in results if r.assumed is not None and r.assumed != r.ood and r.detector in DEPENDENT]
+    names = method_names(results)
+    own = [r for r in tuned if r.network == tuned[0].network]
+    means = mean_by(own, lambda r: (names[row_key(r)].replace(" (tuned)", ""), r.assumed or "", r.ood))
+    assumed = dict.fromkeys(name for _, name, _ in means)
+    tested = dict.fromkeys([*assumed, *(name for *_, name in means)])  # in their order, so that the diagonal is empty
+    least, most = min(means.values(), default=0), max(means.values(), default=0)
+
+    def entry(mean: float | None) -> Value:
+        return NONE if mean is None else Value(mean, f"{mean:.2f}", share=(mean - least) / max(most - least, 1))
+
+    return [
+        Table(
+            name=slug("dependency", prefix, detector),
+            title=f"AUROC (%) of {detector}, {tuned[0].network}, by the set that it was tuned on",
+            columns=("tuned on", *map(set_title, tested)),
+            rows=[
+                [set_title(a), *(entry(means.get((detector, a, t))) for t in tested)]
+                for a in assumed
+                if any((detector, a, t) in means for t in tested)
+            ],
+            note="A column is the tested set.",
+        )
+        for detector in dict.fromkeys(detector for detector, *_ in means)
+    ]
 
 
 OPENOOD_METRICS = {
@@ -237,7 +307,7 @@ def openood_table(results: Sequence[Result], records: Sequence[NetworkRecord]) -
     names = method_names(results)
     for members in _openood_runs(results):
         first = members[0]
-        accuracy = _accuracy(first, records)
+        accuracy = _accuracy_of(first, records)
         for group in ("near", "far"):
             lines = {r.ood: [100 * r.metrics[m] for m in OPENOOD_METRICS.values()] for r in members if r.group == group}
             if lines:
@@ -257,28 +327,25 @@ def leaderboard_table(results: Sequence[Result], records: Sequence[NetworkRecord
         results: of OpenOOD's benchmarks.
         records: their networks, with the accuracy on the ID test list.
     """
-    lines: dict[tuple[str, str, str, str], list[tuple[Result, tuple[float, float, float]]]] = {}
+    lines: dict[tuple[str, ...], list[list[Result]]] = {}
     for members in _openood_runs(results):
         first = members[0]
-        near, far = (
-            [100 * r.metrics["auroc"] for r in members if r.group == group] or [np.nan] for group in ("near", "far")
-        )
-        numbers = float(np.mean(near)), float(np.mean(far)), _accuracy(first, records)
-        lines.setdefault((first.benchmark, first.network, first.method, first.setup), []).append((first, numbers))
+        lines.setdefault((first.benchmark, first.network, first.method, first.setup), []).append(members)
     rows: list[list[Entry]] = []
     for seeds in lines.values():
         first = seeds[0][0]
         head = str(first.head.get("name", "")) or first.network
         about = [first.benchmark, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"]
-        tuned = first.state == "tuned"
-        about += (
-            ["tuned on the validation list"] if tuned else [with_arguments("", first.given)[2:]] * bool(first.given)
-        )
+        if first.state == "tuned":
+            about.append("tuned on the validation list")
+        elif first.given:
+            about.append(with_arguments("", first.given)[2:])
         rows.append(
             [
                 TRAININGS.get(head, head),
                 POSTPROCESSORS.get(first.detector, first.detector),
-                *(_plus_minus(np.array(column)) for column in zip(*(numbers for _, numbers in seeds), strict=True)),
+                *(_plus_minus([_group_auroc(members, group) for members in seeds]) for group in ("near", "far")),
+                _plus_minus([_accuracy_of(members[0], records) for members in seeds]),
                 "no",
                 first.architecture or first.network,
                 "; ".join(about),
@@ -297,15 +364,19 @@ def _openood_runs(results: Sequence[Result]) -> list[list[Result]]:
     return list(runs.values())
 
 
-def _accuracy(result: Result, records: Sequence[NetworkRecord]) -> float:
-    found = [r for r in records if r.key == result.weights and r.id_data == result.id_data]
-    return 100 * found[0].accuracy if found else float("nan")
+def _group_auroc(members: Sequence[Result], group: str) -> float:
+    return float(np.mean([100 * r.metrics["auroc"] for r in members if r.group == group] or [np.nan]))
 
 
-def _plus_minus(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
+def _accuracy_of(result: Result, records: Sequence[NetworkRecord]) -> float:
+    found = (100 * r.accuracy for r in records if r.key == result.weights and r.id_data == result.id_data)
+    return next(found, np.nan)
+
+
+def _plus_minus(values: Sequence[float]) -> str:
     if np.isnan(values).any():
         return "-"
-    return f"{values.mean():.2f}" + (f" ± {values.std():.2f}" if len(values) > 1 else "")
+    return f"{np.mean(values):.2f}" + (f" ± {np.std(values):.2f}" if len(values) > 1 else "")
 
 
 def results_csv(results: Iterable[Result]) -> str:
@@ -313,22 +384,3 @@ def results_csv(results: Iterable[Result]) -> str:
     lines = [r.to_row() for r in results]
     columns = list(dict.fromkeys(name for line in lines for name in line))
     return csv_text(columns, [[line.get(name) for name in columns] for line in lines])
-
-
-def _pair(c: Comparison) -> list[Entry]:
-    text = f"{100 * c.difference:+.2f}"
-    return [
-        c.first,
-        c.second,
-        Value(100 * c.difference, text, best=c.clear, percent=True),
-        *(Value(None if v is None else 100 * v, percent(v), percent=True) for v in (c.low, c.high)),
-        *(Value(n, str(n)) for n in (c.wins, c.pairs, c.seeds, c.sets)),
-    ]
-
-
-def _value(mean: float, std: float | None, best: float, several: bool = True, share: float | None = None) -> Value:
-    return in_percent(float(mean), std, best=several and abs(mean - best) < 5e-5, share=share)
-
-
-def _std(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float | None:
-    return float(values.std(ddof=1)) if len(values) > 1 else None

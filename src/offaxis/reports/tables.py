@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,11 @@ def templates() -> "Environment":
     return environment
 
 
-def html(table: Table, sortable: bool = False) -> str:
+def html(table: Table, sortable: bool = False) -> "Markup":
     """Return a ``<figure>`` with title, ``<table>`` and note; with ``sortable`` its heads are buttons for the page's script."""
     macros: Any = templates().get_template("table.html.j2").module
-    return str(macros.table(table, sortable))
+    text: Markup = macros.table(table, sortable)
+    return text
 
 
 def in_percent(

@@ -94,6 +94,5 @@ def page(made_up: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("page")
     sections = write_tables(made_up, out)
     path = out / "index.html"
-    load = lambda about, like: load_images(about["name"], like=like)  # noqa: E731
-    write_page(made_up, sections, path, title="A & B <test>", thumbnails=3, load=load)
+    write_page(made_up, sections, path, title="A & B <test>", thumbnails=3)
     return path

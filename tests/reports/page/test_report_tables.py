@@ -4,23 +4,36 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from offaxis.data import ImageSet, load_images
+from offaxis.data import ImageSet
 from offaxis.errors import ArgumentError, DataError, EvaluationError
 from offaxis.evaluation import Store
 from offaxis.evaluation.summary import View, compare_pairs, summarise
 from offaxis.paper.tables import beside, paper_numbers, paper_rows
-from offaxis.reports.page import _dependency, _ranking, histogram, recorded_commands, score_plots, write_page
+from offaxis.reports.page import (
+    Thumbnails,
+    extreme_images,
+    histogram,
+    ranking_figure,
+    recorded_commands,
+    score_plots,
+    write_page,
+)
 from offaxis.reports.report import build_sections, write_openood, write_tables
-from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
+from offaxis.reports.result_tables import (
+    dependency_tables,
+    networks_table,
+    pairs_table,
+    ranking_table,
+    set_title,
+    sets_table,
+)
 from offaxis.reports.tables import Table, Value, comma_separated, escape, in_percent, latex, markdown, percent
-from offaxis.reports.thumbnails import Thumbnails, extreme_images
 from study.archive import archive_store
 
 GROUPS = ("letters", "photographs", "gaussian")
@@ -174,7 +187,7 @@ def test_figures_name_the_metric_and_put_the_best_on_top(made_up: Store, tmp_pat
 def test_a_detector_that_is_alike_on_all_sets_can_be_ranked(made_up: Store) -> None:
     for value in (0.0225, 0.045, 1.0):  # the mean of six of the first two is not quite the value
         results = [replace(r, metrics=dict.fromkeys(r.metrics, value)) for r in made_up.results()]
-        assert _ranking(summarise(results)) is not None
+        assert ranking_figure(summarise(results)) is not None
 
 
 def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
@@ -185,23 +198,24 @@ def test_settings_of_one_detector_are_drawn_apart(made_up: Store) -> None:
     plots = score_plots(made_up, both)
     assert {(p["network"], p["method"]) for p in plots} == expected
     assert all(len(p["sets"]) == len(GROUPS) for p in plots)
-    strips = extreme_images(
-        made_up, both, Thumbnails(made_up, lambda about, like: load_images(about["name"], like=like)), 3
-    )
+    strips, notes, pictures = extreme_images(made_up, both, Thumbnails(made_up), 3)
+    assert notes == {}
+    assert {p["picture"] for own in strips.values() for strip in own.values() for p in strip} == set(pictures)
     assert set(strips) == {f"{n}|{m}" for n, m in expected if "(tuned)" not in m}
-    dependency = str(_dependency(both, "x"))
+    dependency = str(dependency_tables(both, "x"))
     assert "odin, wrn-10-1 cosine" in dependency
     assert "odin #2, wrn-10-1 cosine" in dependency
 
 
-def test_images_that_are_not_at_hand_are_left_out_with_a_note(made_up: Store) -> None:
-    def missing(about: Mapping[str, Any], like: ImageSet | None) -> ImageSet:
+def test_images_that_are_not_at_hand_are_left_out_with_a_note(made_up: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str, **options: Any) -> ImageSet:
         raise DataError("nowhere")
 
-    thumbnails = Thumbnails(made_up, missing)
-    key = next(iter(made_up.sets()))
-    assert thumbnails.add(key, key, 0) is None
-    assert list(thumbnails.notes.values()) == ["not on this machine"]
+    monkeypatch.setattr("offaxis.data.load_images", missing)
+    strips, notes, pictures = extreme_images(made_up, made_up.results(), Thumbnails(made_up))
+    assert set(notes.values()) == {"not on this machine", "not shown without the ID images"}
+    assert pictures == {}
+    assert all(strip == [] for own in strips.values() for strip in own.values())
 
 
 def test_histograms_of_equal_scores_have_a_width() -> None:
