@@ -18,8 +18,8 @@ from offaxis.data.images import list_skipped, unpack_hashes
 from offaxis.data.load import own_splits
 from offaxis.data.splits import hold_out
 from offaxis.data.transforms import Preprocessing, Shape
-from offaxis.detectors import Detector, default_detector, make_detector
-from offaxis.detectors.registry import find_detector, parse_detector
+from offaxis.detectors import Detector
+from offaxis.detectors.registry import as_detector, find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError, OverlapError
 from offaxis.explain import with_examples
 from offaxis.model import Model
@@ -76,7 +76,7 @@ def make_model(
     ]
     network = combine(members, kind)
     network.network.to(resolve_device(options.device))
-    _chosen(options.detector, network).check_network(network.network)
+    _detector_for(options, network).check_network(network.network)
     _check_same_images(members)
     if options.mean is not None and options.std is not None:
         network = replace(network, normalise=Normalise(options.mean, options.std))
@@ -113,7 +113,7 @@ def _calibrated(
     bad = {Path(each.path).resolve(): each for part in parts for each in part.skipped}
     if bad:
         note("\n".join(list_skipped(list(bad.values()))))
-    chosen = _chosen(options.detector, network)
+    chosen = _detector_for(options, network)
     if images is not None and chosen.needs_fit and not chosen.needs_images:
         batches = as_batches(
             images if fitting is None else fitting,
@@ -134,13 +134,13 @@ def _calibrated(
             per_class=options.per_class,
             confidence=options.confidence,
             preprocessing=Preprocessing(shape, network.normalise, resize),
-            command=command,
         )
         if rest is not None and len(model.used):
             check_overlap(rest, [unpack_hashes(model.used)])
     except OverlapError as error:
         trained = known or (network.data or {}).get("path") or network.id or fit or calibrate
         raise OverlapError(f"{error} To see which: {_inspection(calibrate, trained)}") from error
+    model.provenance["command"] = None if command is None else list(command)
     if options.keep_examples:
         model = with_examples(model, calibrating, options.keep_examples)
     return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _report(model, rest)})
@@ -179,11 +179,9 @@ def _report(model: Model, images: ImageSet) -> dict[str, Any]:
     return {"images": count, "accuracy": None if hits is None else hits / count, "flagged": flagged / count}
 
 
-def _chosen(detector: str | None, network: OpenedNetwork) -> Detector:
+def _detector_for(options: BundleOptions, network: OpenedNetwork) -> Detector:
     std = None if network.normalise is None else network.normalise.std
-    if detector is None:
-        return default_detector(network.network, std)
-    return make_detector(detector, network.network, std)
+    return as_detector(options.detector, network.network, std)
 
 
 def images_like(

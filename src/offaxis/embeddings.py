@@ -1,7 +1,6 @@
 """Detect out-of-distribution rows among feature vectors of any model and any modality, as a scikit-learn estimator."""
 
 import math
-import platform
 import warnings
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +15,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from offaxis import __version__
 from offaxis.bundle import load as load_bundle
 from offaxis.calibration.calibration import Calibration, calibrate
 from offaxis.calibration.conformal import Floats, check_alpha, check_count
@@ -29,7 +27,7 @@ from offaxis.detectors.registry import make_detector
 from offaxis.errors import ArgumentError, BundleError, CalibrationError, DataError
 from offaxis.heads import Head, LinearHead
 from offaxis.heads.linear import NoClassesHead
-from offaxis.model import Model
+from offaxis.model import Model, versions
 from offaxis.networks.classifier import Classifier, FeatureInput
 from offaxis.networks.run import stream
 from offaxis.training.features import train_head
@@ -220,7 +218,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             detector=self.detector_,
             calibration=calibration,
             provenance={
-                "versions": {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()},
+                "versions": versions(),
                 "kind": "embeddings",
                 "estimator": {"detector": self.detector, "class_type": self.classes_.dtype.str},
                 "calibration_set": {"name": "feature vectors", "images": len(calibration.scores), "fingerprint": None},

@@ -5,21 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from offaxis import __version__
-from offaxis.calibration.calibration import Calibration, calibrate
+from offaxis.calibration.calibration import Calibration, Promise, calibrate
 from offaxis.data import ImageSet, TensorSet, image_hashes
 from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.images import pack_hashes, unpack_hashes
-from offaxis.data.transforms import ImageLike, Preprocessing, Shape
+from offaxis.data.transforms import ImageLike, Preprocessing
 from offaxis.data.vectors import VectorInput
 from offaxis.detectors import Detector, Reads
-from offaxis.detectors.registry import default_detector, make_detector
+from offaxis.detectors.registry import as_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError, NotFittedError
 from offaxis.hub import EvaluationTable, push
 from offaxis.networks.combine import AnyNetwork
@@ -50,6 +50,13 @@ class Examples:
     pixels: Tensor
     features: Tensor
     predicted: Tensor
+
+    def among(self, hashes: Tensor) -> "Examples | None":
+        """Return those whose hashes are among these (n, 16); None for none."""
+        known = set(unpack_hashes(hashes))
+        kept = torch.tensor([each in known for each in image_hashes(TensorSet("examples", self.pixels))])
+        chosen = Examples(pixels=self.pixels[kept], features=self.features[kept], predicted=self.predicted[kept])
+        return chosen if len(chosen.predicted) else None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,12 +106,9 @@ class Model:
         fit: Any = None,
         used: Sequence[Any] = (),
         detector: Detector | str | None = None,
-        alpha: float = 0.05,
-        per_class: bool = False,
-        confidence: float | None = None,
         preprocessing: Preprocessing | VectorInput | None = None,
         classes: Sequence[str] = (),
-        command: Sequence[str] | None = None,
+        **promise: Unpack[Promise],
     ) -> Self:
         """Calibrate a trained network on ID images that it has not seen.
 
@@ -120,12 +124,10 @@ class Model:
                 none, the model says that this was not checked (``overlap_checked``).
             detector: a name such as ``"energy"``, or a detector, fitted or not; if None the default of such a network, see
                 :func:`offaxis.detectors.default_detector`.
-            alpha: the share of new ID images that may be flagged.
-            per_class: whether verdicts are to hold for each predicted class.
-            confidence: see :func:`offaxis.calibrate`.
             preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
             classes: names; else those of the training, else those of the labelled images, else numbers.
-            command: the command that makes the model, for the record.
+            promise: ``alpha``, the share of new ID images that may be flagged (0.05); ``per_class``, whether verdicts are to
+                hold for each predicted class; ``confidence``: see :func:`offaxis.calibrate`.
 
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
@@ -140,53 +142,52 @@ class Model:
             )
         several = isinstance(network, Sequence) and not isinstance(network, str)
         opened = combine(network) if several else open_network(network, head="keep")  # type: ignore[arg-type]
-        images = images if is_loader(images) else as_image_set(images)
-        if preprocessing is None:
-            if opened.normalise is None:
-                raise ArgumentError(
-                    "Expected `preprocessing` beside a network: its image size, mean and std, as in "
-                    "offaxis.data.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
-                )
-            preprocessing = Preprocessing(_shape_of(images), opened.normalise, opened.resize)
-        std = preprocessing.normalise.std
-        if isinstance(detector, str):
-            detector = make_detector(detector, opened.network, std)
-        detector = detector or default_detector(opened.network, std)
+        loader = is_loader(images)
+        images = images if loader else as_image_set(images)
+        wanted = preprocessing or _preprocessing_of(opened, images)
+        detector = as_detector(detector, opened.network, wanted.normalise.std)
         detector.check_expects()
         if detector.needs_fit and not detector.fitted:
             training = _fitting_images(detector, fit, used)
-            loader = is_loader(training)
+            normalise = None if is_loader(training) else wanted.normalise
             detector.fit(
-                opened.network,
-                training if loader else preprocessing.match(as_image_set(training)),
-                None if loader else preprocessing.normalise,
+                opened.network, training if normalise is None else wanted.match(as_image_set(training)), normalise
             )
-        detector = _with_contiguous_buffers(detector)
+        for part in detector.modules():  # laid out as a file gives them back: it decides how sums are rounded
+            part._buffers.update({name: None if b is None else b.contiguous() for name, b in part._buffers.items()})
         detector.move_to(device_of(opened.network))
-        fit_alone = [] if fit is None or any(fit is other for other in used) else [fit]
-        sets = [as_image_set(each) for each in used if not (is_loader(each) and is_loader(images))]
-        sets += [as_image_set(each) for each in fit_alone if not is_loader(each)]
-        compared = [*used, *filter(is_loader, fit_alone)] if is_loader(images) else []
-        hashes = [h for other in sets for h in image_hashes(preprocessing.match(other))]
-        seen = compared if is_loader(images) else [hashes] if hashes else []
-        promise: dict[str, Any] = {"alpha": alpha, "per_class": per_class, "confidence": confidence}
-        calibration, calibration_set = _calibrate(opened.network, images, preprocessing, detector, seen, **promise)
-        shown = [each for each in (*sets, images) if isinstance(each, ImageSet)]
-        names = tuple(classes) or opened.classes or _class_names(shown, opened.network.num_classes)
+        alone = [] if fit is None or any(fit is other for other in used) else [fit]
+        seen = [*([] if loader else used), *(each for each in alone if not is_loader(each))]
+        sets = [as_image_set(each) for each in seen]
+        hashes = [h for other in sets for h in image_hashes(wanted.match(other))]
+        compared = [*used, *filter(is_loader, alone)] if loader else [hashes] if hashes else []
+        labelled = [each for each in (*sets, images) if isinstance(each, ImageSet)]
+        named = [each.classes for each in labelled if len(each.classes) == opened.network.num_classes]
+        numbers = tuple(map(str, range(opened.network.num_classes)))
+        names = tuple(classes) or opened.classes or tuple(named[0] if named else numbers)
+        made = _calibrate(opened.network, images, wanted, detector, compared, names, promise)
         return cls(
             network=opened.network,
-            preprocessing=preprocessing,
+            preprocessing=wanted,
             classes=names,
             detector=detector,
-            calibration=_without_other_labels(calibration, images, names),
+            calibration=made.calibration,
             provenance={
-                **_provenance(opened, command),
+                "versions": versions(),
+                "command": None,
+                "architecture": opened.architecture,
+                "head": opened.head,
+                "recipe": opened.recipe,
+                "seed": opened.seed,
+                "kind": opened.kind,
+                "members": list(opened.members),
+                "training_command": opened.command,
                 "id_sets": [other.describe() for other in sets],
-                "calibration_set": calibration_set,
-                "overlap_checked": bool(compared if is_loader(images) else hashes),
+                "calibration_set": made.images,
+                "overlap_checked": bool(compared),
             },
             used=pack_hashes(hashes),
-            calibrated_on=_hashes(images, preprocessing),
+            calibrated_on=made.hashes,
         )
 
     @property
@@ -215,26 +216,19 @@ class Model:
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
         """
-        checked = len(self.used) > 0 and not is_loader(images)
-        calibration, calibration_set = _calibrate(
-            self.network,
-            images,
-            self.preprocessing,
-            self.detector,
-            [unpack_hashes(self.used)] if checked else [],
-            alpha=self.calibration.alpha if alpha is None else alpha,
-            per_class=self.calibration.per_class if per_class is None else per_class,
-            confidence=self.calibration.confidence if confidence is None else confidence,
-        )
-        calibration = _without_other_labels(calibration, images, self.classes)
-        kept = {
-            key: value for key, value in self.provenance.items() if key != "held_out"
-        }  # it may be calibrated on now
-        provenance = {**kept, "calibration_set": calibration_set, "overlap_checked": checked}
-        calibrated_on = _hashes(images, self.preprocessing)
-        examples = _among(self.examples, calibrated_on)
+        own = self.calibration
+        promise: Promise = {
+            "alpha": own.alpha if alpha is None else alpha,
+            "per_class": own.per_class if per_class is None else per_class,
+            "confidence": own.confidence if confidence is None else confidence,
+        }
+        used = [unpack_hashes(self.used)] if len(self.used) and not is_loader(images) else []
+        made = _calibrate(self.network, images, self.preprocessing, self.detector, used, self.classes, promise)
+        provenance = {**self.provenance, "calibration_set": made.images, "overlap_checked": bool(used)}
+        provenance.pop("held_out", None)  # what was held out may be calibrated on now
+        examples = None if self.examples is None else self.examples.among(made.hashes)
         return replace(
-            self, calibration=calibration, provenance=provenance, calibrated_on=calibrated_on, examples=examples
+            self, calibration=made.calibration, provenance=provenance, calibrated_on=made.hashes, examples=examples
         )
 
     def opened(self) -> OpenedNetwork:
@@ -290,13 +284,12 @@ class Model:
             DataError: an image cannot be read.
             BadOutputsError: the network gives NaN or infinity for an image.
         """
-        if isinstance(self.preprocessing, VectorInput):
-            return [p for rows in self.preprocessing.batch(images) for p in self.predict_batch(rows)]
         if is_loader(images):
-            batches = (self._checked(batch) for batch, _ in as_batches(images, None, 256))
-            return [p for batch in batches for p in self._predict(batch)]
-        pixels = self.preprocessing.batch(as_image_set(images) if _is_dataset(images) else images)  # type: ignore[arg-type]
-        return [p for batch in pixels for p in self.predict_batch(batch)]
+            parts = (self._predict(self._of_size(batch)) for batch, _ in as_batches(images, None, 256))
+        else:
+            wanted: Any = as_image_set(images) if _is_dataset(images) else images
+            parts = (self.predict_batch(batch) for batch in self.preprocessing.batch(wanted))
+        return [prediction for part in parts for prediction in part]
 
     def predict_batch(self, pixels: Tensor) -> list[Prediction]:
         """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, or of rows (N, d), in one pass.
@@ -336,7 +329,7 @@ class Model:
         cosine = None if outputs.cosine is None else outputs.cosine.float().cpu().numpy()
         return self._predictions(scores.cpu().double().numpy(), outputs.logits.float().cpu().numpy(), cosine)
 
-    def _checked(self, batch: Tensor) -> Tensor:
+    def _of_size(self, batch: Tensor) -> Tensor:
         shape = self.preprocessing.shape
         if tuple(batch.shape[1:]) != shape:
             raise DataError(
@@ -379,19 +372,13 @@ class Model:
         )
 
     def _repr_html_(self) -> str:
-        shown = ", ".join(self.classes[:8]) + (", …" if len(self.classes) > 8 else "")
-        taken = self.preprocessing
-        if isinstance(taken, VectorInput):
-            images = f"vectors of {taken.shape[0]} numbers"
-        else:
-            images = f"images of {taken.shape[1]}x{taken.shape[2]}, {taken.colour}"
-        count = sum(p.numel() for p in self.network.parameters())
+        names, shape = ", ".join(self.classes[:8]) + (", …" if len(self.classes) > 8 else ""), self.preprocessing.shape
+        kind, count = repr(self).split(",")[0][len("Model(") :], sum(p.numel() for p in self.network.parameters())
+        images = f"images of {shape[1]}x{shape[2]}, {'grey' if shape[0] == 1 else 'RGB'}" if len(shape) == 3 else ""
         rows = {
-            "classes": escape(f"{len(self.classes)}: {shown}"),
-            "network": escape(
-                f"{self.provenance.get('architecture') or type(self.network).__name__}, {count:,} parameters"
-            ),
-            "input": images,
+            "classes": escape(f"{len(self.classes)}: {names}"),
+            "network": escape(f"{kind}, {count:,} parameters"),
+            "input": images or f"vectors of {shape[0]} numbers",
             "detector": escape(self.detector.name),
             "calibrated on": f"{len(self.calibration.scores):,} ID images",
             **self.calibration.facts(),
@@ -435,26 +422,55 @@ class Model:
         return push(self, repo, results=results, accuracy=accuracy, private=private, token=token)
 
 
+class _Calibrated(NamedTuple):
+    """A calibration, what is recorded of its images, and their hashes (n, 16); none of a DataLoader's and of vectors."""
+
+    calibration: Calibration
+    images: dict[str, Any]
+    hashes: Tensor
+
+
 def _calibrate(
     network: AnyNetwork,
     images: Any,
-    preprocessing: Preprocessing | VectorInput,
+    wanted: Preprocessing | VectorInput,
     detector: Detector,
     used: Sequence[Any],
-    **promise: Any,
-) -> tuple[Calibration, dict[str, Any]]:
-    """Return the calibration and what it was made on; images that were ``used`` before are refused."""
-    if isinstance(preprocessing, VectorInput):
-        parts = list(preprocessing.batch(images))
-        rows = torch.cat(parts) if parts else torch.empty(0, *preprocessing.shape)
+    classes: tuple[str, ...],
+    promise: Promise,
+) -> _Calibrated:
+    """Calibrate on images, on a DataLoader or on feature vectors; those that were ``used`` before are refused."""
+    hashes: list[bytes] = []
+    if isinstance(wanted, VectorInput):
+        rows = torch.cat([torch.empty(0, *wanted.shape), *wanted.batch(images)])
+        calibration = calibrate(network, rows, None, detector, used=used, batch=4096, **promise)
         about: dict[str, Any] = {"name": "feature vectors", "images": len(rows), "fingerprint": None}
-        return calibrate(network, rows, None, detector, used=used, batch=4096, **promise), about
-    if is_loader(images):
+    elif is_loader(images):
         calibration = calibrate(network, images, None, detector, used=used, **promise)
-        about = {"name": LoaderBatches(images).name, "images": len(calibration.scores), "fingerprint": None}
-        return calibration, about
-    fitted = preprocessing.match(as_image_set(images))
-    return calibrate(network, fitted, preprocessing.normalise, detector, used=used, **promise), fitted.describe()
+        name, count = LoaderBatches(images).name, len(calibration.scores)
+        about = {"name": name, "images": count, "fingerprint": None}
+    else:
+        fitted = wanted.match(as_image_set(images))
+        calibration = calibrate(network, fitted, wanted.normalise, detector, used=used, **promise)
+        about, hashes = fitted.describe(), list(image_hashes(fitted))
+        if fitted.classes and tuple(fitted.classes) != classes:  # its labels are numbers of other classes
+            calibration = replace(calibration, accuracy=None)
+    return _Calibrated(calibration, about, pack_hashes(hashes))
+
+
+def _preprocessing_of(opened: OpenedNetwork, images: Any) -> Preprocessing:
+    """Return the preprocessing that a network knows, of the size of these images."""
+    if opened.normalise is None:
+        raise ArgumentError(
+            "Expected `preprocessing` beside a network: its image size, mean and std, as in "
+            "offaxis.data.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
+        )
+    if not is_loader(images):
+        return Preprocessing(as_image_set(images).shape, opened.normalise, opened.resize)
+    for batch, _ in as_batches(images, None, 256):
+        channels, height, width = batch.shape[1:]
+        return Preprocessing((channels, height, width), opened.normalise, opened.resize)
+    raise DataError("Expected calibration images but the DataLoader gives no batch.")
 
 
 def _fitting_images(detector: Detector, fit: Any, used: Sequence[Any]) -> Any:
@@ -471,66 +487,9 @@ def _fitting_images(detector: Detector, fit: Any, used: Sequence[Any]) -> Any:
     )
 
 
-def _class_names(sets: Sequence[ImageSet], count: int) -> tuple[str, ...]:
-    """Return the names of the classes that the first set with as many classes has, else their numbers."""
-    named = [each.classes for each in sets if len(each.classes) == count]
-    return tuple(named[0]) if named else tuple(str(number) for number in range(count))
-
-
-def _without_other_labels(calibration: Calibration, images: Any, names: Sequence[str]) -> Calibration:
-    """Leave out the accuracy where the labels of the calibration images are numbers of other classes."""
-    own = tuple(getattr(images, "classes", None) or ()) if not is_loader(images) else ()
-    return replace(calibration, accuracy=None) if own and own != tuple(names) else calibration
-
-
-def _shape_of(images: Any) -> Shape:
-    """Return (channels, height, width) of images."""
-    if not is_loader(images):
-        return as_image_set(images).shape
-    for batch, _ in as_batches(images, None, 256):
-        channels, height, width = batch.shape[1:]
-        return channels, height, width
-    raise DataError("Expected calibration images but the DataLoader gives no batch.")
-
-
-def _with_contiguous_buffers(detector: Detector) -> Detector:
-    """Lay the detector's buffers out as a file gives them back: the layout decides how sums are rounded."""
-    for part in detector.modules():
-        for name, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[name] = buffer.contiguous()
-    return detector
-
-
-def _hashes(images: Any, preprocessing: "Preprocessing | VectorInput") -> Tensor:
-    """Return the hashes of images as the network sees them; none of batches, whose pixels are not known, and of vectors."""
-    if is_loader(images) or isinstance(preprocessing, VectorInput):
-        return pack_hashes([])
-    return pack_hashes(image_hashes(preprocessing.match(as_image_set(images))))
-
-
-def _among(examples: Examples | None, calibrated_on: Tensor) -> Examples | None:
-    """Return the examples that are among the calibration images, by their hashes; None for none."""
-    if examples is None:
-        return None
-    known = set(unpack_hashes(calibrated_on))
-    kept = torch.tensor([each in known for each in image_hashes(TensorSet("examples", examples.pixels))])
-    parts = {name: getattr(examples, name)[kept] for name in ("pixels", "features", "predicted")}
-    return Examples(**parts) if kept.any() else None
-
-
-def _provenance(opened: OpenedNetwork, command: Sequence[str] | None) -> dict[str, Any]:
-    return {
-        "versions": {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "command": None if command is None else list(command),
-        "architecture": opened.architecture,
-        "head": opened.head,
-        "recipe": opened.recipe,
-        "seed": opened.seed,
-        "kind": opened.kind,
-        "members": list(opened.members),
-        "training_command": opened.command,
-    }
+def versions() -> dict[str, str]:
+    """Return the versions that a model's provenance holds."""
+    return {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def _is_double(network: AnyNetwork) -> bool:

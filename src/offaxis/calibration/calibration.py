@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import torch
@@ -206,6 +206,14 @@ class Calibration:
             "verdicts": "for each predicted class" if self.per_class else "over all classes",
             "accuracy": "" if self.accuracy is None else f"{self.accuracy:.1%}",
         }
+
+
+class Promise(TypedDict, total=False):
+    """What flags promise, see ``calibrate``."""
+
+    alpha: float
+    per_class: bool
+    confidence: float | None
 
 
 def calibrate(

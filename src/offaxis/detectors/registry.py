@@ -291,6 +291,13 @@ def default_detector(network: Network, std: Sequence[float] | None = None) -> De
     return kind(**arguments_for(kind.options, network, std))
 
 
+def as_detector(detector: Detector | str | None, network: Network, std: Sequence[float] | None = None) -> Detector:
+    """Return a detector: itself, the one of a name, or for None the default of the network."""
+    if isinstance(detector, str):
+        return make_detector(detector, network, std)
+    return detector or default_detector(network, std)
+
+
 def arguments_for(options: Sequence[str], network: Network, std: Sequence[float] | None) -> dict[str, Any]:
     """Return those constructor arguments of a detector that follow from the network.
 
