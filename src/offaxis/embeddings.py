@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
@@ -41,7 +41,7 @@ LARGE, LARGE_BATCH, ROWS_SEEN = (
 NEIGHBOURS, BANK = (
     10,
     20_000,
-)  # where no k is named, knn takes as many neighbours (fewer below 100 rows) among as many rows at most
+)  # of knn where no k is named: neighbours (fewer below 100 rows), among as many rows at most
 OFFSET_ROWS = 2000  # rows whose scores set the threshold of fit()
 DENSE_BYTES = 4 * 2**30  # a sparse matrix that would be larger than this as an array is refused
 UNLABELLED = "knn"  # the detector where there are no labels and the requested one needs them
@@ -120,7 +120,10 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         """
         check_alpha(self.alpha)
         rows = self._validated(X, ensure_min_samples=2)
-        labels = self._encode(y, len(rows))
+        self.classes_, labels = np.empty(0, np.int64), torch.zeros(len(rows), dtype=torch.long)
+        if y is not None:
+            self.classes_, numbers = np.unique(_label_column(y, rows), return_inverse=True)
+            labels = torch.from_numpy(numbers.astype(np.int64))
         detector = self._make_detector(len(rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         network = self._make_network(detector, rows, labels, seed)
@@ -154,8 +157,16 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         """
         rows = self._rows(X)
         check_count(len(rows), check_alpha(self.alpha), what="rows")
-        labels = self._known_labels(y, len(rows))
-        data = rows if labels is None else (rows, np.searchsorted(self.classes_, labels))
+        data: Any = rows
+        if y is not None and len(self.classes_) > 1:
+            column = _label_column(y, rows)
+            others = np.setdiff1d(column, self.classes_)
+            if len(others):
+                raise DataError(
+                    f"Expected calibration rows of the {len(self.classes_)} classes that were fitted to but y has {others[0]} "
+                    "too: leave rows of other classes out, they are no ID rows, or fit with them."
+                )
+            data = (rows, np.searchsorted(self.classes_, column))
         used = [unpack_hashes(self._used)]
         self.calibration_ = calibrate(
             self.network_, data, None, self.detector_, alpha=self.alpha, used=used, batch=BATCH
@@ -274,27 +285,6 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             )
         return self.calibration_
 
-    def _encode(self, y: ArrayLike | None, count: int) -> Tensor:
-        """Number the classes of y; all are 0 where there are no labels."""
-        if y is None:
-            self.classes_ = np.empty(0, np.int64)
-            return torch.zeros(count, dtype=torch.long)
-        self.classes_, numbers = np.unique(_column(y, count), return_inverse=True)
-        return torch.from_numpy(numbers.astype(np.int64))
-
-    def _known_labels(self, y: ArrayLike | None, count: int) -> NDArray[Any] | None:
-        """Return the labels of calibration rows; None where there are none to compare with."""
-        if y is None or len(self.classes_) < 2:
-            return None
-        column = _column(y, count)
-        others = np.setdiff1d(column, self.classes_)
-        if len(others):
-            raise DataError(
-                f"Expected calibration rows of the {len(self.classes_)} classes that were fitted to but y has {others[0]} too: "
-                "leave rows of other classes out, they are no ID rows, or fit with them."
-            )
-        return column
-
     def _make_detector(self, count: int) -> Detector:
         """Make the detector, or the one that needs no labels where there are none."""
         text = str(self.detector)
@@ -342,34 +332,14 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         return self._validated(X, reset=False)
 
     def _validated(self, X: ArrayLike, **options: Any) -> Tensor:  # noqa: N803 - scikit-learn's
-        """Return the rows (N, d) as scikit-learn checks them, with the remedy in its messages."""
-        try:
-            rows = validate_data(self, X, dtype=np.float64, order="C", accept_sparse=True, **options)
-        except ValueError as error:
-            said = str(error)
-            if ("NaN" in said or "infinity" in said) and not issparse(X):
-                bad = [n for n, row in enumerate(np.asarray(X, np.float64)) if not np.isfinite(row).all()]
-                which = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-                raise ValueError(
-                    f"Expected finite features but X contains NaN or infinity in {len(bad)} rows ({which}): leave these rows "
-                    "out, or look at the model that gave them."
-                ) from error
-            remedies = {
-                "is expecting": "Rows must come from the model whose features were fitted to.",
-                "while dim <= 2": "Flatten maps, X.reshape(len(X), -1), or pool them, X.mean((2, 3)).",
-                "string to float": "Make numbers of texts first, with TfidfVectorizer or an embedding model.",
-            }
-            remedy = next((text for sign, text in remedies.items() if sign in said), None)
-            if remedy is None:
-                raise
-            raise ValueError(f"{said} {remedy}") from error
+        """Return the rows (N, d) as scikit-learn checks them."""
+        rows = validate_data(self, X, dtype=np.float64, order="C", accept_sparse=True, **options)
         if issparse(rows):
             size = 8 * rows.shape[0] * rows.shape[1]
             if size > DENSE_BYTES:
                 raise DataError(
-                    f"Expected features that fit into memory but the sparse X ({rows.shape[0]:,} x {rows.shape[1]:,}) takes "
-                    f"{size / 2**30:.0f} GB as an array: reduce its columns first, sklearn.decomposition.TruncatedSVD(300), or "
-                    "give fewer rows at a time."
+                    f"Expected features that fit into memory but the sparse X {rows.shape} takes {size / 2**30:.0f} GB as an "
+                    "array: reduce its columns first, sklearn.decomposition.TruncatedSVD(300), or give fewer rows at a time."
                 )
             rows = rows.toarray()
         return torch.from_numpy(np.require(rows, requirements="W"))  # a tensor of a read-only array is undefined
@@ -386,15 +356,11 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         return torch.cat(parts).numpy()
 
 
-def _column(y: ArrayLike, count: int) -> NDArray[Any]:
-    """Return labels as (N,), as scikit-learn checks them."""
-    try:
-        column = column_or_1d(y, warn=True)
-    except ValueError as error:
-        raise ValueError(f"{error} One-hot rows become labels with y.argmax(1).") from error
+def _label_column(y: ArrayLike, rows: Tensor) -> NDArray[Any]:
+    """Return the labels of rows as (N,), as scikit-learn checks them."""
+    column = column_or_1d(y, warn=True)
     check_classification_targets(column)
-    if len(column) != count:
-        raise ValueError(f"Expected a label for each of {count} rows of X but got {len(column)} labels.")
+    check_consistent_length(rows, column)
     return np.asarray(column)
 
 

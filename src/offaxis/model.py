@@ -21,7 +21,7 @@ from offaxis.data.vectors import VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import as_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError, NotFittedError
-from offaxis.hub import EvaluationTable, push
+from offaxis.hub import push
 from offaxis.networks.combine import AnyNetwork
 from offaxis.networks.open import NetworkSource, combine, open_network
 from offaxis.networks.opened import OpenedNetwork
@@ -396,7 +396,7 @@ class Model:
         self,
         repo: str,
         *,
-        results: EvaluationTable | None = None,
+        results: Any = None,
         accuracy: float | None = None,
         private: bool = False,
         token: str | None = None,
