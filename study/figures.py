@@ -1,4 +1,4 @@
-"""The study's store -> the figures of docs/first-study.md and docs/results.md: ``python -m study.figures [tsne]``.
+"""The study's store -> the figures of study/report/first.md and docs/results.md: ``python -m study.figures [tsne]``.
 
 All but t-SNE, which needs the networks, are made from the copy of the results that is kept.
 """

@@ -14,7 +14,13 @@ from study.second import tables as second
 
 PAGES = tuple(
     Path(name)
-    for name in ("docs/results.md", "docs/first-study.md", "docs/second-study.md", "docs/head-start.md", "README.md")
+    for name in (
+        "docs/results.md",
+        "study/report/first.md",
+        "study/report/second.md",
+        "docs/head-start.md",
+        "README.md",
+    )
 )
 TABLES = {**first.TABLES, **second.TABLES, **answers.TABLES}
 BLOCK = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

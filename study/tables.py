@@ -1,4 +1,4 @@
-"""The study's store -> the tables of docs/first-study.md."""
+"""The study's store -> the tables of study/report/first.md."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -25,7 +25,7 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 AT_THE_ROOT = [
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")
 ]
-PAGES = [*AT_THE_ROOT, *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*AT_THE_ROOT, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "study" / "report").glob("*.md"))]
 ELSEWHERE = {
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in ("evaluation", "figures", "comparison")),

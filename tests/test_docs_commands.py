@@ -149,7 +149,7 @@ PREPARE: dict[str, Callable[[], None]] = {
     "datasets.md": _image_sets,
     "deploy.md": _deploy,
     "evaluation.md": lambda: _digits("runs/cosine-0", "runs/standard-0 --head linear"),
-    "first-study.md": _cifar10,
+    "first.md": _cifar10,
     "openood.md": _openood,
     "own-detector.md": _own_detector,
     "photographs.md": _photograph_folders,

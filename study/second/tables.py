@@ -1,4 +1,4 @@
-"""The rows of the second study -> the tables of docs/second-study.md, without training; those of results.md are in answers.py.
+"""The rows of the second study -> the tables of study/report/second.md, without training; answers.py has those of results.md.
 
 ``python -m study.second.tables NAME[:ID] ...`` prints them; ``python -m study.page`` puts them into the pages. A row is a head
 with a score; means are over sets of means over seeds, so seeds and sets vary apart.

@@ -126,7 +126,7 @@ def laptop() -> Recipe:
 
 
 def short() -> Recipe:
-    """Return the recipe of docs/first-study.md: of several trials, the highest held-out accuracy for its time."""
+    """Return the recipe of study/report/first.md: of several trials, the highest held-out accuracy for its time."""
     return Recipe(epochs=14, batch_size=64, ramp=0.2, crop=2, name="short")
 
 
