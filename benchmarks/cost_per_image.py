@@ -24,9 +24,9 @@ import torch
 import offaxis
 from offaxis.networks.run import run_batch, to_network
 from offaxis.onnx import with_engine
-from offaxis.score.engines import score_with_ray
+from offaxis.options import ScoreOptions
+from offaxis.score.images import files, score_with_ray
 from offaxis.score.rows import row_of
-from offaxis.score.sources import WorkUnit, files, units
 
 
 def main(bundle: str, folder: str, count: str = "300", network: str | None = None) -> None:
@@ -59,7 +59,7 @@ def ray_rates(bundle: Path, folder: str, count: int) -> dict[str, Any]:
     import ray
 
     ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")  # one is the driver's
-    work = list(units(itertools.islice(itertools.cycle(sorted(files([folder]))), count), 32))
+    work = list(itertools.islice(itertools.cycle(sorted(files([folder]))), count))
     times = {workers: _seconds(bundle, work, workers) for workers in (1, 2)}
     ray.shutdown()
     return {
@@ -69,12 +69,12 @@ def ray_rates(bundle: Path, folder: str, count: int) -> dict[str, Any]:
     }
 
 
-def _seconds(bundle: Path, work: list[WorkUnit], workers: int) -> tuple[float, float]:
+def _seconds(bundle: Path, work: list[str], workers: int) -> tuple[float, float]:
     """Seconds and processor seconds from the first row to the last; Ray divides the work into four parts for each worker."""
-    rows = score_with_ray(bundle, work, 32, workers, "auto")
+    rows = score_with_ray(work, ScoreOptions(bundle=bundle, batch=32, workers=workers))
     next(rows)
     began = time.perf_counter(), _processor_seconds()
-    assert 1 + sum(map(len, rows)) == sum(len(unit.paths) for unit in work)
+    assert 1 + sum(map(len, rows)) == len(work)
     return time.perf_counter() - began[0], _processor_seconds() - began[1]
 
 

@@ -50,6 +50,7 @@ class Explanation:
         cosine: that number, the mean of the map. None where there is no map.
         map: (h, w), what each place of the last feature map adds; None where there is none.
         reason: why there is no map.
+        nearest: the classes with the largest cosines, with these (probabilities where there is no cosine).
         examples: (class, cosine, PNG file) of the nearest kept calibration images, nearest first.
     """
 
@@ -58,6 +59,7 @@ class Explanation:
     cosine: float | None
     map: Map | None
     reason: str | None
+    nearest: tuple[tuple[str, float], ...] = ()
     examples: tuple[tuple[str, float, bytes], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -92,6 +94,8 @@ def explain(model: Model, pixels: Tensor) -> list[Explanation]:
         reason = (
             "The network has no plain average pooling directly before its output layer, so that the cosine is no mean."
         )
+    closeness = outputs.logits.softmax(1) if outputs.cosine is None else outputs.cosine
+    nearest = closeness.float().topk(min(NEAREST, closeness.shape[1]))
     maps = None if places is None else _maps(model, places, outputs.features, classes)
     found: list[Explanation] = []
     for number, (index, features) in enumerate(zip(classes.tolist(), outputs.features, strict=True)):
@@ -103,6 +107,10 @@ def explain(model: Model, pixels: Tensor) -> list[Explanation]:
                 cosine=None if own is None else float(maps[number].mean()),  # type: ignore[index]
                 map=own,
                 reason=reason,
+                nearest=tuple(
+                    (model.classes[c], v)
+                    for c, v in zip(nearest.indices[number].tolist(), nearest.values[number].tolist(), strict=True)
+                ),
                 examples=_nearest(model, features),
             )
         )

@@ -19,12 +19,11 @@ from typer.testing import CliRunner
 
 import offaxis
 from offaxis import Model
-from offaxis import bundle as bundles
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, TooFewImagesError
-from offaxis.files import json_line
 from offaxis.options import ScoreOptions
-from offaxis.score import score_images, write_score_page
+from offaxis.score import score_images
+from offaxis.score.report import write_score_page
 from offaxis.score.rows import RowWriter, row_of
 from tests.model.scored import rows_of, scored
 from tests.models import World, write_images
@@ -191,8 +190,9 @@ def test_names_that_are_not_utf8_have_rows_too(bundle: Path, pictures: list[Path
     assert "is a link" in rows[2]["error"]
     # a journal that holds the row already: the file is known again by the same text
     journal = tmp_path / "again.jsonl.journal"
-    header = json_line({"format": "offaxis-score-2", "bundle": bundles.read_files(bundle)[0]["sha256"]})
-    journal.write_text(header + json_line({**rows[0], "score": 7.0}))
+    scored(bundle, [str(folder)], tmp_path / "again.jsonl")
+    (tmp_path / "again.jsonl").unlink()
+    journal.write_text(json.dumps({**rows[0], "score": 7.0}) + "\n")
     assert scored(bundle, [str(folder)], tmp_path / "again.jsonl", resume=True)[0]["score"] == 7.0
 
 
@@ -205,17 +205,16 @@ def test_a_list_of_names_that_are_not_utf8_is_taken(bundle: Path, pictures: list
     assert "1 image scored" in done.stderr
 
 
-def test_links_to_folders_are_not_followed(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+def test_links_to_folders_are_followed_once(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
     folder = tmp_path / "photos"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "inner" / "one.png").write_bytes(pictures[0].read_bytes())
-    (folder / "link").symlink_to(folder / "inner")
-    (folder / "round").symlink_to(folder)
+    for place in (folder / "inner", tmp_path / "elsewhere"):
+        place.mkdir(parents=True)
+        (place / "one.png").write_bytes(pictures[0].read_bytes())
+    for name, target in (("away", tmp_path / "elsewhere"), ("link", folder / "inner"), ("round", folder)):
+        (folder / name).symlink_to(target)
     rows = scored(bundle, [str(folder)], tmp_path / "out.jsonl")
-    assert [row["path"] for row in rows] == [f"{folder}/{name}" for name in ("inner/one.png", "link", "round")]
-    assert [row["error"] is None for row in rows] == [True, False, False]
-    assert "link to a folder" in rows[1]["error"]
-    named = scored(bundle, [str(folder / "link")], tmp_path / "named.jsonl")  # it was asked for
+    assert [row["path"] for row in rows] == [f"{folder}/{name}/one.png" for name in ("inner", "away")]
+    named = scored(bundle, [str(folder / "link")], tmp_path / "named.jsonl")
     assert [row["path"] for row in named] == [f"{folder}/link/one.png"]
 
 
@@ -244,7 +243,7 @@ def test_archives_that_are_refused_late_are_summarised_all_the_same(
     summary = json.loads((tmp_path / "out.summary.json").read_text())
     assert len(summary["top"]) == 4
     for fewer in ([summary["top"][0]], summary["top"]):
-        assert write_score_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>", offaxis.load(bundle))
+        write_score_page({**summary, "top": fewer}, tmp_path / "page.html", "a <title>", offaxis.load(bundle))
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
         assert (
             page.count('<img src="data:image/jpeg') == page.count('<img class="map" src="data:image/png') == len(fewer)

@@ -21,11 +21,10 @@ import offaxis
 from offaxis import Model
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, DataError, StorageError
-from offaxis.files import json_line
 from offaxis.options import ScoreOptions
-from offaxis.score import engines, score_images
+from offaxis.score import images, score_images
+from offaxis.score.images import ImageSource
 from offaxis.score.rows import Journal
-from offaxis.score.sources import ImageSource
 from tests.hostile.damage import flipped
 from tests.model.scored import rows_of, scored
 from tests.models import World, write_images
@@ -94,34 +93,44 @@ def test_a_summary_of_other_rows_is_not_taken_for_that_of_these(
         scored(bundle, [str(pictures[0])], tmp_path / "out.jsonl", resume=True)
 
 
-def test_a_journal_of_another_bundle_is_refused(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
-    journal = tmp_path / "out.csv.journal"
-    for text in (json_line({"format": "offaxis-score-2", "bundle": "another"}), "notes of a user", ""):
-        journal.write_text(text)
-        if text:
-            with pytest.raises(DataError, match="another bundle"):
-                scored(bundle, [str(pictures[0])], tmp_path / "out.csv", resume=True)
-        assert journal.read_text() == text  # what is not ours is left as it was
+def test_a_journal_that_is_not_of_this_run_is_refused(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
+    journal, names = tmp_path / "out.jsonl.journal", [str(pictures[0])]
+    journal.write_text("notes of a user")
+    with pytest.raises(ArgumentError, match="not known to be of this run, as .*out.summary.json is missing"):
+        scored(bundle, names, tmp_path / "out.jsonl", resume=True)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["notes of a user"]
+    journal.unlink()
+    scored(bundle, names, tmp_path / "out.jsonl")
+    (tmp_path / "out.jsonl").rename(journal)
+    other = tmp_path / "other.oax"
+    model = offaxis.load(bundle)
+    dataclasses.replace(model, calibration=model.calibration.with_alpha(0.1)).save(other)
+    for wrong, paths, options in (
+        ("another bundle", (other, names), {}),
+        ("other paths", (bundle, names[:0]), {}),
+        ("not flagged at this --fdr", (bundle, names), {"fdr": 0.2}),
+        ("in another format", (bundle, names), {"format": "csv"}),
+    ):
+        with pytest.raises(ArgumentError, match=f"holds .*{wrong}"):
+            scored(*paths, tmp_path / "out.jsonl", resume=True, **options)
+    assert len(scored(bundle, names, tmp_path / "out.jsonl", resume=True)) == 1
 
 
-def test_a_damaged_line_of_a_journal_is_told(
+def test_a_damaged_row_of_a_journal_is_told(
     bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, journal, chance = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal", random.Random(0)
+    out, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
     names = [str(path) for path in pictures]
     with monkeypatch.context() as patch:
-        patch.setattr("offaxis.score.write_json", lambda *_, **__: pytest.fail("stopped"))
+        patch.setattr("offaxis.score.rows.Journal.finish", lambda *_, **__: pytest.fail("stopped"))
         with pytest.raises(pytest.fail.Exception):
             scored(bundle, names, out)
     whole = journal.read_bytes()
     start = whole.index(b"\n") + 1
-    for _ in range(20):
-        journal.write_bytes(flipped(whole, chance, start, len(whole) - 1))
-        with pytest.raises(DataError, match=r"Line \d+ of .*out.jsonl.journal is damaged"):
+    for damage in (b"\0\0\0\n", b"{}\n", b'{"path": "x"}\n', b"[" * 100_000 + b"\n"):
+        journal.write_bytes(whole[:start] + damage + whole[start:])
+        with pytest.raises(DataError, match=r"Row 2 of .*out.jsonl.journal is damaged"):
             scored(bundle, names, out, resume=True)
-    journal.write_bytes(whole[:start] + json_line({"path": "x"}).encode())
-    with pytest.raises(DataError, match="Line 2 of .* is no row of an image"):
-        scored(bundle, names, out, resume=True)
     journal.write_bytes(whole)
     left = tmp_path / ".out.jsonl.0123abcd.part"
     left.touch()  # by a process that was killed while it wrote
@@ -207,14 +216,14 @@ def on_full_disk() -> IO[str]:
 def test_a_full_disk_is_told_in_a_sentence(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    real, names = Journal.begin, [f"{tmp_path}/{number:0100}.png" for number in range(rows)]
+    real, names = Journal.rows, [f"{tmp_path}/{number:0100}.png" for number in range(rows)]
 
-    def begin(self: Journal, *options: Any) -> None:
-        real(self, *options)
+    def begun(self: Journal) -> Any:
+        yield from real(self)
         self.close()
-        self._file = on_full_disk()
+        self._writer.file = self._file = on_full_disk()
 
-    monkeypatch.setattr(Journal, "begin", begin)
+    monkeypatch.setattr(Journal, "rows", begun)
     with pytest.raises(StorageError, match="No space left .*: free some space and resume"):
         scored(bundle, names, tmp_path / "out.jsonl", batch=rows)
     monkeypatch.setattr(sys, "stdout", on_full_disk())
@@ -225,24 +234,27 @@ def test_a_full_disk_is_told_in_a_sentence(
     assert sys.stdout.closed
 
 
-@pytest.mark.parametrize("kept", [0, 20])
-def test_a_run_killed_in_its_first_batch_goes_on(
-    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_run_killed_at_any_byte_goes_on(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    out, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
-
-    def predict_batch(self: Model, pixels: torch.Tensor) -> Any:
-        header = journal.read_text()
-        assert header.endswith("\n")  # it is with the system before the first batch
-        journal.write_text(header[:kept])
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Model, "predict_batch", predict_batch)
-        with pytest.raises(KeyboardInterrupt):
-            scored(bundle, [str(pictures[0])], out)
-    assert journal.stat().st_size == kept
-    assert len(scored(bundle, [str(pictures[0])], out, resume=True)) == 1
+    """Also in the middle of a name with a line break and quotes, of one that is no formula, and before the first row."""
+    folder, out, journal = tmp_path / "in", tmp_path / f"out.{suffix}", tmp_path / f"out.{suffix}.journal"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    names = ["=1+1.png", 'a"\n,b\n.png', "plain.png", "missing\n.png"]
+    for name in names[:3]:
+        Path(name).write_bytes(pictures[0].read_bytes())
+    options: dict[str, Any] = {"bundle": bundle, "paths": tuple(names), "out": str(out), "batch": 1, "quiet": True}
+    model = offaxis.load(bundle)
+    score_images(model, ScoreOptions(**options))
+    whole, summary = out.read_bytes(), out.with_suffix(".summary.json").read_text()
+    for kept in [*range(0, len(whole), 7), len(whole) - 1, len(whole)]:
+        out.unlink()
+        journal.write_bytes(whole[:kept])
+        score_images(model, ScoreOptions(**options, resume=True))
+        assert out.read_bytes() == whole
+        assert out.with_suffix(".summary.json").read_text() == summary
 
 
 def test_a_finished_run_of_other_paths_or_flags_is_not_taken_for_this_one(
@@ -253,21 +265,25 @@ def test_a_finished_run_of_other_paths_or_flags_is_not_taken_for_this_one(
     assert scored(bundle, paths, out, resume=True) == rows
     with pytest.raises(ArgumentError, match="holds the rows of other paths"):
         scored(bundle, paths[:2], out, resume=True)
-    with pytest.raises(ArgumentError, match="its rows were written without --fdr"):
+    with pytest.raises(ArgumentError, match="rows that were not flagged at this --fdr"):
         scored(bundle, paths, out, resume=True, fdr=0.2)
     scored(bundle, paths, out, overwrite=True, fdr=0.2)
-    with pytest.raises(ArgumentError, match="its rows were written with --fdr 0.2"):
+    with pytest.raises(ArgumentError, match="rows that were not flagged at this --fdr"):
         scored(bundle, paths, out, resume=True)
     scored(bundle, paths, out, resume=True, fdr=0.2)
 
 
 @pytest.mark.parametrize("again", [{"resume": True}, {"overwrite": True}])
 def test_a_journal_that_another_process_writes_is_refused(
-    bundle: Path, pictures: list[Path], tmp_path: Path, again: dict[str, bool]
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: dict[str, bool]
 ) -> None:
     out = tmp_path / "out.jsonl"
-    first = Journal(out, "identity")
-    first.begin(out, resume=False, overwrite=False)
+    run = {"bundle": "b", "paths": "p", "format": "csv", "fdr": None}
+    first = Journal(out, run)
+    first.begin(resume=False, overwrite=False)
+    first.summary.unlink()
+    if "resume" in again:
+        monkeypatch.setattr(Journal, "_summary_of_this_run", lambda _: {})
     written = first.path.read_bytes()
     with pytest.raises(ArgumentError, match="Another process is writing"):
         scored(bundle, [str(pictures[0])], out, **again)
@@ -286,11 +302,14 @@ def test_rows_of_other_paths_are_not_mixed_in(
         with pytest.raises(KeyboardInterrupt):
             scored(bundle, names[:4], out, batch=1)
     kept = (tmp_path / "out.jsonl.journal").read_bytes()
-    with pytest.raises(DataError, match="rows of other paths than those that were named: add --overwrite"):
+    with pytest.raises(ArgumentError, match="rows of other paths than those that were named: .* add --overwrite"):
         scored(bundle, names[4:6], out, resume=True)
     assert (tmp_path / "out.jsonl.journal").read_bytes() == kept
     words = ["score", str(bundle), *names[4:6], "--out", str(out), "--quiet", "--resume"]
-    assert isinstance(run(app, words).exception, DataError)
+    assert isinstance(run(app, words).exception, ArgumentError)
+    words = ["score", str(bundle), "-", "--out", str(out), "--quiet", "--resume"]
+    listed = run(app, words, input="\n".join(names[4:6]))  # a list on standard input likewise
+    assert "rows of other paths" in str(listed.exception)
     assert [row["path"] for row in scored(bundle, names[:4], out, batch=1, resume=True)] == names[:4]
 
 
@@ -312,13 +331,13 @@ def test_what_has_a_row_is_not_read_again_inside_a_file_of_many(
         with pytest.raises(KeyboardInterrupt):
             scored(bundle, [str(file)], out, batch=2)
     decoded: list[str] = []
-    real = engines._decode
+    real = images._decode
 
     def decode(model: Model, item: ImageSource) -> Any:
         decoded.append(item.name)
         return real(model, item)
 
-    monkeypatch.setattr(engines, "_decode", decode)
+    monkeypatch.setattr(images, "_decode", decode)
     assert scored(bundle, [str(file)], out, batch=2, resume=True) == whole
     assert 0 < len(decoded) <= 4
     assert set(decoded) <= {row["path"] for row in whole[2:]}

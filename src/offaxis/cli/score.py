@@ -38,7 +38,7 @@ def score_command(options: ScoreOptions, _: tuple[str, ...]) -> None:
     from offaxis.data.decode import SUFFIXES
     from offaxis.onnx import with_engine
     from offaxis.score import score_images
-    from offaxis.score.rows import sentences
+    from offaxis.score.report import sentences
 
     on_ray = options.runner == "ray"
     if on_ray and (options.network is not None or options.detector is not None):

@@ -1,0 +1,255 @@
+"""Paths -> images -> rows: threads decode the next images while the network predicts, on this machine or on Ray Data."""
+
+import json
+import logging
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from offaxis.bundle import load
+from offaxis.data.archive import is_archive, read_each
+from offaxis.data.decode import MAX_BYTES, OTHER_SUFFIXES, SUFFIXES
+from offaxis.data.folder import ignored, walk
+from offaxis.data.images import hash_batch, unpack_hashes
+from offaxis.data.transforms import Preprocessing
+from offaxis.data.vectors import read_rows
+from offaxis.errors import DataError, MissingPackageError
+from offaxis.model import Model
+from offaxis.onnx import cores, with_engine
+from offaxis.options import EngineName, ScoreOptions
+from offaxis.score.rows import Row, bad_row, parts, row_of
+
+INSIDE = "::"  # between an archive and a file in it
+AHEAD = 3  # batches that are decoded in advance
+PIECE = 8  # images that a thread decodes at once
+Decoded = NDArray[Any] | str
+"""Pixels (c, h, w) or a feature vector (d,), or the reason why the file could not be decoded."""
+
+
+class ImageSource(NamedTuple):
+    """One image before it is decoded.
+
+    Attributes:
+        name: the path in its row, or ``archive::path`` for a file in an archive, ``file.npy::number`` for a row of an array.
+        source: the path of the file, its bytes, or the row: feature vectors, or pixels.
+        reason: why it cannot be decoded, where that is known already.
+    """
+
+    name: str
+    source: str | bytes | NDArray[Any] | None
+    reason: str | None = None
+
+
+def files(paths: Iterable[str]) -> Iterator[str]:
+    """Yield the files behind paths in order, those of folders by name."""
+    for path in paths:
+        try:
+            folder = Path(path).is_dir()
+        except OSError:
+            folder = False  # its row has the reason
+        if folder:
+            yield from walk(path)
+        else:
+            yield path
+
+
+def holds_several(file: str) -> bool:
+    """Return whether a file has the name of an archive, or of an array of NumPy."""
+    return is_archive(file) or file.lower().endswith(".npy")
+
+
+def sources(files: Iterable[str]) -> Iterator[ImageSource]:
+    """Yield the images of files: each by itself, or all that are in an archive or an array, without unpacking it."""
+    for file in files:
+        if not holds_several(file):
+            yield ImageSource(file, file)
+            continue
+        try:
+            yield from _members(file) if is_archive(file) else _array_rows(file)
+        except (DataError, OSError) as error:
+            yield ImageSource(file, None, str(error))
+
+
+def _members(archive: str) -> Iterator[ImageSource]:
+    for name, data in read_each(Path(archive), MAX_BYTES):
+        if not ignored(name.rpartition("/")[2]):
+            reason = f"it has more than {MAX_BYTES:,} bytes" if data is None else None
+            yield ImageSource(f"{archive}{INSIDE}{name}", data, reason)
+
+
+def _array_rows(file: str) -> Iterator[ImageSource]:
+    """Yield the rows of an array, numbered from 0, without reading it as a whole."""
+    number = -1
+    for number, row in enumerate(chain.from_iterable(read_rows(file))):
+        yield ImageSource(f"{file}{INSIDE}{number}", np.array(row))
+    if number < 0:
+        yield ImageSource(file, None, "it has no rows")
+
+
+def file_of(name: str) -> str:
+    """Return the file that holds the image of a row."""
+    pieces = name.split(INSIDE)
+    for count in range(1, 1 if _is_file(_on_disk(name)) else len(pieces)):
+        file = _on_disk(INSIDE.join(pieces[:count]))  # folders may be called a::b too
+        if holds_several(file) and _is_file(file):
+            return file
+    return _on_disk(name)
+
+
+def _on_disk(name: str) -> str:
+    """Return the path whose ``readable`` form this is."""
+    if _is_file(name):
+        return name
+    return re.sub(r"\\x([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), name)
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # longer than a name may be, as files in archives can have
+        return False
+
+
+def score_sources(
+    model: Model, items: Iterable[ImageSource], batch: int = 64, workers: int | None = None
+) -> Iterator[list[Row]]:
+    """Yield the rows of images in order, batch by batch; at most ``AHEAD`` batches are decoded in advance.
+
+    The network has a thread of its own, so that it computes while the caller writes rows.
+    """
+    seen = dict.fromkeys(unpack_hashes(model.used), "training")
+    seen |= dict.fromkeys(unpack_hashes(model.calibrated_on), "calibration")
+    with ThreadPoolExecutor(workers or min(8, cores())) as pool, ThreadPoolExecutor(1) as network:
+        waiting: deque[Future[list[Row]]] = deque()
+        try:
+            for part in parts(items, batch):
+                decoding = [pool.submit(_decode_piece, model, piece) for piece in parts(part, PIECE)]
+                waiting.append(network.submit(_scored, model, seen, part, decoding))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for threads in (pool, network):
+                threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _decode_piece(model: Model, items: tuple[ImageSource, ...]) -> list[Decoded]:
+    return [_decode(model, item) for item in items]
+
+
+def _scored(
+    model: Model, seen: Mapping[bytes, str], items: tuple[ImageSource, ...], decoding: list[Future[list[Decoded]]]
+) -> list[Row]:
+    """Return the rows of a batch, which say of images that the model was trained or calibrated on that it was."""
+    decoded = [result for future in decoding for result in future.result()]
+    good = [pixels for pixels in decoded if not isinstance(pixels, str)]
+    pixels = torch.from_numpy(np.stack(good)) if good else torch.empty(0)
+    predictions = iter(model.predict_each(pixels) if good else [])
+    known = iter([seen.get(key) for key in hash_batch(pixels)] if seen and pixels.dim() == 4 else [None] * len(good))
+    rows: list[Row] = []
+    for item, result in zip(items, decoded, strict=True):
+        when = None if isinstance(result, str) else next(known)
+        prediction = result if isinstance(result, str) else next(predictions)
+        rows.append(
+            bad_row(item.name, prediction) if isinstance(prediction, str) else row_of(item.name, prediction, when)
+        )
+    return rows
+
+
+def _decode(model: Model, item: ImageSource) -> Decoded:
+    if item.source is None:
+        return item.reason or "this cannot be read"
+    try:
+        return model.preprocessing.pixels(item.source, "the row" if isinstance(item.source, np.ndarray) else "the file")
+    except DataError as error:
+        if isinstance(item.source, str) and (reason := _why_unreadable(item.source)) is not None:
+            return reason
+        suffix = Path(item.name).suffix.lower()
+        of_images = isinstance(model.preprocessing, Preprocessing) and isinstance(item.source, str | bytes)
+        if of_images and suffix in OTHER_SUFFIXES:
+            return "images of this format are not read: convert it to JPEG"
+        return "this is not an image file" if of_images and suffix not in SUFFIXES else str(error)
+
+
+def _why_unreadable(path: str) -> str | None:
+    """Return why a path leads to no plain file; None where it does."""
+    try:
+        kind = Path(path).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "there is no such file"
+    except (OSError, ValueError) as error:
+        return f"this cannot be read ({getattr(error, 'strerror', None) or error})"
+    if stat.S_ISDIR(kind):
+        return "this folder cannot be read"
+    return None if stat.S_ISREG(kind) else "this is no file that can be read"
+
+
+class Scorer:
+    """The state of a Ray worker: the model, read once."""
+
+    def __init__(self, bundle: str, batch: int, engine: EngineName) -> None:
+        torch.set_num_threads(1)  # a worker has one core
+        self.model = with_engine(load(bundle), engine, threads=1)
+        self.batch = batch
+
+    def __call__(self, record: dict[str, Any]) -> list[dict[str, str]]:
+        """Score files; both are JSON, as Arrow cannot merge a column that is empty in one block with numbers."""
+        batches = score_sources(self.model, sources(json.loads(record["files"])), self.batch, workers=1)
+        return [{"row": json.dumps(row)} for rows in batches for row in rows]
+
+
+def score_with_ray(files: Iterable[str], options: ScoreOptions) -> Iterator[list[Row]]:
+    """Yield rows as ``score_sources`` does, on the Ray cluster of ``RAY_ADDRESS`` or else on this machine.
+
+    Every worker must be able to read the bundle and the images.
+
+    Raises:
+        MissingPackageError: Ray is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise MissingPackageError(
+            "--runner ray needs Ray, which is not installed: pip install 'offaxis[scale]'."
+        ) from error
+    assert options.bundle is not None
+    started = not ray.is_initialized()
+    if started:
+        ray.init(include_dashboard=False, configure_logging=True, logging_level=logging.ERROR, log_to_driver=False)
+    try:
+        context = ray.data.DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+        work = [
+            {"files": json.dumps(unit)}
+            for several, group in groupby(files, holds_several)
+            for unit in parts(group, 1 if several else options.batch)
+        ]
+        if not work:
+            return
+        resources: dict[str, float] = ray.cluster_resources()
+        size = options.workers or max(1, int(resources.get("CPU", 1)) - 1)
+        records = ray.data.from_items(work, override_num_blocks=min(len(work), 4 * size)).flat_map(
+            Scorer,
+            fn_constructor_args=(str(options.bundle.resolve()), options.batch, options.engine),
+            compute=ray.data.ActorPoolStrategy(size=size),
+        )
+        for record in records.iter_rows():
+            yield [json.loads(record["row"])]
+    finally:
+        if started:
+            ray.shutdown()
