@@ -168,9 +168,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
                 )
             data = (rows, np.searchsorted(self.classes_, column))
         used = [unpack_hashes(self._used)]
-        self.calibration_ = calibrate(
-            self.network_, data, None, self.detector_, alpha=self.alpha, used=used, batch=BATCH
-        )
+        self.calibration_ = calibrate(self.network_, data, None, self.detector_, alpha=self.alpha, used=used)
         self.offset_ = -self.calibration_.threshold()
         return self
 

@@ -443,7 +443,7 @@ def _calibrate(
     hashes: list[bytes] = []
     if isinstance(wanted, VectorInput):
         rows = torch.cat([torch.empty(0, *wanted.shape), *wanted.batch(images)])
-        calibration = calibrate(network, rows, None, detector, used=used, batch=4096, **promise)
+        calibration = calibrate(network, rows, None, detector, used=used, **promise)
         about: dict[str, Any] = {"name": "feature vectors", "images": len(rows), "fingerprint": None}
     elif is_loader(images):
         calibration = calibrate(network, images, None, detector, used=used, **promise)

@@ -91,12 +91,11 @@ class Graph(nn.Module):
         results = [outputs.logits, *([] if outputs.cosine is None else [outputs.cosine]), score.float()]
         if self.p_values:
             at_least = (self.id_scores.to(score.dtype).unsqueeze(0) >= score.unsqueeze(1)).double()
-            formula: Any = p_value  # of arrays, and of tensors as well
-            results.append(formula(at_least.sum(1), len(self.id_scores)))
+            results.append(p_value(at_least.sum(1), len(self.id_scores)))
             if self.per_class:
                 predicted = outputs.logits.argmax(1)
                 same = (self.id_classes.unsqueeze(0) == predicted.unsqueeze(1)).double()
-                results.append(formula((at_least * same).sum(1), same.sum(1)) + self.nan_where_too_few[predicted])
+                results.append(p_value((at_least * same).sum(1), same.sum(1)) + self.nan_where_too_few[predicted])
         return tuple(results)
 
 

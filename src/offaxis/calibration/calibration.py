@@ -27,12 +27,13 @@ from offaxis.data.images import hash_batch, image_hashes, shared
 from offaxis.data.transforms import NO_LABELS, match
 from offaxis.detectors.base import Detector, score_batches
 from offaxis.detectors.registry import default_detector
-from offaxis.errors import ArgumentError, CalibrationError, DataError, OverlapError
+from offaxis.errors import ArgumentError, CalibrationError, OverlapError
 from offaxis.networks.run import Network, takes_vectors, to_network
 from offaxis.progress import html_card, html_histogram
 
 Labels = NDArray[np.int64]
 MOSTLY_DISTINCT = 0.9  # a smaller share of distinct calibration images is worth a warning
+BATCH, ROWS = 256, 4096  # images, and feature vectors, that go through the network at once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -126,8 +127,11 @@ class Calibration:
 
     def enough(self) -> list[bool]:
         """Return, for each class, whether it has enough calibration images for a verdict of its own at this alpha."""
-        least = conformal.smallest_count(self.alpha, self.confidence)
-        return [count >= least for count in self.class_counts()]
+        return [bool(each) for each in self._enough]
+
+    @cached_property
+    def _enough(self) -> NDArray[np.bool_]:
+        return np.array(self.class_counts()) >= conformal.smallest_count(self.alpha, self.confidence)
 
     @cached_property
     def levels(self) -> list[float]:
@@ -151,11 +155,7 @@ class Calibration:
 
     def p_values(self, scores: Floats) -> Floats:
         """Compute marginal p-values (N,) in (0, 1] of scores (N,): small = out-of-distribution."""
-        return self._all.p_values(conformal.check_scores(scores), np.zeros(len(scores), np.int64))
-
-    @cached_property
-    def _all(self) -> conformal.Grouped:
-        return conformal.Grouped(conformal.check_sorted(self.scores), np.zeros(len(self.scores), np.int64), 1)
+        return conformal.p_values(calibration_scores=self.scores, scores=conformal.check_scores(scores))
 
     def control_fdr(self, p_values: Floats | Sequence[float], fdr: float) -> conformal.BatchFlags:
         """Flag images of a batch together by their marginal p-values (m,); see :func:`conformal.control_fdr`."""
@@ -168,11 +168,7 @@ class Calibration:
 
     @cached_property
     def _by_class(self) -> conformal.Grouped:
-        return conformal.Grouped(conformal.check_sorted(self.scores), self.predicted, self.num_classes)
-
-    @cached_property
-    def _enough(self) -> NDArray[np.bool_]:
-        return np.array(self.enough())
+        return conformal.Grouped(self.scores, self.predicted, self.num_classes)
 
     def flag_rate(self) -> conformal.FlagRate:
         """Compute the share of new ID images that is flagged in the long run, with its range over calibration sets."""
@@ -226,7 +222,6 @@ def calibrate(
     per_class: bool = False,
     confidence: float | None = None,
     used: Sequence[Any] = (),
-    batch: int = 256,
 ) -> Calibration:
     """Calibrate a detector on ID images that nothing was trained, fitted or selected on.
 
@@ -244,7 +239,6 @@ def calibrate(
             probability over calibration sets, which flags a little less.
         used: image sets or datasets (or their ``image_hashes``) that training, fitting or selection saw. Beside a DataLoader,
             DataLoaders: their images are compared as they leave them, after the same transforms.
-        batch: images per step; a DataLoader has its own.
 
     Raises:
         TooFewImagesError: fewer than ceil(1 / alpha) - 1 images; with a confidence more (59 for 5 % at 95 %).
@@ -252,49 +246,65 @@ def calibrate(
         DataError: the images cannot be used.
         DetectorError: the detector cannot be used with such a network.
     """
+    conformal.check_alpha(alpha)
+    conformal.check_confidence(confidence)
     detector = detector or default_detector(network, None if normalise is None else normalise.std)
     detector.check_network(network)
-    promise: dict[str, Any] = {"per_class": per_class, "confidence": confidence}
-    what = "rows" if takes_vectors(network) else "images"
     batches: Any
-    if what == "rows":
-        batches = as_rows(images, batch)
-        check_copies([h for rows, _ in batches for h in hash_batch(rows)], [h for hashes in used for h in hashes])
-        conformal.check_count(sum(len(rows) for rows, _ in batches), alpha, what="rows")
-    elif is_loader(images):
-        _check_loaders(images, used)
-        batches = as_batches(images, normalise, batch, num_classes=network.num_classes)
+    if takes_vectors(network):
+        batches = _row_batches(images)
+        _check_copies([h for rows, _ in batches for h in hash_batch(rows)], [h for hashes in used for h in hashes])
     else:
-        images = as_image_set(images)
-        if len(images) == 0:
-            raise DataError(f"Expected calibration images but {images.name} has none.")
-        conformal.check_count(len(images), alpha, "", conformal.check_confidence(confidence))
-        check_overlap(images, used)
-        batches = as_batches(images, normalise, batch, num_classes=network.num_classes)
+        images = images if is_loader(images) else as_image_set(images)
+        if is_loader(images):
+            _check_loaders(images, used)
+        else:
+            check_overlap(images, used)
+        batches = as_batches(images, normalise, BATCH, num_classes=network.num_classes)
     scored = score_batches(network, batches, detector)
-    if not len(scored.scores):
-        raise DataError(
-            f"Expected calibration {what} but {'the DataLoader gives no batch' if is_loader(images) else 'got none'}."
-        )
-    if what == "images":
-        _warn_of_copies(len(set(scored.hashes)), len(scored.scores))
-    for other in used if is_loader(images) else ():
-        _refuse_shared(
-            [h for x, _ in as_batches(other, None, batch) for h in hash_batch(to_network(network, x).float().cpu())],
-            scored.hashes,
+    if is_loader(images):
+        for other in used:
+            seen = as_batches(other, None, BATCH)
+            hashes = [h for x, _ in seen for h in hash_batch(to_network(network, x).float().cpu())]
+            _refuse_shared(hashes, scored.hashes)
+    distinct, count = len(set(scored.hashes)), len(scored.hashes)
+    if not takes_vectors(network) and distinct < MOSTLY_DISTINCT * count:
+        warnings.warn(
+            f"Only {distinct} of the {count} calibration images are distinct, the others are copies of these: the share of "
+            "flagged ID images can be far from alpha. Calibrate on images that were taken one by one.",
+            stacklevel=2,
         )
     calibration = Calibration.from_scores(
-        scored.scores, scored.predicted, network.num_classes, alpha, cosine=scored.cosine, **promise
+        scored.scores,
+        scored.predicted,
+        network.num_classes,
+        alpha,
+        per_class=per_class,
+        confidence=confidence,
+        cosine=scored.cosine,
     )
     return replace(calibration, accuracy=scored.accuracy)
 
 
-def as_rows(data: Any, batch: int) -> list[tuple[Tensor, Tensor]]:
+def _row_batches(data: Any) -> list[tuple[Tensor, Tensor]]:
     """Return feature vectors (n, d), alone or with labels (n,), as batches."""
     rows, labels = data if isinstance(data, tuple) else (data, None)
-    rows = torch.as_tensor(rows)
-    parts = [NO_LABELS] * -(-len(rows) // batch) if labels is None else torch.as_tensor(labels).split(batch)
-    return list(zip(rows.split(batch) if len(rows) else (), parts, strict=True))
+    parts = torch.as_tensor(rows).split(ROWS)
+    of_labels = [NO_LABELS] * len(parts) if labels is None else torch.as_tensor(labels).split(ROWS)
+    return list(zip(parts, of_labels, strict=True))
+
+
+# images that were used before -----------------------------------------------------------------------------------------
+
+
+def check_overlap(images: ImageSet, used: Sequence[Any]) -> None:
+    """Raise OverlapError where a calibration image is, pixel for pixel, one of the ``used`` ones, which may be hashes."""
+    own = image_hashes(images) if used else []
+    for other in used:
+        are_hashes = isinstance(other, list | tuple | set | frozenset) and all(
+            isinstance(value, bytes) for value in other
+        )
+        _refuse_shared(other if are_hashes else image_hashes(match(as_image_set(other), images.shape)), own)
 
 
 def _check_loaders(images: Any, used: Sequence[Any]) -> None:
@@ -304,61 +314,30 @@ def _check_loaders(images: Any, used: Sequence[Any]) -> None:
             "Expected DataLoaders in `used` beside a DataLoader, whose images are already normalised and cannot be compared "
             "with others pixel by pixel: give its dataset with `normalise` instead, or leave `used` out."
         )
-    if any(_dataset(other) is _dataset(images) for other in used):
-        raise OverlapError(_overlap("All", "the DataLoader reads the same dataset"))
-
-
-def _dataset(loader: Any) -> Any:
-    return getattr(loader, "dataset", loader)
-
-
-def _warn_of_copies(distinct: int, images: int) -> None:
-    if distinct < MOSTLY_DISTINCT * images:
-        warnings.warn(
-            f"Only {distinct} of the {images} calibration images are distinct, the others are copies of these: the share of "
-            "flagged ID images can be far from alpha. Calibrate on images that were taken one by one.",
-            stacklevel=3,
-        )
-
-
-def check_overlap(images: ImageSet, used: Sequence[Any]) -> None:
-    """Raise OverlapError where a calibration image is, pixel for pixel, one of the ``used`` ones."""
-    if not used:
-        return
-    own = [value for pixels in images.batches(1024) for value in hash_batch(pixels)]
-    for other in used:
-        hashes = other if _are_hashes(other) else image_hashes(match(as_image_set(other), images.shape))
-        _refuse_shared(hashes, own)
-
-
-def _are_hashes(data: Any) -> bool:
-    """Return whether these are hashes of images and not images."""
-    return isinstance(data, list | tuple | set | frozenset) and all(isinstance(value, bytes) for value in data)
+    dataset = getattr(images, "dataset", images)
+    if any(getattr(other, "dataset", other) is dataset for other in used):
+        raise _overlap("All", "the DataLoader reads the same dataset")
 
 
 def _refuse_shared(hashes: Iterable[bytes], own: Sequence[bytes]) -> None:
     numbers = shared(hashes, own)
     if numbers:
         shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-        raise OverlapError(_overlap(f"{len(numbers)} of the {len(own)}", f"numbers {shown}"))
+        raise _overlap(f"{len(numbers)} of the {len(own)}", f"numbers {shown}")
 
 
-def _overlap(count: str, which: str) -> str:
-    return (
-        f"{count} calibration images were used before, for training, fitting or selection ({which}). Their scores are lower "
-        "than those of new ID images, and the guarantee would not hold: calibrate on other images."
+def _overlap(count: str, how_known: str, what: str = "images") -> OverlapError:
+    return OverlapError(
+        f"{count} calibration {what} were used before, for training, fitting or selection ({how_known}). Their scores are "
+        f"lower than those of new ID {what}, and the guarantee would not hold: calibrate on other {what}."
     )
 
 
-def check_copies(hashes: Sequence[bytes], used: Sequence[bytes]) -> None:
+def _check_copies(hashes: Sequence[bytes], used: Sequence[bytes]) -> None:
     """Raise OverlapError where more calibration rows are copies of training rows than the data's own copies explain.
 
     Equal rows occur by themselves among feature vectors, as equal texts do. If the rows of both sets come from one source, a
     calibration row has a copy among the training rows about as often as a training row has one among the others.
-
-    Args:
-        hashes: of the calibration rows (``hash_batch``).
-        used: of the training rows.
     """
     from scipy.stats import binomtest  # which takes long to import
 
@@ -366,7 +345,4 @@ def check_copies(hashes: Sequence[bytes], used: Sequence[bytes]) -> None:
     copies = sum(value in counts for value in hashes)
     expected = (1 + sum(number for number in counts.values() if number > 1)) / (1 + len(used))
     if copies and binomtest(copies, len(hashes), min(expected, 1.0), "greater").pvalue < 1e-3:
-        raise OverlapError(
-            f"{copies} of the {len(hashes)} calibration rows were used before, for training or fitting. Their scores are lower "
-            "than those of new ID rows, and the guarantee would not hold: calibrate on other rows."
-        )
+        raise _overlap(f"{copies} of the {len(hashes)}", "there are copies of them", "rows")

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,10 +86,12 @@ def check_count(
         )
 
 
-def p_value(at_least: Counts, count: Counts | int) -> Floats:
-    """Compute p-values from how many of ``count`` calibration scores are at least as large: the one formula of all of them."""
-    p: Floats = (1 + at_least) / (count + 1)
-    return p
+def p_value(at_least: Any, count: Any) -> Any:
+    """Compute p-values from how many of ``count`` calibration scores are at least as large: the one formula of all of them.
+
+    Both are arrays or tensors of one shape, or numbers.
+    """
+    return (1 + at_least) / (count + 1)
 
 
 def p_values(*, calibration_scores: Floats, scores: Floats) -> Floats:
@@ -102,7 +105,8 @@ def p_values(*, calibration_scores: Floats, scores: Floats) -> Floats:
         ArgumentError: the calibration scores are not sorted.
     """
     known = check_sorted(calibration_scores)
-    return p_value(len(known) - known.searchsorted(np.asarray(scores)), len(known))
+    p: Floats = p_value(len(known) - known.searchsorted(np.asarray(scores)), len(known))
+    return p
 
 
 class Grouped:
@@ -125,7 +129,8 @@ class Grouped:
     def p_values(self, scores: Floats, groups: Counts) -> Floats:
         """Compute p-values (N,) of scores (N,), each within its group (N,)."""
         keys = groups * (len(self.scores) + 1) + self.scores.searchsorted(scores)
-        return p_value(self.ends[groups] - self._keys.searchsorted(keys), self.counts[groups])
+        p: Floats = p_value(self.ends[groups] - self._keys.searchsorted(keys), self.counts[groups])
+        return p
 
 
 def threshold(calibration: Floats, alpha: float, confidence: float | None = None) -> float:
