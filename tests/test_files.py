@@ -262,6 +262,16 @@ def test_modules_of_one_name_beside_files_of_two_folders_are_told(tmp_path: Path
         assert module.FOLDER == "c"
 
 
+def test_copies_of_one_module_beside_files_of_two_folders_are_one(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own_copied.py").write_text("WIDTH = 3\n")
+        (tmp_path / folder / "own_net.py").write_text(f"from own_copied import WIDTH\nFOLDER = {folder!r}\n")
+        with running_python(tmp_path / folder / "own_net.py", "network") as module:
+            assert folder == module.FOLDER
+            assert module.WIDTH == 3
+
+
 def test_a_file_that_fails_says_how(tmp_path: Path) -> None:
     file = tmp_path / "own_bad.py"
     file.write_text("raise ValueError(3)\n")

@@ -8,6 +8,7 @@ and journals, have a checksum in every line: ``json_line`` and ``read_lines``.
 """
 
 import errno
+import filecmp
 import glob
 import hashlib
 import importlib.util
@@ -292,7 +293,7 @@ def running_python(file: Path, purpose: str) -> Iterator[ModuleType]:
     """Run a Python file of the user's and yield it as a module; inside the block, modules beside it can be imported.
 
     It stays imported, so that its objects can be pickled. Modules beside it are Python's as any others: a process that runs
-    files of two folders cannot tell a module of one from a module of the same name in the other, and says so.
+    files of two folders cannot tell a module of one from another module of the same name in the other, and says so.
 
     Args:
         file: the Python file.
@@ -300,16 +301,17 @@ def running_python(file: Path, purpose: str) -> Iterator[ModuleType]:
 
     Raises:
         ArgumentError: there is no such file, it or the block fails with an error that is not one of this package, or a module
-            beside it has the name of one beside a file that ran before.
+            beside it has the name of another one beside a file that ran before.
     """
     if not file.is_file():
         raise ArgumentError(f"Expected a Python file that makes a {purpose} but {file} is not there.")
     folder = file.resolve().parent
-    for name, other in ((beside.stem, _imported_from(beside.stem)) for beside in folder.iterdir()):
-        if other in _FOLDERS - {folder}:
+    for beside in folder.iterdir():
+        other = _imported_from(beside.stem)
+        if other in _FOLDERS - {folder} and not _is_same(beside, other / beside.name):
             raise ArgumentError(
-                f"Expected the modules beside {file} to have names of their own, but {name} was imported from {other} before: "
-                "rename one of the two, or use the files in two processes."
+                f"Expected the modules beside {file} to have names of their own, but {beside.stem} was imported from {other} "
+                "before: rename one of the two, or use the files in two processes."
             )
     _FOLDERS.add(folder)
     spec = importlib.util.spec_from_file_location(f"offaxis_{purpose}_{file.stem}", file)
@@ -338,6 +340,11 @@ def _imported_from(name: str) -> Path | None:
     spec = getattr(sys.modules.get(name), "__spec__", None)
     places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
     return Path(places[0]).resolve().parent if places else None
+
+
+def _is_same(file: Path, other: Path) -> bool:
+    """Return whether two paths are files with the same bytes."""
+    return file.is_file() and other.is_file() and filecmp.cmp(file, other, shallow=False)
 
 
 def _concerns(error: OSError, paths: set[Path]) -> bool:

@@ -182,7 +182,7 @@ def test_size_rule_mean_and_std_can_be_chosen(photos: Path) -> None:
         (("--holdout", "0.2", "--mean", "0.5"), "both --mean and --std"),
         (("--holdout", "0.2", "--mean", "a,b", "--std", "1"), "--mean and --std to be numbers with commas"),
         (("--holdout", "0.2", "--mean", "0.5", "--std", "1"), "for 3 channels but got 1"),
-        (("--holdout", "0.2", "--network", "nets.py:fixed", "--size", "40"), "takes images of 40x40 .*--size"),
+        (("--holdout", "0.2", "--network", "nets.py:fixed", "--size", "40"), "here of 40x40 .*--size"),
         (("--holdout", "0.2", "--network", "efficentnet-lite0"), r"Did you mean efficientnet-lite0\?"),
         (("--holdout", "0.2", "--network", "nets.py:ten"), "2 classes but that of .*nets.py has 10"),
         (("--holdout", "0.2", "--weights", "nowhere.pt"), "file of weights but nowhere.pt is not there"),

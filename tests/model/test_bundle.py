@@ -23,7 +23,6 @@ from offaxis.data.transforms import Batches, ImageLike, Preprocessing
 from offaxis.detectors import DETECTORS, Detector, Energy
 from offaxis.errors import (
     ArgumentError,
-    AttachError,
     BundleError,
     DataError,
     OffaxisError,
@@ -249,6 +248,19 @@ def test_a_network_of_ones_own_is_given_when_loading(world: World, tmp_path: Pat
         offaxis.load(tmp_path / "own.oax", network=bare)
 
 
+class Twofold(nn.Module):
+    """A network with two linear layers, which of its own names and its control flow do not tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 10), nn.Linear(64, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        rows = images.flatten(1)
+        out: torch.Tensor = self.first(rows) if rows.sum() < float("inf") else self.second(rows)
+        return out
+
+
 @pytest.mark.parametrize("head", ["cosine", "keep"])
 def test_a_bare_module_gets_the_head_that_was_saved(world: World, tmp_path: Path, head: str) -> None:
     def make() -> nn.Module:
@@ -260,9 +272,15 @@ def test_a_bare_module_gets_the_head_that_was_saved(world: World, tmp_path: Path
     made.save(tmp_path / "own.oax")
     images = world.test.batch(torch.arange(20))
     assert offaxis.load(tmp_path / "own.oax", network=make()).predict(images) == made.predict(images)
-    hidden = nn.ModuleDict({"one": nn.Linear(64, 16), "two": nn.Linear(16, 10)})  # it cannot tell which is the output
-    with pytest.raises(AttachError, match=r"Cannot tell .*attach\(\.\.\., layer="):
-        offaxis.load(tmp_path / "own.oax", network=hidden)
+    other = nn.ModuleDict({"one": nn.Linear(64, 16), "two": nn.Linear(16, 10)})  # its output layer has another name
+    with pytest.raises(BundleError, match=r"own\.oax: .* '3' is not there.*attach\(\.\.\., layer="):
+        offaxis.load(tmp_path / "own.oax", network=other)
+    network = offaxis.attach(
+        Twofold(), head, layer="first"
+    ).eval()  # it cannot be told which of its layers is the output
+    made = Model.calibrated(network, world.calibration, preprocessing=preprocessing, detector="max-softmax")
+    made.save(tmp_path / "twofold.oax")
+    assert offaxis.load(tmp_path / "twofold.oax", network=Twofold()).predict(images) == made.predict(images)
     own_head = Classifier(nn.Flatten(), type("Own", (LinearHead,), {})(64, 10)).eval()
     made = Model.calibrated(own_head, world.calibration, preprocessing=preprocessing, detector="max-softmax")
     made.save(tmp_path / "head.oax")

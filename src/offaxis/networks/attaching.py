@@ -84,6 +84,7 @@ def attach(
             )
         backbone = _copy_until(model, name)
         kept = Classifier(backbone, LinearHead.from_layer(old).train(old.training), freeze=freeze)
+        kept.replaced = name
         if freeze:
             return kept.train(model.training)
         kept.training = model.training  # of it alone: the modules that are shared stay in their modes
@@ -94,7 +95,9 @@ def attach(
     while child == _wrapped(model.get_submodule(parent)):  # a compiled layer would still run
         parent, _, child = parent.rpartition(".")
     setattr(model.get_submodule(parent), child, nn.Identity())
-    return Classifier(model, new, freeze=freeze).train(model.training)
+    made = Classifier(model, new, freeze=freeze).train(model.training)
+    made.replaced = name
+    return made
 
 
 def _wrapped(model: nn.Module) -> str | None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from offaxis.errors import ArgumentError, HeadError
+from offaxis.errors import ArgumentError
 from offaxis.heads import Head, Outputs
-from offaxis.heads.batch_norm import ONE_IMAGE
 
 if TYPE_CHECKING:
     from offaxis.data import Normalise
@@ -26,6 +25,7 @@ class Classifier(nn.Module):
     Attributes:
         in_channels: the channels of the images that the backbone takes, by its first convolution; None where it has none.
         builder: how a bundle rebuilds the backbone, where it came from one; see offaxis.networks.library.
+        replaced: the name of the output layer whose place the head takes; None where ``attach`` did not make this.
 
     Args:
         backbone: images -> features (N, d), or anything ``feature_tensor`` can read them from.
@@ -47,6 +47,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.origin = origin
         self.builder: dict[str, Any] | None = None
+        self.replaced: str | None = None
         self.backbone = backbone
         self.head = head
         self.layers = tuple(layers)
@@ -108,16 +109,11 @@ class Classifier(nn.Module):
 
         Raises:
             ArgumentError: the images have another number of channels or another type than the network takes.
-            HeadError: a batch of one image in train mode, which cannot be normalised.
         """
         self._check(images)
         try:
             out = self.backbone(images)
-        except (RuntimeError, ValueError) as error:
-            if (
-                isinstance(error, ValueError) and self.training and len(images) == 1
-            ):  # a normalisation has one value left
-                raise HeadError(ONE_IMAGE) from error
+        except RuntimeError as error:
             own = next((part.dtype for part in self.backbone.parameters()), images.dtype)
             if images.dtype != own:
                 raise ArgumentError(

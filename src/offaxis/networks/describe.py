@@ -55,7 +55,7 @@ def _describe_single(network: Classifier, builder: Builder | None) -> dict[str, 
         return {"kind": "offaxis", "description": ours}
     builder = builder or network.builder or library.find_builder(network.backbone)
     if head is None or builder is None:
-        return {"kind": "given", "num_classes": num_classes, "head": head}
+        return {"kind": "given", "num_classes": num_classes, "head": head, "layer": network.replaced}
     layer = library.output_layer(network.backbone, library.make_network(builder))
     if layer is None:
         raise BundleError(
@@ -227,4 +227,4 @@ def _build_single(plan: dict[str, Any], given: nn.Module | None) -> Classifier |
             f"It holds the weights of a Classifier but got a {type(given).__name__}: give it the head that it was saved with, "
             "offaxis.load(path, network=offaxis.attach(module, head=...))."
         )
-    return attach(given, head_maker(head), int(plan["num_classes"]))
+    return attach(given, head_maker(head), int(plan["num_classes"]), layer=plan.get("layer"))

@@ -381,12 +381,11 @@ def _check_left(file: Path, network: AnyNetwork, left: dict[str, Any]) -> None:
             f"Expected a network for {classes} classes but that of {file} has {network.num_classes}: give its function an "
             "argument num_classes."
         )
-    if isinstance(network, Classifier):
-        if network.in_channels in (None, left.get("in_channels")):
-            left.pop("in_channels", None)
-        if "head" in left and (own := describe_head(network.head)) is not None:
-            asked = make_head(left["head"], network.head.in_features, classes)
-            left = {key: value for key, value in left.items() if key != "head" or describe_head(asked) != own}
+    if getattr(network, "in_channels", None) in (None, left.get("in_channels")):
+        left.pop("in_channels", None)
+    if isinstance(network, Classifier) and "head" in left and (own := describe_head(network.head)) is not None:
+        asked = make_head(left["head"], network.head.in_features, classes)
+        left = {key: value for key, value in left.items() if key != "head" or describe_head(asked) != own}
     if left:
         raise ArgumentError(
             f"Expected no {', '.join(sorted(left))} beside {file}, which has its own: leave it out, or give its function an "

@@ -251,7 +251,7 @@ def _new_network(options: TrainOptions, num_classes: int, in_channels: int) -> O
         made = Classifier(
             old.backbone, make_head(head, old.head.in_features, num_classes), old.layers, origin=old.origin
         )
-        made.builder = old.builder
+        made.builder, made.replaced = old.builder, old.replaced
         return replace(opened, network=made.train(), classes=(), label="", head={})
     if ours and options.pretrained:
         raise ArgumentError(
