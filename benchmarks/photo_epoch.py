@@ -49,7 +49,7 @@ def main() -> None:
 
 def measure_epoch(options: argparse.Namespace) -> None:
     """Publish the throughput of an epoch as a share of that of a bare loop."""
-    images = load_images(options.photos, "train", size=options.size, holdout=0.2, cache=True)
+    images = load_images(options.photos, "train", size=options.size, holdout=0.2)
     chosen = torch.linspace(0, len(images) - 1, options.images).long().unique()
     images = images.subset(chosen)
     assert images.labels is not None

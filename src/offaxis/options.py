@@ -340,13 +340,6 @@ class TrainOptions(Options):
         None, "Folder for the run: checkpoint, log and trained weights.", required=True, running=True
     )
     resume: bool = option(False, "Resume the run in --out.", RUNNING, running=True)
-    cache: bool = option(
-        False,
-        "Keep decoded pixels on disk, so that later trainings read no image files (offaxis data clean).",
-        IMAGES,
-        flags="--cache",
-        running=True,
-    )
     validate: bool = option(False, "Measure accuracy on the test images after each epoch.", RUNNING, running=True)
     devices: int = option(1, "Devices, or processes on the CPU, of each node.", RUNNING, least=1, running=True)
     nodes: int = option(

@@ -11,7 +11,7 @@ import torch
 
 from offaxis.data import CATALOGUE, Entry, load_images
 from offaxis.data.catalogue import Layout, Split, can_be_mirrored
-from offaxis.data.load import READERS
+from offaxis.data.publishers import READERS
 from offaxis.errors import DataError
 from tests.data.support import Publish
 

@@ -162,3 +162,15 @@ def test_inspect_finds_the_splits_of_a_folder_at_home(
     assert done.exit_code == 0, done.output
     assert "also in ~/own train" in done.output
     assert isinstance(run("inspect", "~nobodyhere/x").exception, ArgumentError)
+
+
+def test_caches_are_removed_and_sets_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "Nothing to remove" in run("clean").output
+    for name in ("features", "onnx", "cifar10"):
+        (tmp_path / "offaxis" / name).mkdir(parents=True)
+        (tmp_path / "offaxis" / name / "x.npz").write_bytes(b"a graph")
+    done = run("clean")
+    assert done.exit_code == 0
+    assert done.output.replace("\n", "").count("1 files, 0.0 MB") == 2
+    assert [path.name for path in (tmp_path / "offaxis").iterdir()] == ["cifar10"]

@@ -54,10 +54,9 @@ def test_a_folder_per_class_is_a_labelled_set(by_class: Path) -> None:
     np.testing.assert_array_equal(torch.cat(list(images.batches(5))).numpy(), _pixels(12))
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_lazy_and_in_memory_sets_are_the_same(by_class: Path, workers: int) -> None:
-    lazy = load_images(by_class, size=5, in_memory=False, workers=workers)
-    eager = load_images(by_class, size=5, in_memory=True, workers=workers)
+def test_lazy_and_in_memory_sets_are_the_same(by_class: Path) -> None:
+    lazy = load_images(by_class, size=5, in_memory=False)
+    eager = load_images(by_class, size=5, in_memory=True)
     assert isinstance(lazy, FolderSet)
     assert lazy.fingerprint == eager.fingerprint
     order = [torch.tensor([7, 0]), torch.tensor([-1]), torch.tensor([3, 3, 3])]
@@ -69,7 +68,7 @@ def test_lazy_and_in_memory_sets_are_the_same(by_class: Path, workers: int) -> N
 
 def test_a_stream_that_is_left_early_leaves_no_thread_behind(by_class: Path) -> None:
     before = threading.active_count()
-    stream = load_images(by_class, in_memory=False, workers=3).batches(2)
+    stream = load_images(by_class, in_memory=False).batches(2)
     next(stream)
     stream.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
@@ -202,7 +201,6 @@ def test_arguments_that_make_no_sense_are_refused(by_class: Path, monkeypatch: p
     assert json.loads(json.dumps(images.describe()))["options"]["size"] == [5, 5]
     four = TensorSet("four", torch.zeros(1, 4, 8, 8, dtype=torch.uint8))
     calls: dict[str, Callable[[], object]] = {
-        "`workers` to be a whole number": lambda: load_images(by_class, workers=-1),
         "`count` to be a whole number": lambda: load_images("uniform", count=0),
         "1 or 3 channels": lambda: load_images(by_class, like=four),
         "an empty text: write . for this folder": lambda: load_images(""),

@@ -24,6 +24,7 @@ CHANGED = {
 GONE = {
     ("report", "--archive"): "small copies of a store are made for the studies alone",
     ("export", "--with-resize"): "resizing is outside of the graph, which says its rule among its metadata",
+    ("train", "--cache"): "pixels are kept in memory up to 2 GiB and decoded beside the network above that",
 }
 """Options that were removed, with the reason; CHANGELOG.md tells users."""
 

@@ -165,10 +165,9 @@ def _where(name: str) -> str:
 @app.command("clean", epilog=example("offaxis data clean"))
 def clean_command() -> None:
     """Remove what can be made again: decoded pixels, features, ONNX graphs and unpacked archives; sets stay."""
-    from offaxis.data.catalogue import cache_folder
-    from offaxis.data.pixel_cache import clean
+    from offaxis.data.catalogue import cache_folder, clean_cache
 
-    removed = clean()
+    removed = clean_cache()
     for room, (files, size) in removed.items():
         typer.echo(f"Removed {cache_folder() / room}: {files:,} files, {size / 1e6:,.1f} MB")
     if not removed:

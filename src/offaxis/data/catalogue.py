@@ -5,6 +5,7 @@ Nothing here needs torch: listing the catalogue is fast. Readers are named here 
 
 import difflib
 import os
+import shutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from offaxis.data.archive import HALF
-from offaxis.errors import ArgumentError, DataError
+from offaxis.errors import ArgumentError, DataError, StorageError
 
 Split = Literal["train", "test"]
 Kind = Literal["objects", "glyphs", "street numbers", "scenes", "food", "textures", "signs", "pictures", "noise"]
@@ -26,7 +27,7 @@ class Layout:
     Attributes:
         folders: where it may be, below the root; the first that has all files is taken.
         files: the files of each split in the order that the reader takes; ``a|b`` is either, ``.`` the folder itself.
-        reader: the name of the function that reads them, in ``offaxis.data.load.READERS``.
+        reader: the name of the function that reads them, in ``offaxis.data.publishers.READERS``.
         arguments: what the reader takes besides the files.
     """
 
@@ -225,6 +226,25 @@ def cache_folder() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("offaxis"))
+
+
+CACHES = ("features", "unpacked", "onnx", "pixels")
+"""Folders in the user's cache folder that can be made again; ``pixels`` is of version 0.2. Image sets are kept beside them."""
+
+
+def clean_cache() -> dict[str, tuple[int, int]]:
+    """Remove features, unpacked archives and ONNX graphs; return (files, bytes) of each folder that was there."""
+    removed: dict[str, tuple[int, int]] = {}
+    for name in CACHES:
+        folder = cache_folder() / name
+        if folder.is_dir():
+            sizes = [file.lstat().st_size for file in folder.rglob("*") if not file.is_dir()]
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                raise StorageError(f"{folder} cannot be removed ({error.strerror}): remove it by hand.") from error
+            removed[name] = (len(sizes), sum(sizes))
+    return removed
 
 
 @dataclass(frozen=True)

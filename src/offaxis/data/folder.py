@@ -1,4 +1,4 @@
-"""A folder of image files -> images, decoded at once or when they are read, by several workers."""
+"""A folder of image files -> images, decoded at once or when they are read, by several threads."""
 
 import os
 from collections import deque
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offaxis.data.decode import OTHER_SUFFIXES, SUFFIXES, decode, printable
 from offaxis.data.images import ImageSet, Skipped, TensorSet
-from offaxis.data.transforms import Resize, Shape, check_shape, fit, resize_rule
+from offaxis.data.transforms import Resize, Shape, check_shape, fit
 from offaxis.errors import DataError
 from offaxis.progress import count
 
@@ -40,16 +40,12 @@ class Files:
     sorted_by_class: bool = False
     skipped: tuple[Skipped, ...] = ()
 
-    def without(self, skipped: Sequence[Skipped]) -> "Files":
-        """Return the same files without these."""
-        left_out = {bad.path for bad in skipped}
-        kept = [i for i, path in enumerate(self.paths) if printable(path) not in left_out]
-        return replace(self.only(kept), skipped=(*self.skipped, *skipped))
-
-    def only(self, indices: Sequence[int]) -> "Files":
-        """Return the files at these indices."""
+    def only(self, indices: Sequence[int], skipped: Sequence[Skipped] = ()) -> "Files":
+        """Return the files at these indices, with more that are left out."""
         labels = None if self.labels is None else tuple(self.labels[i] for i in indices)
-        return replace(self, paths=tuple(self.paths[i] for i in indices), labels=labels)
+        return replace(
+            self, paths=tuple(self.paths[i] for i in indices), labels=labels, skipped=(*self.skipped, *skipped)
+        )
 
 
 def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = ()) -> Files:
@@ -67,29 +63,27 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
         DataError: there is no image, a file is none or a folder cannot be read and ``skip_bad`` is False, or a class folder
             is none of ``classes``, is empty or has a name that is not UTF-8.
     """
-    present = _present(folder, skip_bad)
+    images, others = _list_files(folder, skip_bad)
     skipped = [
         Skipped(printable(path), "a folder that cannot be read" if path.is_dir() else "not an image file")
-        for path in present
-        if path.suffix.lower() not in SUFFIXES
+        for path in others
     ]
-    if skipped and not skip_bad:
-        converted = "convert it to JPEG" if Path(skipped[0].path).suffix.lower() in OTHER_SUFFIXES else "remove it"
+    if others and not skip_bad:
+        converted = "convert it to JPEG" if others[0].suffix.lower() in OTHER_SUFFIXES else "remove it"
         raise DataError(
             f"{skipped[0].path} is not an image file that is read here ({', '.join(sorted(SUFFIXES))}), and {folder} may hold "
             f"nothing else (such files: {len(skipped)}): {converted}, or skip bad files (skip_bad=True, --skip-bad)."
         )
-    paths = tuple(path for path in present if path.suffix.lower() in SUFFIXES)
-    if not paths:
+    if not images:
         raise DataError(f"Expected images in {folder} but there are none ({', '.join(sorted(SUFFIXES))}).")
-    tops = [path.relative_to(folder).parts for path in paths]
+    tops = [path.relative_to(folder).parts for path in images]
     inside = sorted({parts[0] for parts in tops if len(parts) > 1})
     several = len(inside) > 1 or (bool(inside) and inside[0] in classes)
     if not several or any(len(parts) == 1 for parts in tops):
-        return Files(paths=paths, sorted_by_class=bool(inside), skipped=tuple(skipped))
-    left_out = {bad.path for bad in skipped}
+        return Files(paths=tuple(images), sorted_by_class=bool(inside), skipped=tuple(skipped))
+    listed = {bad.path for bad in skipped}
     empty = _check_class_folders(folder, inside, skip_bad or bool(classes))
-    skipped += [bad for bad in empty if bad.path not in left_out]
+    skipped += [bad for bad in empty if bad.path not in listed]
     names = tuple(classes or inside)
     unknown = [name for name in inside if name not in names]
     if unknown:
@@ -98,20 +92,25 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
             f"{', ...' if len(names) > 8 else ''}) but got {unknown[0]}: take it out, or add it to the training images."
         )
     number = {name: label for label, name in enumerate(names)}
-    labels = tuple(number[parts[0]] for parts in tops)
-    return Files(paths=paths, labels=labels, classes=names, sorted_by_class=True, skipped=tuple(skipped))
+    return Files(
+        paths=tuple(images),
+        labels=tuple(number[parts[0]] for parts in tops),
+        classes=names,
+        sorted_by_class=True,
+        skipped=tuple(skipped),
+    )
 
 
-def _present(folder: Path, skip_bad: bool) -> list[Path]:
-    """Return the files below a folder in order, and the folders there that cannot be read where bad files are skipped."""
+def _list_files(folder: Path, skip_bad: bool) -> tuple[list[Path], list[Path]]:
+    """List the image files below a folder, and what else is there, folders that cannot be read among it, in order."""
     present = sorted(map(Path, walk(folder)))
-    closed = [path for path in present if path.suffix.lower() not in SUFFIXES and path.is_dir()]
-    if closed and not skip_bad:
+    others = [path for path in present if path.suffix.lower() not in SUFFIXES]
+    closed = [] if skip_bad else [path for path in others if path.is_dir()]
+    if closed:
         raise DataError(
-            f"{printable(closed[0])} cannot be read: change its permissions, remove it, or skip bad files (skip_bad=True, "
-            "--skip-bad)."
+            f"{printable(closed[0])} cannot be read: change its permissions, or skip bad files (skip_bad=True, --skip-bad)."
         )
-    return present
+    return [path for path in present if path.suffix.lower() in SUFFIXES], others
 
 
 def _check_class_folders(folder: Path, classes: Sequence[str], skip_empty: bool) -> list[Skipped]:
@@ -138,8 +137,8 @@ def find_classes(folder: Path, skip_bad: bool = False) -> tuple[str, ...]:
     Raises:
         DataError: a folder in it cannot be read and ``skip_bad`` is False.
     """
-    images = (p.relative_to(folder).parts for p in _present(folder, skip_bad) if p.suffix.lower() in SUFFIXES)
-    inside = {parts[0] if len(parts) > 1 else "" for parts in images}
+    tops = (path.relative_to(folder).parts for path in _list_files(folder, skip_bad)[0])
+    inside = {parts[0] if len(parts) > 1 else "" for parts in tops}
     return () if "" in inside or len(inside) < 2 else tuple(sorted(inside))
 
 
@@ -188,6 +187,7 @@ def walk(folder: Path | str) -> Iterator[str]:
 
 
 MEMORY_LIMIT = 2 * 2**30  # bytes of pixels: larger sets stay in their files
+_THREADS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,14 +199,15 @@ class Reading:
         resize: how images come to that size, ``"crop"`` or ``"stretch"``.
         native: (height, width) that every file must have, or None where any will do.
         trim: pixels cut off each side before anything else.
-        workers: threads that decode.
     """
 
     shape: Shape
     resize: Resize = "stretch"
     native: tuple[int, int] | None = None
     trim: int = 0
-    workers: int = min(8, os.cpu_count() or 1)
+
+    def __post_init__(self) -> None:
+        check_shape(self.shape)
 
     def image(self, path: Path) -> NDArray[np.uint8]:
         """Decode a file and match it to the shape: uint8 (c, h, w).
@@ -231,7 +232,6 @@ class FolderSet(ImageSet):
     """Images that stay in their files until they are read."""
 
     def __init__(self, name: str, files: Files, reading: Reading) -> None:
-        check_shape(reading.shape)
         super().__init__(name, None if files.labels is None else torch.tensor(files.labels), files.classes)
         self.files = files
         self.reading = reading
@@ -252,7 +252,7 @@ class FolderSet(ImageSet):
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield a batch for each tensor of indices, in order; the next two are decoded while one is used."""
-        with ThreadPoolExecutor(self.reading.workers) as pool:
+        with ThreadPoolExecutor(_THREADS) as pool:
             waiting: deque[list[Future[NDArray[np.uint8]]]] = deque()
             try:
                 for chosen in indices:
@@ -273,119 +273,47 @@ class FolderSet(ImageSet):
         return batch
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decoding:
-    """When files are decoded, and what is done with bad ones.
-
-    Attributes:
-        skip_bad: whether files that cannot be read are left out and listed.
-        in_memory: all now (True), each when it is read (False), or now if all fit in ``MEMORY_LIMIT`` (None).
-        workers: threads; None for one a core, at most 8.
-        cache: keep decoded pixels on disk; what is kept already is used in any case, unless ``in_memory`` is False.
-    """
-
-    skip_bad: bool = False
-    in_memory: bool | None = None
-    workers: int | None = None
-    cache: bool = False
-
-    def also_skipping_bad(self, skip_bad: bool) -> "Decoding":
-        """Return the same, with bad files skipped also where ``skip_bad`` is True."""
-        return replace(self, skip_bad=self.skip_bad or skip_bad)
-
-
-def decoded(
-    name: str,
-    files: Files,
-    shape: Shape,
-    decoding: Decoding,
-    *,
-    resize: str | None = None,
-    native: tuple[int, int] | None = None,
-    trim: int = 0,
-    part: Tensor | None = None,
+def read_files(
+    name: str, files: Files, reading: Reading, *, skip_bad: bool = False, in_memory: bool | None = None
 ) -> ImageSet:
-    """Make the set of these files, or of a part of them, in memory or lazily.
+    """Make the set of these files.
 
     Args:
         name: of the set.
         files: the files.
-        shape: that is given.
-        decoding: when they are decoded, and what is done with bad ones.
-        resize: see :class:`Reading`, as for ``native`` and ``trim``.
-        native: (height, width) of every file, or None.
-        trim: pixels cut off each side.
-        part: the indices of the files that are wanted; the others are not decoded.
-    """
-    reading = Reading(
-        shape=shape,
-        resize=resize_rule(shape, resize),
-        native=native,
-        trim=trim,
-        workers=decoding.workers or Reading.workers,
-    )
-    if decoding.in_memory is not False:
-        from offaxis.data.pixel_cache import read_cached  # which imports this module
-
-        kept = read_cached(name, files, reading, decoding.skip_bad, decoding.cache)
-        if kept is not None:
-            return kept if part is None else _kept_part(kept, files, part)
-    files = files if part is None else files.only(part.tolist())
-    fits = len(files.paths) * int(np.prod(shape)) <= MEMORY_LIMIT
-    now = decoding.in_memory or (decoding.in_memory is None and fits)
-    return (read_all if now else read_lazily)(name, files, reading, decoding.skip_bad)
-
-
-def _kept_part(kept: TensorSet, files: Files, part: Tensor) -> ImageSet:
-    """Return those images of a part of the files that are among the kept ones, which are the files without bad ones."""
-    left_out = {bad.path for bad in kept.skipped}
-    good = torch.tensor([printable(path) not in left_out for path in files.paths])
-    images = kept.subset((good.cumsum(0) - 1)[part[good[part]]])
-    wanted = {printable(files.paths[i]) for i in part[~good[part]].tolist()}
-    images.skipped = (*files.skipped, *(bad for bad in kept.skipped if bad.path in wanted))
-    return images
-
-
-def read_all(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> TensorSet:
-    """Decode every file now: uint8 (N, c, h, w) in memory.
+        reading: how each becomes an image.
+        skip_bad: leave out files that cannot be read, and list them: every file is tried once now.
+        in_memory: decode all now (True), each when it is read (False), or now if all fit in ``MEMORY_LIMIT`` (None).
 
     Raises:
-        DataError: a file is bad and ``skip_bad`` is False, or all are bad.
+        DataError: a file that is decoded now is bad and ``skip_bad`` is False, or all are bad.
     """
-    images = torch.empty(len(files.paths), *reading.shape, dtype=torch.uint8)
-    target, bad = images.numpy(), []
-    for row, result in enumerate(attempts(files, reading)):
+    size = int(np.prod(reading.shape))
+    now = in_memory or (in_memory is None and len(files.paths) * size <= MEMORY_LIMIT)
+    if not (now or skip_bad):
+        return FolderSet(name, files, reading)
+    images = torch.empty(len(files.paths) if now else 0, *reading.shape, dtype=torch.uint8)
+    target, kept, bad = images.numpy(), list[int](), list[Skipped]()
+    for row, result in enumerate(_attempts(files.paths, reading)):
         if isinstance(result, DataError):
             if not skip_bad:
-                raise stopped_by(result)
+                raise DataError(f"{result} To go on without such files and list them: --skip-bad (skip_bad=True).")
             bad.append(Skipped(printable(files.paths[row]), str(result)))
         else:
-            target[row - len(bad)] = result
-    files = some_left(name, files, bad)
-    return labelled(name, images[: len(files.paths)], files)
+            if now:
+                target[len(kept)] = result
+            kept.append(row)
+    if not kept:
+        raise DataError(f"None of the {len(bad)} files of {name} can be read; the first: {bad[0].reason}")
+    lazy = FolderSet(name, files.only(kept, bad) if bad else files, reading)
+    if not now:
+        return lazy
+    loaded = TensorSet(name, images[: len(kept)], lazy.labels, lazy.classes)
+    loaded.describe_like(lazy)
+    return loaded
 
 
-def labelled(name: str, images: Tensor, files: Files) -> TensorSet:
-    """Return decoded images as a set, with the labels and the description of their files."""
-    labels = None if files.labels is None else torch.tensor(files.labels)
-    result = TensorSet(name, images, labels, files.classes)
-    result.sorted_by_class, result.skipped = files.sorted_by_class, files.skipped
-    return result
-
-
-def read_lazily(name: str, files: Files, reading: Reading, skip_bad: bool = False) -> FolderSet:
-    """Make a set that decodes files when they are read; to skip bad files, every file is tried once now."""
-    if skip_bad:
-        bad = [
-            Skipped(printable(path), str(result))
-            for path, result in zip(files.paths, attempts(files, reading), strict=True)
-            if isinstance(result, DataError)
-        ]
-        files = some_left(name, files, bad)
-    return FolderSet(name, files, reading)
-
-
-def attempts(files: Files, reading: Reading) -> Iterator[NDArray[np.uint8] | DataError]:
+def _attempts(paths: Sequence[Path], reading: Reading) -> Iterator[NDArray[np.uint8] | DataError]:
     """Decode every file, several at a time, in order: its pixels, or what is wrong with it."""
 
     def attempt(path: Path) -> NDArray[np.uint8] | DataError:
@@ -394,23 +322,11 @@ def attempts(files: Files, reading: Reading) -> Iterator[NDArray[np.uint8] | Dat
         except DataError as error:
             return error
 
-    with ThreadPoolExecutor(reading.workers) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         try:
-            for start in range(0, len(files.paths), 1024):  # a window, so that decoded images do not pile up
-                for result in pool.map(attempt, files.paths[start : start + 1024]):
+            for start in range(0, len(paths), 1024):  # a window, so that decoded images do not pile up
+                for result in pool.map(attempt, paths[start : start + 1024]):
                     count(1, "images read")
                     yield result
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def stopped_by(error: DataError) -> DataError:
-    """Return the error of a bad file with the way to go on without it."""
-    return DataError(f"{error} To go on without such files and list them: --skip-bad (skip_bad=True).")
-
-
-def some_left(name: str, files: Files, bad: list[Skipped]) -> Files:
-    """Return the files without bad ones; raise DataError where none is left."""
-    if len(bad) == len(files.paths):
-        raise DataError(f"None of the {len(bad)} files of {name} can be read; the first: {bad[0].reason}")
-    return files.without(bad) if bad else files

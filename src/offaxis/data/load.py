@@ -4,8 +4,7 @@ import hashlib
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,42 +16,13 @@ from offaxis.data.archive import is_archive, unpack
 from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_pair, data_root, known
 from offaxis.data.decode import SUFFIXES, printable, size_of
 from offaxis.data.embedded import GaussianNoise, UniformNoise
-from offaxis.data.folder import Decoding, Files, decoded, find_classes, find_images, has_images, ignored
+from offaxis.data.folder import Files, Reading, find_classes, find_images, has_images, ignored, read_files
 from offaxis.data.images import ImageSet, TensorSet
-from offaxis.data.publishers import (
-    read_cifar10_binary,
-    read_cifar10_pickled,
-    read_cifar100_binary,
-    read_cifar100_pickled,
-    read_food101,
-    read_gtsrb_test,
-    read_gtsrb_training,
-    read_idx_pair,
-    read_images,
-    read_parent_folder,
-    read_stl10,
-    read_svhn,
-)
+from offaxis.data.publishers import READERS
 from offaxis.data.splits import held_out_indices
-from offaxis.data.transforms import Shape, check_shape, fit_batch, match, resize_rule
+from offaxis.data.transforms import Shape, match, resize_rule
 from offaxis.errors import ArgumentError, DataError, at_least_one
 
-# (files, further arguments) -> images in memory, or the list of image files; nothing in a file is ever executed.
-# A file that is not what it should be is named in a DataError.
-READERS: dict[str, Callable[..., TensorSet | Files]] = {
-    "cifar10-binary": read_cifar10_binary,
-    "cifar10-pickled": read_cifar10_pickled,
-    "cifar100-binary": read_cifar100_binary,
-    "cifar100-pickled": read_cifar100_pickled,
-    "folder": read_images,
-    "food101": read_food101,
-    "gtsrb-test": read_gtsrb_test,
-    "gtsrb-training": read_gtsrb_training,
-    "idx": read_idx_pair,
-    "parent-folder": read_parent_folder,
-    "stl10": read_stl10,
-    "svhn": read_svhn,
-}
 NOISE: dict[str, Callable[..., ImageSet]] = {
     "gaussian": GaussianNoise,
     "gaussian-025": partial(GaussianNoise, std=0.25),
@@ -86,67 +56,66 @@ def own_splits(path: Path) -> tuple[Split, ...]:
     return tuple(_split_folders(_opened(path))) or ("test",)
 
 
-def load_own(
-    path: Path,
-    split: Split,
-    shape: Shape | None,
-    decoding: Decoding,
-    *,
-    resize: str | None = None,
-    holdout: float | None = None,
-    seed: int = 0,
-) -> ImageSet:
-    """Read a folder or an archive of images; see :func:`load_images`.
-
-    Args:
-        path: the folder or the archive.
-        split: the folder inside that is taken, where there are such.
-        shape: what all are matched to; None where they have one size, which is then kept.
-        decoding: when they are decoded, and what is done with bad ones.
-        resize: how they come to the shape: ``"crop"`` or ``"stretch"``; None for the default of that size.
-        holdout: the share that is the test split, where there is no folder for it.
-        seed: of the shuffle that chooses it.
+def own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -> tuple[Files, bool]:
+    """Return the files of a split, and whether the split is yet to be held out of them.
 
     Raises:
         ArgumentError: ``holdout`` is given and there is a folder for test images.
         DataError: the split has no folder and is not held out of anything, or a file is bad.
     """
-    files, divided = own_files(path, split, decoding.skip_bad, holdout)
-    name = Path(os.path.abspath(path)).name  # noqa: PTH100 - that of "." too, and of a link its own
-    native = None
-    if shape is None:
-        native = _common_size(files, decoding.skip_bad)
-        shape = (3, *native)
-    place, part = 0 if split == "train" else 1, None
-    if divided and holdout is not None:  # of all files, bad ones too: the same split whether they are skipped or not
-        labels = torch.tensor(files.labels or [0] * len(files.paths))
-        part = held_out_indices(labels, files.classes or (name,), holdout, seed)[place]
-    images = decoded(name, files, shape, decoding, resize=resize, native=native, part=part)
-    options: dict[str, Any] = {"size": list(shape[1:]), "resize": resize_rule(shape, resize)}
-    options |= {"skip_bad": True} if decoding.skip_bad else {}
-    options |= {"holdout": holdout, "seed": seed} if divided else {}
-    images.path = printable(path.resolve())
-    images.options = options
-    return images
-
-
-def own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -> tuple[Files, bool]:
-    """Return the files of a split, and whether the split is yet to be held out of them."""
     folder = _opened(path)
     own = _split_folders(folder)
     divided = "test" not in own and holdout is not None
     place = own.get("train", folder) if divided else own.get(split)
-    if place is None:
-        if own or split == "train":
-            raise DataError(_no_split(path, split, own))
-        place = folder
+    if place is None and (own or split == "train"):
+        only = "".join(f", only {folder.name}" for folder in own.values())
+        share = (
+            ", or give the share to hold out for testing (--holdout 0.2 in the shell, holdout=0.2 in Python)"
+            if "test" not in own
+            else ""
+        )
+        raise DataError(
+            f"Expected a folder {split} in {path} but there is none{only}: put the images to train on into {path / 'train'} "
+            f"and those to test on into {path / 'test'}{share}."
+        )
     if holdout is not None and not divided:
         raise ArgumentError(
             f"Expected no share to hold out (--holdout, holdout=) beside {printable(own['test'])}, whose images are the test "
             "images: leave the share out, or move that folder elsewhere."
         )
     classes = find_classes(own["train"], skip_bad) if split == "test" and "train" in own else ()
-    return find_images(place, skip_bad, classes), divided
+    return find_images(place or folder, skip_bad, classes), divided
+
+
+def _load_own(
+    path: Path,
+    split: Split,
+    shape: Shape | None,
+    *,
+    resize: str | None,
+    holdout: float | None,
+    seed: int,
+    skip_bad: bool,
+    in_memory: bool | None,
+) -> ImageSet:
+    """Read a folder or an archive of images; see :func:`load_images`. Without a shape, all must have one size."""
+    files, divided = own_files(path, split, skip_bad, holdout)
+    name = Path(os.path.abspath(path)).name  # noqa: PTH100 - that of "." too, and of a link its own
+    native = None
+    if shape is None:
+        native = _common_size(files, skip_bad)
+        shape = (3, *native)
+    if divided and holdout is not None:  # of all files, bad ones too: the same split whether they are skipped or not
+        labels = torch.tensor(files.labels or [0] * len(files.paths))
+        parts = held_out_indices(labels, files.classes or (name,), holdout, seed)
+        files = files.only(parts[0 if split == "train" else 1].tolist())
+    reading = Reading(shape=shape, resize=resize_rule(shape, resize), native=native)
+    images = read_files(name, files, reading, skip_bad=skip_bad, in_memory=in_memory)
+    images.path = printable(path.resolve())
+    options: dict[str, Any] = {"size": list(shape[1:]), "resize": reading.resize}
+    options |= {"skip_bad": True} if skip_bad else {}
+    images.options = options | ({"holdout": holdout, "seed": seed} if divided else {})
+    return images
 
 
 def _is_own(name: str | Path, path: Path) -> bool:
@@ -154,56 +123,56 @@ def _is_own(name: str | Path, path: Path) -> bool:
     return path.exists() and (isinstance(name, Path) or name not in CATALOGUE)
 
 
-def has_mixed_sizes(path: Path, split: Split, skip_bad: bool = False) -> bool:
-    """Tell whether the files of a folder or an archive have different sizes, by their headers."""
-    sizes = set()
-    for file in own_files(path, split, skip_bad, None)[0].paths:
+def _sizes(files: Files, skip_bad: bool) -> Iterator[tuple[int, int]]:
+    """Yield (width, height) of each file by its header, leaving out bad files where they are skipped."""
+    for path in files.paths:
         try:
-            sizes.add(size_of(file))
+            yield size_of(path)
         except DataError:
             if not skip_bad:
                 raise
-        if len(sizes) > 1:
-            return True
-    return False
 
 
-def own_classes(name: str | Path, *, skip_bad: bool = False, holdout: float | None = None) -> tuple[str, ...] | None:
-    """Return the classes to train on of a folder or an archive, no image decoded; None for a set of the catalogue.
+def has_mixed_sizes(path: Path, split: Split, skip_bad: bool = False) -> bool:
+    """Tell whether the files of a folder or an archive have different sizes, by their headers."""
+    sizes = _sizes(own_files(path, split, skip_bad, None)[0], skip_bad)
+    first = next(sizes, None)
+    return any(size != first for size in sizes)
+
+
+def _common_size(files: Files, skip_bad: bool) -> tuple[int, int]:
+    """Return (height, width) of the first image, or, where bad files are skipped, that of most images."""
+    sizes = _sizes(files, skip_bad)
+    most = Counter(sizes).most_common(1) if skip_bad else [(next(sizes), 1)]
+    if not most:
+        raise DataError(f"None of the {len(files.paths)} files can be read; the first is {files.paths[0]}.")
+    width, height = most[0][0]
+    return height, width
+
+
+def own_classes(
+    name: str | Path, split: Split = "train", *, skip_bad: bool = False, holdout: float | None = None
+) -> tuple[str, ...] | None:
+    """Return the classes of a folder or an archive, no image decoded; None for a set of the catalogue.
 
     Raises:
-        DataError: there are fewer than two.
+        DataError: it has no folder for each class, of at least two.
     """
     path = own_path(name)
     if not _is_own(name, path):
         return None
-    found = own_files(path, "train", skip_bad, holdout)[0]
+    found = own_files(path, split, skip_bad, holdout)[0]
     if not found.classes:
-        raise DataError(f"Expected at least two classes to train on, {_unsorted(path, 'train', found)}.")
+        folder = _opened(path)
+        place = _split_folders(folder).get(split, folder)
+        loose = next((file for file in found.paths if file.parent == place), None)
+        raise DataError(
+            f"Expected {'at least two classes to train on' if split == 'train' else 'the classes of the test images'}, each a "
+            f"folder of images, but {printable(place)} has "
+            f"{'one alone' if loose is None else f'images beside the folders ({printable(loose)})'}: sort the images into a "
+            "folder for each class."
+        )
     return found.classes
-
-
-def check_classes(name: str | Path, images: ImageSet, *, skip_bad: bool = False, holdout: float | None = None) -> None:
-    """Refuse test images of a folder or an archive that have no classes.
-
-    Raises:
-        DataError: they have none.
-    """
-    path = own_path(name)
-    if images.labels is None and _is_own(name, path):
-        found = own_files(path, "test", skip_bad, holdout)[0]
-        raise DataError(f"Expected the classes of the test images, {_unsorted(path, 'test', found)}.")
-
-
-def _unsorted(path: Path, split: Split, found: Files) -> str:
-    folder = _opened(path)
-    place = _split_folders(folder).get(split, folder)
-    loose = next((file for file in found.paths if file.parent == place), None)
-    return (
-        f"each a folder of images, but {printable(place)} has "
-        f"{'one alone' if loose is None else f'images beside the folders ({printable(loose)})'}: sort the images into a "
-        "folder for each class"
-    )
 
 
 def _split_folders(folder: Path) -> dict[Split, Path]:
@@ -213,23 +182,20 @@ def _split_folders(folder: Path) -> dict[Split, Path]:
         DataError: the folder cannot be read, or it may be that its train, test or valid is a class.
     """
     try:
-        return _present_splits(folder)
+        entries = sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+        present = {entry.name.lower(): entry for entry in entries}  # of Train and train the latter
+        places = {
+            split: next((present[name] for name in names if name in present), None)
+            for split, names in _SPLIT_FOLDERS.items()
+        }
+        found = {split: place for split, place in places.items() if place is not None}
+        if len(found) == 1:
+            known_names = {name for names in _SPLIT_FOLDERS.values() for name in names}
+            others = [entry for entry in entries if entry.name.lower() not in known_names and not ignored(entry.name)]
+            _check_no_class(folder, next(iter(found.values())), others)
     except OSError as error:
         place = printable(error.filename or folder)
         raise DataError(f"{place} cannot be read ({error.strerror}): change its permissions.") from error
-
-
-def _present_splits(folder: Path) -> dict[Split, Path]:
-    known = {name for names in _SPLIT_FOLDERS.values() for name in names}
-    entries = sorted(folder.iterdir()) if folder.is_dir() else []  # of Train and train the latter
-    present = {entry.name.lower(): entry for entry in entries if entry.name.lower() in known and entry.is_dir()}
-    folders_of = {
-        split: [present[name] for name in names if name in present] for split, names in _SPLIT_FOLDERS.items()
-    }
-    found = {split: folders[0] for split, folders in folders_of.items() if folders}
-    if len(found) == 1:
-        others = [entry for entry in entries if entry.name.lower() not in known and not ignored(entry.name)]
-        _check_no_class(folder, next(iter(found.values())), [entry for entry in others if entry.is_dir()])
     return found
 
 
@@ -248,34 +214,6 @@ def _check_no_class(folder: Path, split: Path, others: list[Path]) -> None:
             f"which is the name of a split, beside {', '.join(classes[:3])}{more}: if it is a class, rename it, or move all of "
             f"them into {printable(folder / 'train')}; if it is a split, move the others elsewhere."
         )
-
-
-def _no_split(path: Path, split: Split, own: dict[Split, Path]) -> str:
-    only = "".join(f", only {folder.name}" for folder in own.values())
-    share = (
-        ""
-        if "test" in own
-        else ", or give the share to hold out for testing (--holdout 0.2 in the shell, holdout=0.2 in Python)"
-    )
-    return (
-        f"Expected a folder {split} in {path} but there is none{only}: put the images to train on into {path / 'train'} and "
-        f"those to test on into {path / 'test'}{share}."
-    )
-
-
-def _common_size(files: Files, skip_bad: bool) -> tuple[int, int]:
-    """Return (height, width) of the first image, or, where bad files are skipped, that of most images."""
-    if not skip_bad:
-        width, height = size_of(files.paths[0])
-        return height, width
-    sizes: Counter[tuple[int, int]] = Counter()
-    for path in files.paths:
-        with suppress(DataError):
-            sizes[size_of(path)] += 1
-    if not sizes:
-        raise DataError(f"None of the {len(files.paths)} files can be read; the first is {files.paths[0]}.")
-    width, height = sizes.most_common(1)[0][0]
-    return height, width
 
 
 def _opened(path: Path) -> Path:
@@ -311,8 +249,6 @@ def load_images(
     skip_bad: bool = False,
     holdout: float | None = None,
     in_memory: bool | None = None,
-    workers: int | None = None,
-    cache: bool = False,
     force: bool = False,
 ) -> ImageSet:
     """Read a set of the catalogue, or a folder or archive of images.
@@ -334,8 +270,6 @@ def load_images(
         holdout: the share of a folder that is its test split, where it has no folder for that.
         in_memory: True to decode all files now, False to decode them when they are read; by default now if they fit in
             2 GiB.
-        workers: threads that decode.
-        cache: keep the decoded pixels on disk, memory-mapped, so that they are decoded once (``offaxis data clean``).
         force: accept a pair that is refused.
 
     Returns:
@@ -348,17 +282,16 @@ def load_images(
     if split not in ("train", "test"):
         raise ArgumentError(f"Expected split to be 'train' or 'test' but got {split!r}.")
     path = own_path(name)
+    size = None if size is None else _pixels(size)
     if count is not None:
         at_least_one("count", count)
-    if workers is not None:
-        at_least_one("workers", workers)
-    size = None if size is None else _pixels(size)
-    decoding = Decoding(skip_bad=skip_bad, in_memory=in_memory, workers=workers, cache=cache)
+    shape = _requested_shape(like, size)
     if _is_own(name, path):
-        shape = _requested_shape(like, size)
-        return load_own(path, split, shape, decoding, resize=resize, holdout=holdout, seed=seed)
-    entry = known(str(name))
-    if path.is_dir() and path.resolve().parent != data_root(root).resolve() and has_images(path):
+        return _load_own(
+            path, split, shape, resize=resize, holdout=holdout, seed=seed, skip_bad=skip_bad, in_memory=in_memory
+        )
+    entry, place = known(str(name)), data_root(root)
+    if path.is_dir() and path.resolve().parent != place.resolve() and has_images(path):
         warnings.warn(
             f"{name} is taken for the set of the catalogue, not for the folder of that name: write ./{name} for the folder.",
             stacklevel=2,
@@ -372,39 +305,43 @@ def load_images(
         raise DataError(f"{entry.title} has no {split} split: it has {' and '.join(entry.counts)}.")
     if like is not None:
         check_pair(like.name, entry.name, force)
-    shape = _shape(entry, like, size)
-    images = _load_entry(entry, split, shape, decoding, root=root, resize=resize, count=count, seed=seed)
-    given = {"size": size if size is None or isinstance(size, int) else list(size), "resize": resize}
+    shape = entry.shape if shape is None else shape
+    if size is None and entry.framed and shape[1:] == (32, 32):
+        shape = (shape[0], *entry.shape[1:])
+    elif size is not None and like is None:
+        shape = (entry.shape[0], *shape[1:])
+    if entry.layouts:
+        images = _read_published(entry, split, shape, place, resize=resize, skip_bad=skip_bad, in_memory=in_memory)
+    else:
+        images = _generate(entry, split, shape, resize, count, seed)
+    given = {"size": list(size) if isinstance(size, tuple) else size, "resize": resize}
     images.options = {key: value for key, value in given.items() if value is not None}
     return images
 
 
-def _load_entry(
+def _read_published(
     entry: Entry,
     split: Split,
     shape: Shape,
-    decoding: Decoding,
+    root: Path,
     *,
-    root: Path | str | None,
     resize: str | None,
-    count: int | None,
-    seed: int,
+    skip_bad: bool,
+    in_memory: bool | None,
 ) -> ImageSet:
-    """Read or generate a set of the catalogue, matched to a shape."""
-    if not entry.layouts:
-        return _generate(entry, split, shape, resize, count, seed)
-    location = entry.find(data_root(root), split)
+    """Read a set of the catalogue from its publisher's files, matched to a shape."""
+    location = entry.find(root, split)
     if location is None:
-        raise DataError(_missing(entry, split, data_root(root)))
+        raise DataError(_missing(entry, split, root))
     layout, paths = location
     content = READERS[layout.reader](paths, **layout.arguments)
     if isinstance(content, TensorSet):
         content.name = entry.name
-        if decoding.in_memory is False:  # a few images of it are shown: resize those alone
+        if in_memory is False:  # a few images of it are shown: resize those alone
             return match(content, shape, resize)
-        return _in_memory(content, shape, resize)
-    decoding = decoding.also_skipping_bad(entry.skip_bad)
-    return decoded(entry.name, content, shape, decoding, resize=resize, native=entry.native_size, trim=entry.trim)
+        return _match_all(content, shape, resize)
+    reading = Reading(shape=shape, resize=resize_rule(shape, resize), native=entry.native_size, trim=entry.trim)
+    return read_files(entry.name, content, reading, skip_bad=skip_bad or entry.skip_bad, in_memory=in_memory)
 
 
 def _pixels(size: int | Sequence[int]) -> int | tuple[int, int]:
@@ -420,23 +357,11 @@ def _pixels(size: int | Sequence[int]) -> int | tuple[int, int]:
     return (numbers[0], numbers[1]) if pair else numbers[0]
 
 
-def _requested_shape(like: ImageSet | None, size: int | Sequence[int] | None) -> Shape | None:
-    shape = None if like is None else like.shape
-    if size is not None:
-        height, width = (size, size) if isinstance(size, int) else size
-        shape = (3 if like is None else like.shape[0], height, width)
-    if shape is not None:
-        check_shape(shape)
-    return shape
-
-
-def _shape(entry: Entry, like: ImageSet | None, size: int | Sequence[int] | None) -> Shape:
-    requested = _requested_shape(like, size)
-    if requested is None:
-        return entry.shape
-    if size is None and entry.framed and requested[1:] == (32, 32):
-        return (requested[0], *entry.shape[1:])
-    return requested if like is not None else (entry.shape[0], *requested[1:])
+def _requested_shape(like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape | None:
+    """Return the shape of the ID set, with the size that is given; colour where there is no ID set."""
+    if size is None:
+        return None if like is None else like.shape
+    return (3 if like is None else like.shape[0], *((size, size) if isinstance(size, int) else size))
 
 
 def _generate(entry: Entry, split: Split, shape: Shape, resize: str | None, count: int | None, seed: int) -> ImageSet:
@@ -448,18 +373,18 @@ def _generate(entry: Entry, split: Split, shape: Shape, resize: str | None, coun
         images = embedded.EMBEDDED_OOD[entry.name](number, max(height, width), channels, seed)
     else:
         images = embedded.digits(split) if entry.name == "digits" else embedded.small_digits(split)
-    return _in_memory(images, shape, resize)
+    return _match_all(images, shape, resize)
 
 
-def _in_memory(images: TensorSet, shape: Shape, resize: str | None) -> TensorSet:
+def _match_all(images: TensorSet, shape: Shape, resize: str | None) -> TensorSet:
+    """Match all images now, a window at a time, so that no second copy of all is made."""
     if images.shape == shape:
         return images
     pixels = torch.empty(len(images), *shape, dtype=images.images.dtype)
-    for rows in torch.arange(len(images)).split(1024):  # a window, so that no second copy of all is made
-        pixels[rows] = fit_batch(images.images[rows], shape, resize)
-    matched = TensorSet(images.name, pixels, images.labels, images.classes)
-    matched.describe_like(images)
-    return matched
+    windows = torch.arange(len(images)).split(1024)
+    for rows, part in zip(windows, match(images, shape, resize).stream(windows), strict=True):
+        pixels[rows] = part
+    return TensorSet(images.name, pixels, images.labels, images.classes)
 
 
 def _missing(entry: Entry, split: Split, root: Path) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from offaxis.data.decode import MAX_PIXELS, open_image
-from offaxis.data.folder import MEMORY_LIMIT, Files, FolderSet, Reading, read_all
+from offaxis.data.folder import Files, Reading, read_files
 from offaxis.data.images import ImageSet
 from offaxis.data.transforms import Normalise
 from offaxis.errors import ArgumentError, DataError
@@ -253,9 +253,7 @@ class OpenOOD:
         reading = OpenOODReading(
             shape=(3, self.definition.size, self.definition.size), short_side=self.definition.resize
         )
-        name = " and ".join(names)
-        fits = len(files.paths) * int(np.prod(reading.shape)) <= MEMORY_LIMIT
-        return read_all(name, files, reading) if fits else FolderSet(name, files, reading)
+        return read_files(" and ".join(names), files, reading)
 
 
 def openood(root: str | Path, id: str, *, partial: bool = False) -> OpenOOD:

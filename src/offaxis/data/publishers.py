@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -340,3 +340,21 @@ def _listed(
         classes=tuple(classes),
         sorted_by_class=sorted_by_class,
     )
+
+
+# (files, further arguments) -> images in memory, or the list of image files; nothing in a file is ever executed.
+# A file that is not what it should be is named in a DataError.
+READERS: dict[str, Callable[..., TensorSet | Files]] = {
+    "cifar10-binary": read_cifar10_binary,
+    "cifar10-pickled": read_cifar10_pickled,
+    "cifar100-binary": read_cifar100_binary,
+    "cifar100-pickled": read_cifar100_pickled,
+    "folder": read_images,
+    "food101": read_food101,
+    "gtsrb-test": read_gtsrb_test,
+    "gtsrb-training": read_gtsrb_training,
+    "idx": read_idx_pair,
+    "parent-folder": read_parent_folder,
+    "stl10": read_stl10,
+    "svhn": read_svhn,
+}

@@ -16,7 +16,7 @@ from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, load_images
 from offaxis.data.adapt import as_batches, check_labels_in_range
 from offaxis.data.catalogue import cache_folder, data_root, known
 from offaxis.data.images import list_skipped
-from offaxis.data.load import check_classes, own_classes, own_splits
+from offaxis.data.load import own_classes, own_splits
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, Head, HeadLike, make_head
 from offaxis.heads.batch_norm import synchronise
@@ -110,7 +110,7 @@ def train_by_options(
 def _open(options: TrainOptions, fabric: Fabric) -> tuple[ImageSet, OpenedNetwork, ImageSet | None]:
     """Return the training images, the network and the test images; images of a folder take the size of the network."""
     own: dict[str, Any] = {"skip_bad": options.skip_bad, "holdout": options.holdout}
-    read: Callable[..., ImageSet] = partial(load_images, options.id, root=options.data, cache=options.cache, **own)
+    read: Callable[..., ImageSet] = partial(load_images, options.id, root=options.data, **own)
     classes = own_classes(options.id, **own)
     if classes is None:
         images = read("train", size=options.size, resize=options.resize)
@@ -122,9 +122,9 @@ def _open(options: TrainOptions, fabric: Fabric) -> tuple[ImageSet, OpenedNetwor
     with counting(options.quiet):
         images = images if classes is None else read("train", **rule)
         held_out = read("test", **rule) if _has_test_images(options) else None
-    if held_out is not None:
-        check_classes(options.id, held_out, **own)
-    elif options.validate:
+    if held_out is not None and held_out.labels is None:
+        own_classes(options.id, "test", **own)
+    elif held_out is None and options.validate:
         raise ArgumentError(
             f"Expected held-out images for --validate but {options.id} has no test images here: keep some of a folder apart, "
             "with --holdout 0.2 or in a folder test/, get those of a set of the catalogue (offaxis data get), or leave "
