@@ -55,7 +55,7 @@ def test_foreign_files(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(DetectorFileError, match="something else"):
         load_detector(other)
     for version in ("1", "99"):
-        save_file({}, other, {"format": "offaxis-detector", "version": version})
+        write_tensors(other, {}, {"format": "offaxis-detector", "version": version})
         with pytest.raises(DetectorFileError, match=rf"version {version} but .* newer"):
             load_detector(other)
     save_file({}, other, {"format": "offaxis-detector", "version": "3", "description": "{}"})

@@ -20,6 +20,7 @@ from offaxis.detectors import (
     ReAct,
     State,
     load_detector,
+    make_detector,
     save_detector,
 )
 from offaxis.detectors.leave_out import entropy, leave_out_score
@@ -175,7 +176,7 @@ def test_the_detector_says_what_the_epochs_were_chosen_on(toy: Toy, network_of: 
     plain = network_of("leave-out")
     chosen = [SelectedEpoch("iSUN", epoch, 0.9, 5) for epoch in (3, 5)]
     ensemble = LeaveOutEnsemble(plain.networks, plain.left_out, chosen)
-    detector = LeaveOut.for_ensemble(ensemble, std=(0.5,))
+    detector = make_detector("leave-out", ensemble, (0.5,))
     assert detector.passes == Passes(4, 2)
     assert detector.state is State.TUNED
     assert detector.tuned_on == "iSUN (epochs)"
@@ -187,5 +188,5 @@ def test_the_detector_says_what_the_epochs_were_chosen_on(toy: Toy, network_of: 
     assert isinstance(loaded, LeaveOut)
     assert (loaded.tuned_on, loaded.selected_on) == (tuned.tuned_on, "iSUN")
     assert torch.equal(loaded.score_images(ensemble, toy.images), tuned.score_images(ensemble, toy.images))
-    with pytest.raises(DetectorError, match=r"selected_on='iSUN'.* but got None: .*LeaveOut\.for_ensemble"):
+    with pytest.raises(DetectorError, match=r"selected_on='iSUN'.* but got None: .*make_detector"):
         LeaveOut().score_images(ensemble, toy.images)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from offaxis import train
 from offaxis.data import Normalise, TensorSet
-from offaxis.detectors import LeaveOut, State
+from offaxis.detectors import State, default_detector
 from offaxis.detectors.leave_out import leave_out_score
 from offaxis.errors import DetectorError
 from offaxis.metrics import auroc
@@ -110,8 +110,8 @@ def test_choosing_changes_no_step_and_without_it_the_last_epoch_is_kept(select: 
         assert same(member.state_dict(), epochs[-1])
     assert ensemble.selected_on is None
     assert ensemble.selected == ()
-    assert LeaveOut.for_ensemble(ensemble).tuned_on is None
-    assert LeaveOut.for_ensemble(ensemble).state is State.DEFAULT
+    assert default_detector(ensemble).tuned_on is None
+    assert default_detector(ensemble).state is State.DEFAULT
 
 
 def test_the_first_of_equal_epochs_is_kept_even_where_none_is_any_good(select: SelectOn) -> None:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,10 +14,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from offaxis.data.images import hash_batch
+from offaxis.data.transforms import Normalise
 from offaxis.detectors.statistics import Fitted
-from offaxis.errors import ArgumentError, DetectorError, NotFittedError, OffaxisError
+from offaxis.errors import (
+    ArgumentError,
+    BadOutputsError,
+    DetectorError,
+    MissingOutputError,
+    NotFittedError,
+    OffaxisError,
+)
 from offaxis.heads import Outputs
-from offaxis.heads.base import at_least_float32, check_outputs
+from offaxis.heads.base import at_least_float32
 from offaxis.metrics import auroc, fpr_at_tpr
 from offaxis.networks.combine import check_single
 from offaxis.networks.run import (
@@ -26,29 +34,15 @@ from offaxis.networks.run import (
     Network,
     device_of,
     prepared_batches,
+    require_finite,
     run,
     run_batch,
     stream,
     to_network,
 )
 
-if TYPE_CHECKING:
-    from offaxis.data.transforms import Normalise
-
 TrainingImages = Any
 """Batches of (images, labels), a DataLoader of them, an ImageSet, or a torch or Hugging Face dataset of (image, label)."""
-
-
-def training_batches(
-    network: Network, images: TrainingImages, normalise: "Normalise | None", batch_size: int
-) -> Batches:
-    """Return training images as normalised batches of (images, labels); batches are returned unchanged."""
-    batches: Batches = images
-    if normalise is not None or isinstance(images, (Dataset, DataLoader)) or hasattr(images, "column_names"):
-        from offaxis.data.adapt import as_batches  # only where there are no batches yet
-
-        batches = as_batches(images, normalise, batch_size, labels=True, num_classes=network.num_classes)
-    return batches
 
 
 TuningMetric = Literal["tnr_at_tpr95", "auroc"]
@@ -62,10 +56,6 @@ def best_setting(id_scores: Tensor, ood_scores: Tensor, by: TuningMetric = "tnr_
         ood_scores: (M, S) of validation images of the assumed OOD set.
         by: ``"auroc"`` for the best AUROC instead, as OpenOOD tunes.
     """
-    if not len(id_scores) or not len(ood_scores):
-        raise ArgumentError(
-            f"Expected validation images of both kinds but got {len(id_scores)} ID and {len(ood_scores)} OOD images."
-        )
     id_columns, ood_columns = (at_least_float32(scores).cpu().numpy().T for scores in (id_scores, ood_scores))
     columns = list(zip(id_columns, ood_columns, strict=True))
     merits = [(0.0 if by == "auroc" else 1 - fpr_at_tpr(*pair), auroc(*pair)) for pair in columns]
@@ -99,6 +89,13 @@ class State(StrEnum):
 def _comparable(value: Any) -> Any:
     """Return an argument so that it can be compared: sequences as lists, an empty one as None."""
     return (list(value) or None) if isinstance(value, (list, tuple)) else None if value == {} else value
+
+
+_WHERE_FROM = {
+    "cosine": "Train or attach the network with a head that has one (head='cosine'); a linear head has none.",
+    "scale": "Train or attach the network with a head that has one (head='cosine' or 'deconf-c').",
+    "score_logits": "Read outputs.detection_logits with uses = ('logits',): every network has those.",
+}
 
 
 class Passes(NamedTuple):
@@ -251,7 +248,7 @@ class Detector(Fitted, ABC):
         """Compute the buffers from what was collected."""
 
     def fit(
-        self, network: Network, images: TrainingImages, normalise: "Normalise | None" = None, *, batch_size: int = 256
+        self, network: Network, images: TrainingImages, normalise: Normalise | None = None, *, batch_size: int = 256
     ) -> Self:
         """Fit on training images; ``fit_all`` fits several detectors in a single pass.
 
@@ -296,9 +293,25 @@ class Detector(Fitted, ABC):
                 f"{self.name} perturbs the images or runs several networks, so outputs are not enough: call "
                 "score_images(network, images)."
             )
-        check_outputs(self.name, outputs, uses=self.uses, layers=self.layers, sizes=self.sizes())
+        self.check_outputs(outputs)
         scores: Tensor = self(outputs)
         return scores
+
+    def check_outputs(self, outputs: Outputs) -> None:
+        """Raise where outputs lack what the detector reads, have another shape than it was fitted with, or hold NaN."""
+        count, sizes, layers = len(outputs.logits), self.sizes(), outputs.layers or {}
+        read = {field: getattr(outputs, field) for field in self.uses if field != "layers"}
+        for name, tensor in {**read, **{layer: layers.get(layer) for layer in self.layers}}.items():
+            if tensor is None:
+                where = _WHERE_FROM.get(name, "Request it with network.outputs(images, layers=detector.layers).")
+                raise MissingOutputError(f"Expected outputs with a {name} for {self.name} but there is none. {where}")
+            expected = (count,) if name == "scale" else (count, sizes.get(name, tensor.shape[-1]))
+            if tensor.shape != expected:
+                raise BadOutputsError(
+                    f"Expected a {name} of shape {expected} for {self.name} but got {tuple(tensor.shape)}: score outputs of "
+                    "the network that it was fitted with."
+                )
+            require_finite(f"the {name} that {self.name} reads", tensor)
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
         """Compute scores (N,) of images (N, c, h, w), normalised as in training: larger = more out-of-distribution."""
@@ -355,15 +368,10 @@ class Detector(Fitted, ABC):
             return torch.stack([detector.score_images(network, images) for detector in each], 1)
         return self.grid_scores(run_batch(network, to_network(network, images), self.layers))
 
-    def scores_after(
-        self,
-        network: Network,  # noqa: ARG002 - the contract's
-        images: Tensor,  # noqa: ARG002
-        outputs: Outputs,  # noqa: ARG002
-        *,
-        grid: bool,  # noqa: ARG002
-    ) -> Tensor:
+    def scores_after(self, network: Network, images: Tensor, outputs: Outputs, *, grid: bool) -> Tensor:
         """Compute what ``score_images`` or, with ``grid``, ``grid_scores_images`` does, from a pass that was made already.
+
+        It is called where ``shares_pass`` says so.
 
         Args:
             network: the network.
@@ -371,11 +379,11 @@ class Detector(Fitted, ABC):
             outputs: of the pass, with its graph.
             grid: over the grid.
         """
-        raise DetectorError(f"{self.name} does not begin with the plain forward pass.")
+        raise NotImplementedError
 
     def score_from_grid(self, grid_scores: Tensor) -> Tensor:
         """Compute scores (N,) at this detector's own hyperparameters from ``grid_scores`` (N, S, ...), without the network."""
-        return grid_scores[:, self._place(grid_scores)]
+        return grid_scores[:, self.settings.index(self._present)]
 
     def choose(self, id_grid: Tensor, ood_grid: Tensor, on: str = "OOD samples") -> Self:
         """Return the detector at the setting that separates best: by TNR at TPR 95 %, ties by AUROC, then the first.
@@ -402,15 +410,6 @@ class Detector(Fitted, ABC):
     @property
     def _present(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.grid or self.tunable}
-
-    def _place(self, grid_scores: Tensor) -> int:
-        place = self.settings.index(self._present)
-        if place >= grid_scores.shape[1]:
-            raise DetectorError(
-                f"Expected {self.name} at a setting that the grid scores were computed for but it is at {self._present}: "
-                "score the images instead."
-            )
-        return place
 
 
 def compatible_detectors(
@@ -445,7 +444,7 @@ def fit_all(
     network: Network,
     images: TrainingImages,
     detectors: Sequence[Detector],
-    normalise: "Normalise | None" = None,
+    normalise: Normalise | None = None,
     *,
     batch_size: int = 256,
 ) -> None:
@@ -467,7 +466,11 @@ def fit_all(
     """
     if not any(detector.needs_fit for detector in detectors):
         return
-    reasons = try_fit_all(network, training_batches(network, images, normalise, batch_size), detectors)
+    if normalise is not None or isinstance(images, (Dataset, DataLoader)) or hasattr(images, "column_names"):
+        from offaxis.data.adapt import as_batches  # only where there are no batches yet
+
+        images = as_batches(images, normalise, batch_size, labels=True, num_classes=network.num_classes)
+    reasons = try_fit_all(network, images, detectors)
     if reasons:
         fitted = [d.name for d in detectors if d.name not in reasons]
         if not fitted and len(reasons) == 1:
@@ -515,26 +518,16 @@ def layers_of(detectors: Iterable[Detector]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(layer for detector in detectors for layer in detector.layers))
 
 
-class ScoredBatch(NamedTuple):
-    """A batch of N images or feature vectors that went through a network once.
-
-    Attributes:
-        outputs: of the network.
-        images: as the network got them.
-        labels: (N,) on the same device; None where there are none.
-        scores: (N,) of each detector; larger = more out-of-distribution.
-    """
-
-    outputs: Outputs
-    images: Tensor
-    labels: Tensor | None
-    scores: list[Tensor]
-
-
-def scored(network: Network, batches: ImageBatches, detectors: Sequence[Detector]) -> Iterator[ScoredBatch]:
+def scored(
+    network: Network, batches: ImageBatches, detectors: Sequence[Detector]
+) -> Iterator[tuple[Outputs, Tensor, Tensor | None, list[Tensor]]]:
     """Score batches of normalised images, or of feature vectors: one forward pass for all that read outputs or layers.
 
     Detectors that read images (ODIN, Mahalanobis with a perturbation) make their own passes over the same batch.
+
+    Yields:
+        Outputs of N images, the images as the network got them, their labels (N,) or None, and the scores (N,) of each
+        detector.
     """
     for detector in detectors:
         detector.check_fitted()
@@ -544,7 +537,7 @@ def scored(network: Network, batches: ImageBatches, detectors: Sequence[Detector
             detector.score_images(network, images) if detector.reads is Reads.IMAGES else detector.score(outputs)
             for detector in detectors
         ]
-        yield ScoredBatch(outputs, images, labels, scores)
+        yield outputs, images, labels, scores
 
 
 def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detector]) -> list[Tensor]:
@@ -556,11 +549,11 @@ def score_all(network: Network, batches: ImageBatches, detectors: Sequence[Detec
         ArgumentError: there is no batch.
         NotFittedError: a detector is not fitted.
     """
-    batches_of_scores = [batch.scores for batch in scored(network, batches, detectors)]
-    return [
-        at_least_float32(concatenated([scores[i] for scores in batches_of_scores], "images to score")).cpu()
-        for i in range(len(detectors))
-    ]
+    each: list[list[Tensor]] = [[] for _ in detectors]
+    for *_, scores in scored(network, batches, detectors):
+        for parts, values in zip(each, scores, strict=True):
+            parts.append(values)
+    return [at_least_float32(concatenated(parts, "images to score")).cpu() for parts in each]
 
 
 class ScoredBatches(NamedTuple):

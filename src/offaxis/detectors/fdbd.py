@@ -23,7 +23,6 @@ from torch import Tensor
 
 from offaxis.detectors.base import Detector
 from offaxis.detectors.statistics import HeadCopy
-from offaxis.errors import NotFittedError
 from offaxis.heads import Outputs
 from offaxis.heads.elogitnorm import weight_distances
 from offaxis.networks.run import Network, accumulating, widest
@@ -78,8 +77,6 @@ class FDBD(Detector):
 
     def finish(self) -> None:
         """Compute the mean of the training features."""
-        if not self._count:
-            raise NotFittedError("Expected training images to fit on but there were none.")
         self.mean = self._sum / self._count
         del self._sum, self._count
 

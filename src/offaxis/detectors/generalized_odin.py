@@ -28,7 +28,6 @@ from offaxis.errors import (
     values_to_try,
 )
 from offaxis.heads import DeConfHead, Outputs
-from offaxis.heads.base import check_outputs
 from offaxis.networks.combine import Paired
 from offaxis.networks.run import (
     Batches,
@@ -164,17 +163,9 @@ class GeneralizedODIN(Detector):
     def _scores(self, network: Network, images: Tensor, epsilons: Sequence[float]) -> Tensor:
         def h(x: Tensor) -> Tensor:
             outputs = network.outputs(x)
-            check_outputs(self.name, outputs, uses=self.uses)
+            self.check_outputs(outputs)
             return numerators(outputs)
 
-        on_device = to_network(network, images)
+        x, score = to_network(network, images), generalized_odin_score
         with eval_mode(network):
-            return perturbed_scores(
-                h,
-                on_device,
-                temperatures=(1.0,),
-                epsilons=epsilons,
-                std=self.std,
-                loss=generalized_odin_score,
-                score=generalized_odin_score,
-            )[:, 0]
+            return perturbed_scores(h, x, (1.0,), epsilons, self.std, score, score)[:, 0]

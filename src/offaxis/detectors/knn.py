@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from offaxis.detectors.base import Detector
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError, at_least_one, true_or_false
 from offaxis.heads import Outputs
-from offaxis.heads.base import at_least_float32, check_outputs
+from offaxis.heads.base import at_least_float32
 from offaxis.networks.run import Network
 
 QUERIES, ENTRIES = 1024, 8192  # a block of products has this many rows and columns: 32 MB in float32
@@ -107,8 +107,6 @@ class KNN(Detector):
 
     def finish(self) -> None:
         """Concatenate the bank (M, d)."""
-        if not self._parts:
-            raise NotFittedError("Expected training images to fit on but there were none.")
         self.bank = torch.cat(self._parts)
         del self._parts
 
@@ -138,7 +136,7 @@ class KNN(Detector):
     def grid_scores(self, outputs: Outputs) -> Tensor:
         """Compute scores (N, S) at every k from one search."""
         self.check_fitted()
-        check_outputs(self.name, outputs, uses=self.uses, sizes=self.sizes())
+        self.check_outputs(outputs)
         return self._scores(outputs, [setting["k"] for setting in self.settings])
 
     def _distances(self, outputs: Outputs, ks: Sequence[int]) -> Tensor:

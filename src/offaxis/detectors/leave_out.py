@@ -48,7 +48,7 @@ def leave_out_score(logits: Tensor, temperature: float = 1000.0) -> Tensor:
 class LeaveOut(Detector):
     """The summed score of a ``LeaveOutEnsemble``, each network with its own perturbed image.
 
-    ``LeaveOut.for_ensemble(ensemble)`` takes the number of networks and what their epochs were chosen on from it.
+    ``make_detector("leave-out", ensemble)`` takes the number of networks and what their epochs were chosen on from it.
 
     Args:
         temperature: T; 1000 as published.
@@ -80,18 +80,6 @@ class LeaveOut(Detector):
         self.networks = networks
         self.selected_on = selected_on
         self.tuned_on = selected_on and f"{selected_on} (epochs)"
-
-    @classmethod
-    def for_ensemble(
-        cls,
-        ensemble: LeaveOutEnsemble,
-        temperature: float = 1000.0,
-        eps: float = 0.002,
-        std: Sequence[float] | None = None,
-    ) -> Self:
-        """Construct the detector for an ensemble, with its number of networks and what their epochs were chosen on."""
-        networks = len(ensemble.networks)
-        return cls(temperature, eps, std=std, networks=networks, selected_on=ensemble.selected_on)
 
     @property
     def reads(self) -> Reads:
@@ -143,20 +131,12 @@ class LeaveOut(Detector):
         if network.selected_on not in (None, self.selected_on):
             raise DetectorError(
                 f"Expected a detector with selected_on={network.selected_on!r}, as the networks' epochs were chosen on that "
-                f"set, but got {self.selected_on!r}: construct it with LeaveOut.for_ensemble(ensemble)."
+                f"set, but got {self.selected_on!r}: construct it with make_detector('leave-out', ensemble)."
             )
-        on_device = to_network(network, images)
+        x = to_network(network, images)
         with eval_mode(network):
             parts = [
-                perturbed_scores(
-                    member,
-                    on_device,
-                    temperatures=temperatures,
-                    epsilons=epsilons,
-                    std=self.std,
-                    loss=entropy,
-                    score=leave_out_score,
-                )
+                perturbed_scores(member, x, temperatures, epsilons, self.std, entropy, leave_out_score)
                 for member in network.member_functions()
             ]
         return torch.stack(parts).sum(0)

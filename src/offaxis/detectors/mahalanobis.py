@@ -11,6 +11,7 @@ by the number of images. The paper's confidence is the negative; each layer move
 weights come from a logistic regression of OOD against ID samples; before tuning all are 1 and :math:`\epsilon` is 0.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -19,18 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from offaxis.detectors.base import Detector, Passes, Reads, best_setting, concatenated
-from offaxis.detectors.odin import (
-    backbone_of,
-    counting_calls,
-    fast_gradient_sign,
-    features_until,
-    input_gradient,
-    step,
-)
+from offaxis.detectors.odin import backbone_of, fast_gradient_sign, features_until, input_gradient, step, watching
 from offaxis.detectors.statistics import ClassMoments, TiedGaussian
 from offaxis.errors import ArgumentError, DetectorError, channel_std, not_negative, values_to_try
 from offaxis.heads import Outputs
-from offaxis.heads.base import check_outputs
 from offaxis.networks.run import Batches, Network, eval_mode, to_network
 
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
@@ -144,13 +137,10 @@ class Mahalanobis(Detector):
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) without a perturbation from the Outputs, with layers, of N images."""
-        return mahalanobis_score(self.distances(outputs), self.weights, self.bias)
+        return mahalanobis_score(torch.stack(self._distances(outputs), 1), self.weights, self.bias)
 
-    def distances(self, outputs: Outputs) -> Tensor:
-        """Compute half the squared distance to the nearest class mean of each layer: (N, L)."""
-        return torch.stack(self._by_layer(outputs), 1)
-
-    def _by_layer(self, outputs: Outputs) -> list[Tensor]:
+    def _distances(self, outputs: Outputs) -> list[Tensor]:
+        """Compute half the squared distance (N,) to the nearest class mean of each layer."""
         assert outputs.layers is not None
         layers = outputs.layers
         return [half_distance(part, layers[name]) for name, part in zip(self.layers, self._parts(), strict=True)]
@@ -174,8 +164,8 @@ class Mahalanobis(Detector):
         if any(self.epsilons):
             raise DetectorError("mahalanobis perturbs the images over its grid: call grid_scores_images().")
         self.check_fitted()
-        check_outputs(self.name, outputs, uses=self.uses, layers=self.layers, sizes=self.sizes())
-        return self.distances(outputs).unsqueeze(1)
+        self.check_outputs(outputs)
+        return torch.stack(self._distances(outputs), 1).unsqueeze(1)
 
     def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
         """Compute distances (N, E, L) at each magnitude, from one clean pass and one backward pass per layer."""
@@ -185,7 +175,7 @@ class Mahalanobis(Detector):
     def score_from_grid(self, grid_scores: Tensor) -> Tensor:
         """Compute scores (N,) at this detector's magnitude and weights from distances (N, E, L)."""
         weights, bias = self.weights.to(grid_scores.device), self.bias.to(grid_scores.device)
-        return mahalanobis_score(grid_scores[:, self._place(grid_scores)], weights, bias)
+        return mahalanobis_score(super().score_from_grid(grid_scores), weights, bias)
 
     def choose(self, id_grid: Tensor, ood_grid: Tensor, on: str = "OOD samples") -> Self:
         """Return the detector with weights from the first half of each set and the magnitude with the best TNR on the second.
@@ -224,15 +214,15 @@ class Mahalanobis(Detector):
         return self.choose(id_grid, moved_grid, on=f"adversarial ID images (FGSM {magnitude})")
 
     def _perturbed(self, network: Network, images: Tensor, epsilons: Sequence[float]) -> Tensor:
-        x = to_network(network, images)
-        backbone = backbone_of(network)
+        x, backbone = to_network(network, images), backbone_of(network)
+        calls: Counter[str] = Counter()
         with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
             x = x.detach().clone().requires_grad_()
-            with counting_calls(backbone, self.layers) as calls:
+            with watching(backbone, self.layers, lambda name, _: calls.update([name])):
                 outputs = network.outputs(x, self.layers)
-            check_outputs(self.name, outputs, uses=self.uses, layers=self.layers, sizes=self.sizes())
+            self.check_outputs(outputs)
             # Layer by layer: the gradient of a column of their stack would run back through every layer, with zeros.
-            clean = self._by_layer(outputs)
+            clean = self._distances(outputs)
             moved_by = [each for each in clean if any(epsilons)]
             steps = [step(input_gradient(each, x, retain=each is not clean[-1]), self.std) for each in moved_by]
         rows = []

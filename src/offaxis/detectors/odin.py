@@ -10,8 +10,9 @@ so the step is divided by each channel's :math:`\sigma`. Two forward passes and 
 gradient's sign, adversarial examples and passes that end at a layer are here for the other detectors that move images, too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,7 +39,6 @@ def detection_function(network: Network) -> Callable[[Tensor], Tensor]:
 def perturbed_scores(
     network: Callable[[Tensor], Tensor],
     images: Tensor,
-    *,
     temperatures: Sequence[float],
     epsilons: Sequence[float],
     std: Sequence[float] | None,
@@ -98,7 +98,7 @@ def step(gradient: Tensor, std: Sequence[float] | None) -> Tensor:
         return sign
     if sign.shape[1] != len(std):
         raise ArgumentError(f"Expected images with {len(std)} channels, as `std` has, but got {sign.shape[1]}.")
-    return sign / torch.tensor(std, dtype=sign.dtype, device=sign.device).view(1, -1, 1, 1)
+    return sign / sign.new_tensor(std).view(1, -1, 1, 1)
 
 
 def fast_gradient_sign(
@@ -124,10 +124,6 @@ def fast_gradient_sign(
 class _ReachedError(Exception):
     """Carries a layer's features out of a forward pass that stops there."""
 
-    def __init__(self, features: Tensor) -> None:
-        super().__init__()
-        self.features = features
-
 
 def backbone_of(network: Network) -> nn.Module:
     """Return the backbone whose inner layers detectors read."""
@@ -141,41 +137,18 @@ def backbone_of(network: Network) -> nn.Module:
 
 
 @contextmanager
-def counting_calls(backbone: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, int]]:
-    """Count how often each layer runs in the forward passes inside the block (a shared ReLU runs more than once)."""
-    calls = dict.fromkeys(layers, 0)
+def watching(backbone: nn.Module, layers: Iterable[str], see: Callable[[str, Any], None]) -> Iterator[None]:
+    """Call ``see`` with the name and the output of a layer whenever it runs inside the block (a shared ReLU runs often)."""
 
-    def counter(name: str) -> Any:
-        def count(*_: object) -> None:
-            calls[name] += 1
+    def seen(name: str, _module: nn.Module, _inputs: Any, out: Any) -> None:
+        see(name, out)
 
-        return count
-
-    handles = [backbone.get_submodule(name).register_forward_hook(counter(name)) for name in layers]
+    handles = [backbone.get_submodule(name).register_forward_hook(partial(seen, name)) for name in layers]
     try:
-        yield calls
+        yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-def maps_of(backbone: nn.Module, images: Tensor, layers: Sequence[str]) -> tuple[list[Tensor], Any]:
-    """Return the unpooled output of each layer in one forward pass, and the backbone's own output."""
-    maps: dict[str, Tensor] = {}
-
-    def keeper(name: str) -> Any:
-        def keep(_module: nn.Module, _inputs: Any, out: Any) -> None:
-            maps[name] = out
-
-        return keep
-
-    handles = [backbone.get_submodule(name).register_forward_hook(keeper(name)) for name in layers]
-    try:
-        end = backbone(images)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [maps[name] for name in layers], end
 
 
 def features_until(backbone: nn.Module, images: Tensor, layer: str, calls: int = 1) -> Tensor:
@@ -190,20 +163,19 @@ def features_until(backbone: nn.Module, images: Tensor, layer: str, calls: int =
     channels_last = has_channels_last(backbone)
     left = calls
 
-    def stop(_module: nn.Module, _inputs: Any, out: Any) -> None:
+    def stop(_name: str, out: Any) -> None:
         nonlocal left
         left -= 1
         if left == 0:
             raise _ReachedError(pooled(out, channels_last))
 
-    handle = backbone.get_submodule(layer).register_forward_hook(stop)
     try:
-        backbone(images)
+        with watching(backbone, [layer], stop):
+            backbone(images)
     except _ReachedError as reached:
-        return reached.features
-    finally:
-        handle.remove()
-    raise DetectorError(f"Expected layer {layer} to run {calls} times in a forward pass but it ran less often.")
+        features: Tensor = reached.args[0]
+        return features
+    raise AssertionError(f"the layer {layer} ran less than {calls} times in a forward pass")
 
 
 TEMPERATURES = (1.0, 10.0, 100.0, 1000.0)
@@ -218,7 +190,6 @@ OD_TEST_EPSILONS = tuple(round(0.0002 * i, 4) for i in range(21))
 def odin_scores(
     network: Network,
     images: Tensor,
-    *,
     temperatures: Sequence[float] = TEMPERATURES,
     epsilons: Sequence[float] = EPSILONS,
     std: Sequence[float] | None = None,
@@ -230,18 +201,10 @@ def odin_scores(
     (temperature, eps > 0) one forward pass. For 4 x 11 settings that is 41 forward and 4 backward passes in place of 88
     and 44, with the same scores. Where the clean pass was made already, ``begun`` are its logits and ``images`` their leaf.
     """
-    on_device = to_network(network, images) if begun is None else images
+    x = to_network(network, images) if begun is None else images
     with eval_mode(network):
-        return perturbed_scores(
-            detection_function(network),
-            on_device,
-            temperatures=temperatures,
-            epsilons=epsilons,
-            std=std,
-            loss=uncertainty,
-            score=max_softmax_score,
-            begun=begun,
-        )
+        logits_of = detection_function(network)
+        return perturbed_scores(logits_of, x, temperatures, epsilons, std, uncertainty, max_softmax_score, begun)
 
 
 def uncertainty(logits: Tensor, temperature: float) -> Tensor:
@@ -308,23 +271,14 @@ class ODIN(Detector):
 
     def score_images(self, network: Network, images: Tensor) -> Tensor:
         """Compute scores (N,) in [-1, -1/C] of images (N, c, h, w)."""
-        scores = odin_scores(network, images, temperatures=(self.temperature,), epsilons=(self.eps,), std=self.std)
-        return scores[:, 0, 0]
+        return odin_scores(network, images, (self.temperature,), (self.eps,), self.std)[:, 0, 0]
 
     def grid_scores_images(self, network: Network, images: Tensor) -> Tensor:
         """Compute scores (N, S) over the grid, with passes shared between settings."""
-        scores = odin_scores(network, images, temperatures=self.temperatures, epsilons=self.epsilons, std=self.std)
-        return scores.flatten(1)
+        return odin_scores(network, images, self.temperatures, self.epsilons, self.std).flatten(1)
 
     def scores_after(self, network: Network, images: Tensor, outputs: Outputs, *, grid: bool) -> Tensor:
         """Compute scores (N,), or (N, S) over the grid, that begin with a forward pass made already."""
-        settings = (self.temperatures, self.epsilons) if grid else ((self.temperature,), (self.eps,))
-        scores = odin_scores(
-            network,
-            images,
-            temperatures=settings[0],
-            epsilons=settings[1],
-            std=self.std,
-            begun=outputs.detection_logits,
-        )
+        temperatures, epsilons = (self.temperatures, self.epsilons) if grid else ((self.temperature,), (self.eps,))
+        scores = odin_scores(network, images, temperatures, epsilons, self.std, outputs.detection_logits)
         return scores.flatten(1) if grid else scores[:, 0, 0]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from offaxis.detectors.base import Detector, Passes, Reads, State
-from offaxis.detectors.odin import backbone_of, maps_of
+from offaxis.detectors.odin import backbone_of, watching
 from offaxis.detectors.statistics import HeadCopy
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from offaxis.heads import Outputs
@@ -27,13 +27,13 @@ from offaxis.networks.run import Batches, Network, eval_mode, prepared_batches, 
 
 
 class Feed(StrEnum):
-    """What a detector of pytorch-ood is given."""
+    """What a detector of pytorch-ood is given, as in the names of its methods: ``fit_logits``, ``predict_features``, ..."""
 
     LOGITS = "logits"
     FEATURES = "features"
-    MAPS = "feature maps"  # pooled features as maps of one pixel
-    LAYERS = "layers"
-    MODEL = "model"  # the network itself, called with images
+    MAPS = "feature_maps"  # pooled features as maps of one pixel
+    LAYERS = "structured"
+    MODEL = "model"  # the network itself, called with images, and fitted on features if at all
 
 
 FED_WITH: dict[str, Feed] = {
@@ -74,14 +74,6 @@ FED_WITH: dict[str, Feed] = {
     "RankFeat": Feed.MODEL,
 }
 """Class -> what it is given; the package itself is imported only where one is constructed."""
-
-_METHODS = {
-    Feed.LOGITS: "logits",
-    Feed.FEATURES: "features",
-    Feed.MAPS: "feature_maps",
-    Feed.LAYERS: "structured",
-    Feed.MODEL: "features",  # those that are fitted before they are called with images
-}
 
 PASSES = {
     "GradNorm": Passes(1, 1),
@@ -339,19 +331,24 @@ class PyTorchOOD(Detector):
         passed: dict[str, Any] = {}  # Gram calls layer after layer, and then the head: one pass gives them all
 
         def first(images: Tensor) -> Any:
-            passed["maps"], end = maps_of(backbone, images, names)
-            passed["logits"] = network.head(feature_tensor(end))
-            return passed["maps"][0]
+            with watching(backbone, names, passed.__setitem__):
+                passed[""] = network.head(feature_tensor(backbone(images)))
+            return passed[names[0]]
+
+        def last(images: Tensor) -> Any:
+            with watching(backbone, names[-1:], passed.__setitem__):
+                backbone(images)
+            return passed[names[-1]]
 
         takes_maps = "backbone" in self.parameters_of_theirs
         return {
             "model": FixedBatchNorm(network),
             "encoder": lambda images: network.outputs(images).features,
             "layers": [backbone.get_submodule(name) for name in names],
-            "feature_layers": [first, *[lambda _, i=i: passed["maps"][i] for i in range(1, len(names))]],
+            "feature_layers": [first, *[lambda _, name=name: passed[name] for name in names[1:]]],
             "num_classes": network.num_classes,
-            "backbone": lambda images: maps_of(backbone, images, names[-1:])[0][0],
-            "head": lambda maps: network.head(maps.mean((2, 3))) if takes_maps else passed["logits"],
+            "backbone": last,
+            "head": lambda maps: network.head(maps.mean((2, 3))) if takes_maps else passed[""],
         }
 
     def _call(self, verb: str, theirs: Any, inputs: list[Tensor], *labels: Tensor) -> Any:
@@ -359,7 +356,8 @@ class PyTorchOOD(Detector):
         arguments: list[Any] = [inputs] if self.feed is Feed.LAYERS else inputs
         if self.feed is Feed.MAPS:
             arguments = [inputs[0][:, :, None, None]]
-        return getattr(theirs, f"{verb}_{_METHODS[self.feed]}")(*arguments, *labels)
+        what = Feed.FEATURES if self.feed is Feed.MODEL else self.feed
+        return getattr(theirs, f"{verb}_{what}")(*arguments, *labels)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._built = None  # it holds tensors of its own where the buffers were

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from offaxis.detectors.feature_mahalanobis import MahalanobisPlusPlus
 from offaxis.detectors.leave_out import LeaveOut
 from offaxis.detectors.pytorch_ood import FED_WITH, PyTorchOOD
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
-from offaxis.files import check_seal, running_python
+from offaxis.files import running_python
 from offaxis.heads import CosineHead
 from offaxis.names import FAMILIES, NATIVE
 from offaxis.networks.classifier import Classifier
@@ -63,14 +63,9 @@ def register_detector(kind: _Class) -> _Class:
     Raises:
         ArgumentError: it is not such a class, or its name is taken.
     """
-    if not (isinstance(kind, type) and issubclass(kind, Detector)):
-        raise ArgumentError(f"Expected a subclass of offaxis.Detector to register but got {kind!r}.")
-    label = kind.__qualname__
-    if inspect.isabstract(kind):
-        raise ArgumentError(
-            f"Expected a detector that can be constructed but {label} does not define forward(outputs)."
-        )
-    name = getattr(kind, "name", None)
+    if not (isinstance(kind, type) and issubclass(kind, Detector)) or inspect.isabstract(kind):
+        raise ArgumentError(f"Expected a subclass of offaxis.Detector that defines forward(outputs) but got {kind!r}.")
+    label, name = kind.__qualname__, getattr(kind, "name", None)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name in FAMILIES:
         raise ArgumentError(
             f"Expected {label} to have a class attribute `name` made of letters, digits, '.', '_' and '-', other than "
@@ -81,23 +76,17 @@ def register_detector(kind: _Class) -> _Class:
             f"Expected a name that is free but {name!r} is the name of {_class_path(DETECTORS[name])}: give {label} "
             "another `name`."
         )
-    _check_arguments(kind)
-    DETECTORS[name] = kind
-    return kind
-
-
-def _check_arguments(kind: type[Detector]) -> None:
-    """Raise ArgumentError where a constructor argument would be lost when the detector is saved or tuned."""
     parameters = inspect.signature(kind).parameters.values()
     named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     listed = {*kind.tunable, *kind.options}
-    takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    if named - listed or (listed - named and not takes_more):
+    if named - listed or (listed - named and not any(p.kind is p.VAR_KEYWORD for p in parameters)):
         raise ArgumentError(
-            f"Expected the constructor arguments of {kind.__qualname__} to be those of its `tunable` and `options` "
+            f"Expected the constructor arguments of {label} to be those of its `tunable` and `options` "
             f"({', '.join(sorted(listed)) or 'none'}) but they are {', '.join(sorted(named)) or 'none'}: a saved detector "
             "is constructed again from the attributes that are listed there."
         )
+    DETECTORS[name] = kind
+    return kind
 
 
 def find_detector(name: str) -> Callable[..., Detector]:
@@ -107,7 +96,7 @@ def find_detector(name: str) -> Callable[..., Detector]:
         ArgumentError: there is no detector of that name.
     """
     if not _is_known(name):
-        own = [other for other in DETECTORS if other not in NATIVE and not is_pytorch_ood(other)]
+        own = [other for other in DETECTORS if other not in NATIVE and not _is_pytorch_ood(other)]
         offered = [entry.name for entry in entry_points(group=ENTRY_POINTS)]
         raise ArgumentError(
             f"Expected a detector out of {', '.join(dict.fromkeys([*NATIVE, *own, *offered]))}, pytorch-ood-... or "
@@ -118,26 +107,22 @@ def find_detector(name: str) -> Callable[..., Detector]:
 
 
 def _is_known(name: str) -> bool:
-    if name not in DETECTORS:
-        for entry in entry_points(group=ENTRY_POINTS, name=name):
-            _register_entry(entry)
+    """Return whether a detector has a name, once those that installed packages offer under it are registered."""
+    for entry in entry_points(group=ENTRY_POINTS, name=name) if name not in DETECTORS else ():
+        try:
+            kind = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise ArgumentError(
+                f"The detector {name} is offered by an installed package as {entry.value}, which cannot be imported "
+                f"({error}): repair or uninstall that package."
+            ) from error
+        if getattr(kind, "name", None) != name:
+            raise ArgumentError(
+                f"Expected the entry point {name} of the group {ENTRY_POINTS} to be a detector of that name but "
+                f"{entry.value} has the name {getattr(kind, 'name', None)!r}."
+            )
+        register_detector(kind)
     return name in DETECTORS
-
-
-def _register_entry(entry: EntryPoint) -> None:
-    try:
-        kind = entry.load()
-    except (ImportError, AttributeError) as error:
-        raise ArgumentError(
-            f"The detector {entry.name} is offered by an installed package as {entry.value}, which cannot be imported "
-            f"({error}): repair or uninstall that package."
-        ) from error
-    if getattr(kind, "name", None) != entry.name:
-        raise ArgumentError(
-            f"Expected the entry point {entry.name} of the group {ENTRY_POINTS} to be a detector of that name but "
-            f"{entry.value} has the name {getattr(kind, 'name', None)!r}."
-        )
-    register_detector(kind)
 
 
 def register_file(text: str) -> str:
@@ -153,15 +138,11 @@ def register_file(text: str) -> str:
     """
     path, _, wanted = text.rpartition(":") if not text.endswith(".py") else (text, "", "")
     file = Path(path).expanduser()
-    changed = file.stat().st_mtime_ns if file.is_file() else 0
-    key = (file.resolve(), changed)
+    key = (file.resolve(), file.stat().st_mtime_ns if file.is_file() else 0)
     if key not in _FILES:
         with running_python(file, "detector") as module:
-            _FILES[key] = {
-                name: kind
-                for name, kind in inspect.getmembers(module, inspect.isclass)
-                if issubclass(kind, Detector) and kind.__module__ == module.__name__
-            }
+            classes = inspect.getmembers(module, lambda kind: isinstance(kind, type) and issubclass(kind, Detector))
+            _FILES[key] = {name: kind for name, kind in classes if kind.__module__ == module.__name__}
     own = _FILES[key]
     chosen = wanted or (next(iter(own)) if len(own) == 1 else "")
     if chosen not in own:
@@ -175,7 +156,7 @@ def register_file(text: str) -> str:
 _FILES: dict[tuple[Path, int], dict[str, type[Detector]]] = {}
 
 
-def is_pytorch_ood(name: str) -> bool:
+def _is_pytorch_ood(name: str) -> bool:
     """Return whether a name of DETECTORS is one of pytorch-ood's."""
     return isinstance(DETECTORS[name], partial)
 
@@ -215,10 +196,10 @@ def make_detector(text: str, network: Network, std: Sequence[float] | None = Non
             given[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             given[key] = value
+    options = getattr(construct, "options", ())
     if isinstance(construct, partial):
         inner = given.pop("inner", None)
         given = {"keywords": given, "inner": [inner] if isinstance(inner, str) else inner}
-    options = construct.options if isinstance(construct, type) and issubclass(construct, Detector) else ()
     try:
         return construct(**{**arguments_for(options, network, std), **given})
     except OffaxisError:
@@ -239,17 +220,16 @@ def make_detectors(
         network: the network whose images they will score.
         std: what each channel is divided by in normalisation; None where unknown.
     """
-    names: list[str | Detector] = []
+    wanted: dict[str | Detector, None] = {}
     for text in texts:
-        names += _family(text, network) if isinstance(text, str) and text in FAMILIES else [text]
-    return [make_detector(one, network, std) if isinstance(one, str) else one for one in dict.fromkeys(names)]
-
-
-def _family(name: str, network: Network) -> list[str]:
-    native = [kind for kind in NATIVE if NATIVE[kind]().suits(network)]
-    theirs = [kind for kind in DETECTORS if is_pytorch_ood(kind)]
-    own = [kind for kind in DETECTORS if kind not in NATIVE and kind not in theirs]
-    return {"native": native, "pytorch-ood": theirs, "all": [*native, *own, *theirs]}[name]
+        names: list[str | Detector] = [text]
+        if text in FAMILIES:
+            native = [kind for kind in NATIVE if NATIVE[kind]().suits(network)]
+            theirs = [kind for kind in DETECTORS if _is_pytorch_ood(kind)]
+            own = [kind for kind in DETECTORS if kind not in NATIVE and kind not in theirs]
+            names = [*{"native": native, "pytorch-ood": theirs, "all": [*native, *own, *theirs]}[str(text)]]
+        wanted |= dict.fromkeys(names)
+    return [make_detector(one, network, std) if isinstance(one, str) else one for one in wanted]
 
 
 OWN = re.compile(r"(.+?\.py(?::[A-Za-z_]\w*(?=:|$))?)(?::(.*))?", re.DOTALL)
@@ -371,13 +351,10 @@ def rebuild_detector(description: Mapping[str, Any], tensors: Mapping[str, Tenso
         if path is None:
             raise DetectorFileError(f"Expected one of the detectors {', '.join(DETECTORS)} but got {name!r}.")
         module, _, kind = path.partition(":")
-        if module.startswith(FILE_PREFIX):
-            raise DetectorFileError(
-                f"The detector {name!r} is the class {kind} of the file {module.removeprefix(FILE_PREFIX)}.py, which is not "
-                f"registered here: name it, --detector {module.removeprefix(FILE_PREFIX)}.py:{kind}, or call "
-                f"offaxis.register_detector({kind}) before loading. Files never bring code of their own."
-            )
         where = "define it again, as in that script or notebook," if module == "__main__" else f"import {module}"
+        if module.startswith(FILE_PREFIX):
+            file = f"{module.removeprefix(FILE_PREFIX)}.py"
+            where = f"name it, --detector {file}:{kind}, or import {file}"
         raise DetectorFileError(
             f"The detector {name!r} was saved from the class {path}, which is not part of offaxis and not registered: "
             f"{where} and call offaxis.register_detector({kind}) before loading. Files never bring code of their own."
@@ -415,7 +392,7 @@ def load_detector(path: Path) -> Detector:
             not registered.
     """
     remedy = "is it a file that save_detector() wrote? Fit and save the detector again"
-    tensors, header = read_tensors(path, DetectorFileError, remedy, required=False)  # older versions have no checksum
+    tensors, header = read_tensors(path, DetectorFileError, remedy)
     if header.get("format") != FORMAT:
         raise DetectorFileError(f"Expected a detector in {path} but it was written by something else.")
     if header.get("version") != str(VERSION):
@@ -423,7 +400,6 @@ def load_detector(path: Path) -> Detector:
             f"{path} has version {header.get('version')} but this offaxis reads version {VERSION}: fit and save the "
             "detector again, or install the offaxis that wrote it, if that is newer."
         )
-    check_seal(path, DetectorFileError, remedy)
     try:
         return rebuild_detector(json.loads(header["description"]), tensors)
     except DetectorError:

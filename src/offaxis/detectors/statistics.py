@@ -100,41 +100,37 @@ class ClassMoments:
             self.second.addmm_(x.T, x)
 
     def means(self) -> Tensor:
-        """Compute the mean of each class, (C, d)."""
-        self._check()
-        assert self.origin is not None
-        return self.origin + self.sums / self.counts.unsqueeze(1)
+        """Compute the mean of each class, (C, d).
 
-    def mean(self) -> Tensor:
-        """Compute the mean of all images, (d,)."""
-        self._check()
-        assert self.origin is not None
-        return self.origin + self.sums.sum(0) / self.counts.sum()
-
-    def within(self) -> Tensor:
-        """Compute the tied covariance (d, d): the mean over images of (f - mean of its class)(f - mean of its class)'."""
-        self._check()
-        return (self.second - self.sums.T @ (self.sums / self.counts.unsqueeze(1))) / self.counts.sum()
-
-    def total(self) -> Tensor:
-        """Compute the covariance (d, d) of all images about their common mean."""
-        self._check()
-        count, total = self.counts.sum(), self.sums.sum(0)
-        return (self.second - torch.outer(total, total) / count) / count
-
-    def scale(self) -> float:
-        """Compute the size of the second moment that covariances are a difference from: their rounding errors go by it."""
-        return float(torch.linalg.matrix_norm(self.second) / self.counts.sum())
-
-    def _check(self) -> None:
-        if self.origin is None:
-            raise NotFittedError("Expected training images to fit on but there were none.")
+        Raises:
+            NotFittedError: a class has no images.
+        """
         empty = torch.nonzero(self.counts == 0).flatten().tolist()
         if empty:
             raise NotFittedError(
                 f"Expected training images of all {self.num_classes} classes but there are none of class "
                 f"{', '.join(map(str, empty[:10]))}: a class without images has no mean. Fit on the whole training set."
             )
+        assert self.origin is not None
+        return self.origin + self.sums / self.counts.unsqueeze(1)
+
+    def mean(self) -> Tensor:
+        """Compute the mean of all images, (d,)."""
+        assert self.origin is not None
+        return self.origin + self.sums.sum(0) / self.counts.sum()
+
+    def within(self) -> Tensor:
+        """Compute the tied covariance (d, d): the mean over images of (f - mean of its class)(f - mean of its class)'."""
+        return (self.second - self.sums.T @ (self.sums / self.counts.unsqueeze(1))) / self.counts.sum()
+
+    def total(self) -> Tensor:
+        """Compute the covariance (d, d) of all images about their common mean."""
+        count, total = self.counts.sum(), self.sums.sum(0)
+        return (self.second - torch.outer(total, total) / count) / count
+
+    def scale(self) -> float:
+        """Compute the size of the second moment that covariances are a difference from: their rounding errors go by it."""
+        return float(torch.linalg.matrix_norm(self.second) / self.counts.sum())
 
 
 def whitener(covariance: Tensor, scale: float = 0.0) -> Tensor:
@@ -276,6 +272,4 @@ class Reservoir:
 
     def rows(self) -> Tensor:
         """Return the sample (M, d), M up to ``size``."""
-        if not self.seen:
-            raise NotFittedError("Expected training images to fit on but there were none.")
         return torch.cat(self.parts) if self.kept is None else self.kept

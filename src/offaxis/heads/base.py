@@ -2,14 +2,14 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from offaxis.errors import ArgumentError, BadOutputsError, HeadError, MissingOutputError
+from offaxis.errors import ArgumentError, HeadError
 from offaxis.names import HEADS
 
 
@@ -51,74 +51,6 @@ class Outputs(NamedTuple):
             scale=plain(self.scale),
             layers=None if self.layers is None else {name: layer.detach() for name, layer in self.layers.items()},
             score_logits=plain(self.score_logits),
-        )
-
-
-_WHERE_FROM = {
-    "cosine": "Train or attach the network with a head that has one (head='cosine'); a linear head has none.",
-    "scale": "Train or attach the network with a head that has one (head='cosine' or 'deconf-c').",
-    "score_logits": "Read outputs.detection_logits with uses = ('logits',): every network has those.",
-}
-
-
-def check_outputs(
-    name: str,
-    outputs: Outputs,
-    *,
-    uses: Sequence[str],
-    layers: Sequence[str] = (),
-    sizes: Mapping[str, int] | None = None,
-) -> None:
-    """Raise where outputs lack what a detector reads, have another shape than it was fitted with, or hold NaN.
-
-    Args:
-        name: the detector's, for the message.
-        outputs: to be checked.
-        uses: the fields that are read.
-        layers: the inner layers that are read, where ``layers`` is among the fields.
-        sizes: the expected width of a field or layer, where one is known.
-
-    Raises:
-        MissingOutputError: a field or layer is not there.
-        BadOutputsError: a wrong shape, NaN or infinity.
-    """
-    sizes = sizes or {}
-    count = len(outputs.logits)
-    for field in uses:
-        if field == "layers":
-            present = outputs.layers or {}
-            absent = [layer for layer in layers if layer not in present]
-            if absent:
-                raise MissingOutputError(
-                    f"Expected the layers {', '.join(layers)} for {name} but {', '.join(absent)} are not among the "
-                    "outputs: request them with network.outputs(images, layers=detector.layers)."
-                )
-            for layer in layers:
-                _check_tensor(name, f"layer {layer}", present[layer], shape=(count, sizes.get(layer)))
-            continue
-        tensor = getattr(outputs, field)
-        if tensor is None:
-            raise MissingOutputError(
-                f"Expected outputs with a {field} for {name} but the network's head gives none. {_WHERE_FROM[field]}"
-            )
-        _check_tensor(name, field, tensor, shape=(count,) if field == "scale" else (count, sizes.get(field)))
-
-
-def _check_tensor(name: str, what: str, tensor: Tensor, shape: tuple[int, ...] | tuple[int, int | None]) -> None:
-    count, width = shape[0], shape[1] if len(shape) == 2 else None
-    fits = tensor.dim() == len(shape) and tensor.shape[0] == count and width in (None, tensor.shape[-1])
-    if not fits:
-        expected = f"({count},)" if len(shape) == 1 else f"({count}, {width or 'd'})"
-        raise BadOutputsError(
-            f"Expected {what} of shape {expected} for {name} but got {tuple(tensor.shape)}. A detector scores outputs of "
-            "the network that it was fitted with."
-        )
-    if not torch.isfinite(tensor).all():
-        rows = torch.nonzero(~torch.isfinite(tensor.reshape(count, -1)).all(1)).flatten()
-        shown = ", ".join(str(int(row)) for row in rows[:5])
-        raise BadOutputsError(
-            f"Expected finite numbers for {name} but the {what} of {len(rows)} of {count} images hold NaN or infinity "
-            f"(images {shown}{', ...' if len(rows) > 5 else ''} of the batch). Look at those images, and at the training."
         )
 
 

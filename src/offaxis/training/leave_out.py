@@ -152,7 +152,7 @@ def train_leave_out(
     With our training loop ``train`` is ``lambda network, loss, seed, after_epoch=None: offaxis.train(network, data,
     published_recipe(), loss=loss, seed=seed, after_epoch=after_epoch)``. Without ``select`` each network keeps its last
     epoch. With it, the best epoch on an OOD validation set is kept, as published: a use of OOD samples, which
-    ``selected_on`` and ``selected`` of the result and ``tuned_on`` of ``LeaveOut.for_ensemble(result)`` report. A folder
+    ``selected_on`` and ``selected`` of the result and ``tuned_on`` of ``make_detector("leave-out", result)`` report. A folder
     that ``train`` writes to holds the last epoch all the same. With several processes each selects by its own batch
     normalisation: take the networks of the first.
 
