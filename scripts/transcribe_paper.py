@@ -13,7 +13,7 @@ from pathlib import Path
 from offaxis.files import write_text
 from offaxis.paper.published import PaperCell, as_csv
 
-DATA = Path(__file__).parents[1] / "src" / "offaxis" / "reproduce" / "data"
+DATA = Path(__file__).parents[1] / "src" / "offaxis" / "paper" / "data"
 
 LABELS = {
     "classification": "classification_results",

@@ -1,7 +1,7 @@
 """``offaxis paper``, ``reproduce`` and ``bench``: the paper's tables, and each of them again from training to the file."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,11 +19,6 @@ from offaxis.options import ReproduceOptions
 from offaxis.paper.published import CITATION, TABLES, PaperCell, as_csv, paper_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-    from rich.table import Table
-
     from offaxis.paper.commands import Command
     from offaxis.paper.cost import Cost
     from offaxis.paper.items import PaperItem
@@ -214,7 +209,7 @@ def paper_command(
     if name is None:
         _list(console)
         return
-    cells = paper_table(name)
+    cells: Sequence[PaperCell] = paper_table(name)
     for column, value in (("network", network), ("id", id), ("metric", metric)):
         cells = _only(cells, column, value)
     if csv:
@@ -236,13 +231,13 @@ def _list(console: Console) -> None:
     shown.add_column("no.", justify="right")
     shown.add_column("numbers", justify="right")
     shown.add_column("what it shows")
-    for entry in TABLES.values():
-        shown.add_row(entry.name, str(entry.number), str(len(paper_table(entry.name))), entry.title)
+    for name, entry in TABLES.items():
+        shown.add_row(name, str(entry.number), str(len(paper_table(name))), entry.title)
     console.print(shown, highlight=False)
     console.print(CITATION, style="dim", highlight=False)
 
 
-def _only(cells: list[PaperCell], column: str, value: str | None) -> list[PaperCell]:
+def _only(cells: Sequence[PaperCell], column: str, value: str | None) -> Sequence[PaperCell]:
     """Return the cells with this value in a column, by offaxis's name or the paper's."""
     if value is None:
         return cells

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -59,11 +60,7 @@ class PaperCell:
 COLUMNS = tuple(field.name for field in fields(PaperCell))
 
 
-@cache
-def read_table(table: str) -> tuple[PaperCell, ...]:
-    """Read the cells of a table, in the order in which they are printed."""
-    text = resources.files("offaxis.paper").joinpath("data", f"{table}.csv").read_text(encoding="utf-8")
-    return tuple(_cell(row) for row in csv.DictReader(io.StringIO(text)))
+_DATA = resources.files("offaxis.paper").joinpath("data")
 
 
 def as_csv(cells: Iterable[PaperCell]) -> str:
@@ -82,11 +79,6 @@ def as_csv(cells: Iterable[PaperCell]) -> str:
     return buffer.getvalue()
 
 
-def _cell(row: dict[str, str]) -> PaperCell:
-    mean, std, bold = row.pop("mean"), row.pop("std"), row.pop("bold")
-    return PaperCell(mean=float(mean) if mean else None, std=float(std) if std else None, bold=bold == "yes", **row)
-
-
 CITATION = (
     "Techapanurak, Suganuma, Okatani. Hyperparameter-Free Out-of-Distribution Detection Using Softmax of Scaled Cosine "
     "Similarity. 2019, arXiv:1905.10628"
@@ -98,83 +90,25 @@ class PaperTable:
     """A table of the paper.
 
     Attributes:
-        name: what offaxis calls it.
         number: its number in the paper; the supplement's tables are counted on from the paper's.
         title: what it shows.
         notes: what its numbers do not say by themselves.
     """
 
-    name: str
     number: int
     title: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
 
-_ROWS = (
-    "A row names the set that was tested. The supplement says that it names the assumed set, but the rows of Baseline and "
-    "Ours have the means of the one-vs-one table, all of them, so the numbers of ODIN and Mahalanobis are means over the "
-    "sets that were assumed, and their deviations are over these sets and the five networks."
-)
-
-TABLES: dict[str, PaperTable] = {
-    paper_table.name: paper_table
-    for paper_table in (
-        PaperTable(
-            "classification",
-            1,
-            "Classification accuracy (%) with a standard and with a cosine head",
-            ("Mean and standard deviation of five trainings.",),
-        ),
-        PaperTable(
-            "one-vs-one-main",
-            2,
-            "AUROC (%), one-vs-one: tuned on the set that is tested",
-            ("The nine sets of the main paper; `one-vs-one` has all sets and three metrics.",),
-        ),
-        PaperTable(
-            "ablation",
-            3,
-            "AUROC (%) of TIN (r) against CIFAR, ten variants of the head",
-            (
-                "Row 1 has 89.22 and 76.59 where the one-vs-one tables have 89.21 and 76.67 for the same network and set, and "
-                "row 8 has 97.66 where they have 97.65: all are kept as printed.",
-            ),
-        ),
-        PaperTable("time", 4, "Seconds for a batch of 128 images"),
-        PaperTable(
-            "less-biased",
-            5,
-            "Less-biased evaluation, crops without their frame (TIN (c)*, LSUN (c)*)",
-            (_ROWS, "There is no row for WRN-28-10, CIFAR-100 and Uniform."),
-        ),
-        PaperTable(
-            "less-biased-framed",
-            6,
-            "Less-biased evaluation, crops with their black frame (TIN (c), LSUN (c))",
-            (_ROWS,),
-        ),
-        PaperTable(
-            "one-vs-one",
-            7,
-            "One-vs-one evaluation: tuned on the set that is tested, three metrics",
-            ("Mean and standard deviation of five trainings.",),
-        ),
-        PaperTable(
-            "ensembles",
-            8,
-            "Ensembles of five networks, one-vs-one",
-            (
-                "leave-out-published is what the leave-out paper reports (a dash where it does not), leave-out what the "
-                "authors measured with public code, chosen on iSUN.",
-                "The AUPR of leave-out looks like one with as many OOD as ID images counted (SVHN: AUROC 94.39, AUPR 95.06, "
-                "with 26,032 images against 10,000): it cannot be compared with the other columns.",
-            ),
-        ),
-    )
+TABLES = {
+    name: PaperTable(table["number"], table["title"], tuple(table["notes"]))
+    for name, table in tomllib.loads((_DATA / "tables.toml").read_text(encoding="utf-8")).items()
 }
+"""Name -> table, in the order of the paper."""
 
 
-def paper_table(name: str) -> list[PaperCell]:
+@cache
+def paper_table(name: str) -> tuple[PaperCell, ...]:
     """Return the cells of a table, in the order in which they are printed.
 
     Examples:
@@ -183,7 +117,12 @@ def paper_table(name: str) -> list[PaperCell]:
     """
     if name not in TABLES:
         raise ArgumentError(f"Expected a table of the paper out of {', '.join(TABLES)} but got {name!r}.")
-    return list(read_table(name))
+    cells: list[PaperCell] = []
+    for row in csv.DictReader(io.StringIO((_DATA / f"{name}.csv").read_text(encoding="utf-8"))):
+        mean, std, bold = (row.pop(column) for column in ("mean", "std", "bold"))
+        values = {"mean": float(mean) if mean else None, "std": float(std) if std else None}
+        cells.append(PaperCell(**row, **values, bold=bold == "yes"))  # type: ignore[arg-type]
+    return tuple(cells)
 
 
 @dataclass(frozen=True)
@@ -199,7 +138,6 @@ class Difference:
         ours: our number.
         paper: the paper's.
         std: the paper's standard deviation, or None where it gives none.
-        difference: ours minus the paper's.
     """
 
     network: str
@@ -210,7 +148,11 @@ class Difference:
     ours: float
     paper: float
     std: float | None
-    difference: float
+
+    @property
+    def difference(self) -> float:
+        """Ours minus the paper's."""
+        return self.ours - self.paper
 
 
 def compare_with_paper(ours: Mapping[Key, float], name: str, network: str | None = None) -> list[Difference]:
@@ -236,9 +178,5 @@ def compare_with_paper(ours: Mapping[Key, float], name: str, network: str | None
             raise ArgumentError(f"Expected a number for {' / '.join(filter(None, key))} but got {value}.")
         place, cell = places.get((network or key[0], *key[1:]), (0, None))
         if cell is not None and cell.mean is not None:
-            found.append((place, _difference(key, float(value), cell.mean, cell)))
+            found.append((place, Difference(*key, ours=float(value), paper=cell.mean, std=cell.std)))
     return [row for _, row in sorted(found, key=lambda item: item[0])]
-
-
-def _difference(key: Key, ours: float, paper: float, cell: PaperCell) -> Difference:
-    return Difference(*key, ours=ours, paper=paper, std=cell.std, difference=ours - paper)
