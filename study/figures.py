@@ -4,16 +4,17 @@ All but t-SNE, which needs the networks, are made from the copy of the results t
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from offaxis.evaluation.summary import summarise
 from offaxis.paper import figures as drawings
 from offaxis.paper.commands import Reproduction
-from offaxis.paper.items import sweep
+from offaxis.paper.settings import sweep
 from offaxis.reports.figures import fixed_scale, histograms, ranking, save_figure
 from study.query import is_evaluated, results_for
 from study.sets import REPORTED
-from study.steps import KEPT, SEEDS, WORK, chain_for, main_runs
+from study.steps import KEPT, SEEDS, WORK, chain_for
 from study.tables import untuned
 
 OUT = Path("docs/images")
@@ -23,7 +24,7 @@ def scales(id_name: str) -> None:
     """Draw the mean AUROC over the fixed scale, by group of sets."""
     curves: dict[str, dict[float, float]] = {}
     predicted: dict[str, float] = {}
-    for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items():
+    for (_, scale), runs in sweep(chain_for(id_name, KEPT).scale).items():
         if not is_evaluated(id_name, runs):
             continue
         cosine = [r for r in results_for(id_name, runs, REPORTED[id_name]) if r.detector == "cosine"]
@@ -51,7 +52,7 @@ def ranks(id_name: str) -> None:
 
 def readme(chain: Reproduction) -> None:
     """Draw the histograms of both networks on one OOD set, side by side."""
-    panels = drawings.score_panels(chain, *main_runs("cifar10", 0))
+    panels = drawings.score_panels(chain)
     save_figure(histograms([panel for panel in panels if panel.ood_name == "SVHN"]), OUT / "readme")
 
 
@@ -59,16 +60,16 @@ def main() -> None:
     """Draw every figure that there are results for."""
     cifar, fashion = "cifar10", "fashion-mnist"
     if "tsne" in sys.argv:
-        drawings.spaces(chain_for(cifar, WORK), *main_runs(cifar, 0), OUT)
+        drawings.spaces(chain_for(cifar, WORK), OUT)
         return
     for id_name in (cifar, fashion):
         ranks(id_name)
     chain = chain_for(cifar, KEPT)
-    drawings.score_histograms(chain, *main_runs(cifar, 0), OUT)
+    drawings.score_histograms(chain, OUT)
     readme(chain)
-    pairs = [main_runs(cifar, seed) for seed in SEEDS]
-    drawings.bars(chain, pairs, OUT)
-    drawings.dependencies(chain, pairs, OUT)
+    seeds = replace(chain, scale=chain.scale.replace(seeds=SEEDS))
+    drawings.bars(seeds, OUT)
+    drawings.dependencies(seeds, OUT)
     scales(fashion)
 
 

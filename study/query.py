@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from offaxis.evaluation import NetworkRecord, Result, Store
+from offaxis.evaluation import NetworkRecord, Result
 from offaxis.options import TrainOptions
-from offaxis.paper.tables import results_of
-from study.steps import KEPT, SEEDS, chain_for, main_runs, name_of
+from offaxis.paper import tables
+from study.steps import KEPT, SEEDS, chain_for, main_runs
 
 GROUPS = ("near", "far", "noise", "all")
 """The groups of OOD sets, in the order of the tables."""
@@ -13,7 +13,7 @@ GROUPS = ("near", "far", "noise", "all")
 
 def results_for(id_name: str, runs: Sequence[TrainOptions], ood: Sequence[str], combined: bool = False) -> list[Result]:
     """Return the results of some networks on some sets; the sets that they were tuned on may be others."""
-    results = results_of(chain_for(id_name, KEPT), runs, None, combined)
+    results = tables.results_of(chain_for(id_name, KEPT), runs, None, combined)
     return [r for r in results if r.ood in ood]
 
 
@@ -24,11 +24,7 @@ def main_networks(id_name: str) -> list[TrainOptions]:
 
 def records_of(id_name: str, runs: Sequence[TrainOptions], combined: bool = False) -> list[NetworkRecord]:
     """Return the records of some networks; with ``combined``, of the one network that they were combined into."""
-    names = tuple(name_of(run) for run in runs)
-    records = Store.existing(chain_for(id_name, KEPT).store).networks()
-    if combined:
-        return [r for r in records if r.members == names]
-    return [r for r in records if r.kind == "single" and r.origin in names]
+    return tables.records_of(chain_for(id_name, KEPT), runs, combined)
 
 
 def is_evaluated(id_name: str, runs: Sequence[TrainOptions]) -> bool:

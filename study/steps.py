@@ -4,15 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from offaxis.options import Kind, TrainOptions
+from offaxis.options import EvaluateOptions, Kind, TrainOptions
 from offaxis.paper.commands import Command, Reproduction, run_name
-from offaxis.paper.items import ablation_rows, sweep
-from offaxis.paper.settings import EvaluationSettings, NetworkRecipe, laptop_settings
+from offaxis.paper.settings import LAPTOP, ablation_rows, sweep, training
 from study.sets import CONTROLS, DEVELOPMENT, REPORTED
 
-COLOUR = NetworkRecipe(architecture="wrn-10-4-half", recipe="short", precision="bf16-mixed")
-GREY = NetworkRecipe(architecture="wrn-10-2-half", recipe="short", overrides={"epochs": 6}, precision="bf16-mixed")
-DENSE = NetworkRecipe(architecture="densenet-22-12-half", recipe="short", precision="bf16-mixed")
+COLOUR = TrainOptions(network="wrn-10-4-half", recipe="short", precision="bf16-mixed")
+GREY = TrainOptions(network="wrn-10-2-half", recipe="short", epochs=6, precision="bf16-mixed")
+DENSE = TrainOptions(network="densenet-22-12-half", recipe="short", precision="bf16-mixed")
 NETWORKS = {"cifar10": COLOUR, "cifar100": COLOUR, "fashion-mnist": GREY}
 SEEDS = (0, 1, 2)
 
@@ -46,6 +45,8 @@ LONGER_EPOCHS = 30
 """Enough for 90 % accuracy on CIFAR-10: does more training change the ranking?"""
 
 
+WHOLE = EvaluateOptions(networks=())
+"""All images of every set."""
 WORK, KEPT = Path("runs/study"), Path("study")
 """Where networks and whole results are while the study runs, and where the small copy of the results is kept."""
 
@@ -57,7 +58,7 @@ def name_of(run: TrainOptions) -> str:
 
 def chain_for(id_name: str, out: Path = WORK) -> Reproduction:
     """Return the settings of the study for an ID set, and where its networks and results are."""
-    scale = laptop_settings().replace(
+    scale = LAPTOP.replace(
         name="study",
         networks=(NETWORKS[id_name],),
         ids=(id_name,),
@@ -67,7 +68,7 @@ def chain_for(id_name: str, out: Path = WORK) -> Reproduction:
         frame_free=sets_of(id_name),
         shown=("tin-resize", "svhn"),
         scales=(4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
-        evaluation=EvaluationSettings(images=1000, fit_images=10000),
+        evaluation=EvaluateOptions(networks=(), images=1000, fit_images=10000),
     )
     return Reproduction(scale, out, WORK / "networks", name=name_of)
 
@@ -79,22 +80,22 @@ def sets_of(id_name: str) -> tuple[str, ...]:
 
 def main_runs(id_name: str, seed: int) -> tuple[TrainOptions, TrainOptions]:
     """Return the standard and the cosine network of a seed."""
-    return NETWORKS[id_name].training(id_name, seed, "linear"), NETWORKS[id_name].training(id_name, seed, "cosine")
+    return training(NETWORKS[id_name], id_name, seed, "linear"), training(NETWORKS[id_name], id_name, seed, "cosine")
 
 
 def fixed_scale_run(id_name: str) -> TrainOptions:
     """Return the network with the fixed scale."""
-    return NETWORKS[id_name].training(id_name, 0, "cosine", scale=FIXED_SCALE, decay_head=True)
+    return training(NETWORKS[id_name], id_name, 0, "cosine", scale=FIXED_SCALE, decay_head=True)
 
 
 def leave_out_runs(id_name: str) -> list[TrainOptions]:
     """Return the networks of the leave-out ensemble."""
-    return [NETWORKS[id_name].training(id_name, k, "linear", leave_out=(k, FOLDS)) for k in range(FOLDS)]
+    return [training(NETWORKS[id_name], id_name, k, "linear", leave_out=(k, FOLDS)) for k in range(FOLDS)]
 
 
 def longer_runs() -> tuple[TrainOptions, TrainOptions]:
     """Return the same pair with more than twice the training, one seed."""
-    standard, cosine = (COLOUR.training("cifar10", 0, head, epochs=LONGER_EPOCHS) for head in ("linear", "cosine"))
+    standard, cosine = (training(COLOUR, "cifar10", 0, head, epochs=LONGER_EPOCHS) for head in ("linear", "cosine"))
     return standard, cosine
 
 
@@ -119,7 +120,7 @@ def all_steps() -> Iterator[tuple[Command, Sequence[Command]]]:
     for seed in SEEDS[1:]:
         yield from _tuned("cifar10", seed)
     yield from _pair("cifar100", 0)
-    yield from _evaluated([DENSE.training("cifar10", 0, head) for head in ("linear", "cosine")], FREE)
+    yield from _evaluated([training(DENSE, "cifar10", 0, head) for head in ("linear", "cosine")], FREE)
     for id_name in ("fashion-mnist", "cifar10"):
         yield from _tuned(id_name, 0, "cosine")
     yield from _rivals("cifar10")
@@ -142,7 +143,7 @@ def _longer() -> Iterator[tuple[Command, Sequence[Command]]]:
         label = f"{run.architecture} {run.head} {LONGER_EPOCHS} epochs"
         chain, whole = (
             replace(shared, scale=shared.scale.replace(evaluation=replace(evaluation, label=label)))
-            for evaluation in (shared.scale.evaluation, EvaluationSettings())
+            for evaluation in (shared.scale.evaluation, WHOLE)
         )
         train = shared.train(run)
         yield train, ()
@@ -157,7 +158,7 @@ def _pair(id_name: str, seed: int) -> Iterator[tuple[Command, Sequence[Command]]
 def _tuned(id_name: str, seed: int, head: str = "linear") -> Iterator[tuple[Command, Sequence[Command]]]:
     """Evaluate the detectors that are tuned on OOD images, by both protocols."""
     chain = chain_for(id_name)
-    run = NETWORKS[id_name].training(id_name, seed, head)
+    run = training(NETWORKS[id_name], id_name, seed, head)
     yield chain.evaluate([run], sets_of(id_name), TUNED, "both"), (chain.train(run),)
 
 
@@ -171,7 +172,7 @@ def _untuned(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
 def _accuracy(runs: Sequence[TrainOptions], kind: Kind = "single") -> tuple[Command, Sequence[Command]]:
     """Evaluate a network on all ID test images; an OOD set has to be named, and letters are in no table."""
     chain = chain_for(runs[0].id)
-    whole = replace(chain, scale=chain.scale.replace(evaluation=EvaluationSettings()))
+    whole = replace(chain, scale=chain.scale.replace(evaluation=WHOLE))
     detector = {"ensemble": "cosine-ensemble", "leave-out": "leave-out"}.get(kind, "max-softmax")
     needs = [chain.train(run) for run in runs]
     return whole.evaluate(runs, ("letters",), (detector,), tune=False, kind=kind), needs
@@ -195,7 +196,7 @@ def _variants(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
     """Train and evaluate the ten rows of the ablation and the fixed scales."""
     chain = chain_for(id_name)
     rows = ablation_rows(NETWORKS[id_name], id_name, 0, chain.scale.hidden).values()
-    scales = [run for runs in sweep(chain).values() for run in runs]
+    scales = [run for runs in sweep(chain.scale).values() for run in runs]
     for run in dict.fromkeys((*rows, *scales)):
         yield from _evaluated([run], ("max-softmax",) if run.head == "linear" else ("cosine", "max-softmax"))
 
@@ -203,7 +204,7 @@ def _variants(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
 def _rivals(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:
     """Train and evaluate other heads that need no OOD image, by the same recipe."""
     for head, detector in RIVALS.items():
-        yield from _evaluated([NETWORKS[id_name].training(id_name, 0, head)], (detector, "max-softmax"))
+        yield from _evaluated([training(NETWORKS[id_name], id_name, 0, head)], (detector, "max-softmax"))
 
 
 def _leave_out(id_name: str) -> Iterator[tuple[Command, Sequence[Command]]]:

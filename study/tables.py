@@ -8,6 +8,7 @@ import numpy as np
 
 from offaxis.evaluation.summary import Summary, View, summarise
 from offaxis.options import TrainOptions
+from offaxis.paper.settings import training
 from offaxis.paper.tables import paper_rows
 from offaxis.reports.result_tables import networks_table, pairs_table, ranking_table, set_title, sets_table
 from offaxis.reports.tables import Entry, Table, Value, in_percent
@@ -119,7 +120,7 @@ def longer(id_name: str) -> Table:
         for (method, network), value in sorted(long.items(), key=lambda item: -item[1])
         if (method, network) in short
     ]
-    epochs = RECIPES[NETWORKS[id_name].recipe]().epochs
+    epochs = RECIPES[NETWORKS[id_name].recipe or ""]().epochs
     columns = ("detector", "network", f"{epochs} epochs", f"{LONGER_EPOCHS} epochs", "change")
     title, note = "More training, one seed", "Mean AUROC over the reported sets."
     return Table(name=f"longer-{id_name}", title=title, columns=columns, rows=rows, note=note, heads=2)
@@ -141,7 +142,7 @@ def dense_accuracy(id_name: str) -> Table:
 
 
 def _dense_runs(id_name: str) -> list[TrainOptions]:
-    return [DENSE.training(id_name, 0, head) for head in ("linear", "cosine")]
+    return [training(DENSE, id_name, 0, head) for head in ("linear", "cosine")]
 
 
 def shift(id_name: str) -> Table:

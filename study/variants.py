@@ -8,7 +8,7 @@ from offaxis.evaluation import Result
 from offaxis.evaluation.summary import summarise
 from offaxis.options import TrainOptions
 from offaxis.paper.commands import variant_of
-from offaxis.paper.items import ablation_rows, native_score, sweep
+from offaxis.paper.settings import ablation_rows, native_score, sweep, training
 from offaxis.reports.result_tables import set_title
 from offaxis.reports.tables import Entry, Table, Value, percent
 from study.query import GROUPS, is_evaluated, records_of, results_for
@@ -70,7 +70,7 @@ def scales(id_name: str) -> Table:
     """Make the table of fixed scales and the predicted one, one seed."""
     rows = [
         _with_accuracy(id_name, "predicted" if scale is None else f"{scale:g}", runs[0], "cosine")
-        for (_, scale), runs in sweep(chain_for(id_name, KEPT)).items()
+        for (_, scale), runs in sweep(chain_for(id_name, KEPT).scale).items()
         if is_evaluated(id_name, runs)
     ]
     return _table(id_name, "scales", title="The scale, fixed and predicted", rows=rows, note=ONE_SEED)
@@ -87,9 +87,9 @@ def fixed(id_name: str) -> Table:
 def rivals(id_name: str) -> Table:
     """Compare our head with other heads by the same recipe, one seed."""
     rows = [
-        _with_accuracy(id_name, f"{head}: {detector}", NETWORKS[id_name].training(id_name, 0, head), detector)
+        _with_accuracy(id_name, f"{head}: {detector}", training(NETWORKS[id_name], id_name, 0, head), detector)
         for head, detector in {"linear": "max-softmax", "cosine": "cosine", **RIVALS}.items()
-        if is_evaluated(id_name, [NETWORKS[id_name].training(id_name, 0, head)])
+        if is_evaluated(id_name, [training(NETWORKS[id_name], id_name, 0, head)])
     ]
     return _table(id_name, "rivals", title="Heads without OOD hyperparameters", rows=rows, note=ONE_SEED)
 

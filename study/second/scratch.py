@@ -24,7 +24,7 @@ from offaxis.heads import HEADS
 from offaxis.networks import by_name
 from offaxis.options import Precision, Start, TrainOptions
 from offaxis.paper.commands import variant_of
-from offaxis.paper.items import ablation_rows
+from offaxis.paper.settings import ablation_rows
 from offaxis.training import read_run, train
 from offaxis.training.recipe import recipe_of
 from offaxis.training.record import RunFolder
@@ -89,15 +89,14 @@ class Training:
 def training(id_name: str, head: str, seed: int, architecture: str | None = None, *, longer: bool = False) -> Training:
     """Return a training by the first study's recipe, or with more epochs."""
     recipe = RECIPES_OF[id_name]
-    run = TrainOptions(
+    run = replace(
+        recipe,
         id=id_name,
-        network=architecture or recipe.architecture,
+        network=architecture or recipe.network,
         head="cosine" if head in STARTS else head,
         start=STARTS.get(head),
-        recipe=recipe.recipe,
         seed=seed,
-        precision=recipe.precision,
-        **({"epochs": LONGER_EPOCHS} if longer else recipe.overrides),
+        epochs=LONGER_EPOCHS if longer else recipe.epochs,
     )
     return Training(run)
 

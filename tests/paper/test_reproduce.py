@@ -18,9 +18,9 @@ from offaxis.evaluation.records import SetRecord
 from offaxis.files import digest
 from offaxis.options import EvaluateOptions, TrainOptions
 from offaxis.paper.commands import EvaluateCommand, Reproduction, TrainCommand, run_name, variant_of
-from offaxis.paper.items import ITEMS, ablation_rows, paper_item
+from offaxis.paper.items import ITEMS, paper_item
 from offaxis.paper.published import paper_table
-from offaxis.paper.settings import SCALES, tiny_settings
+from offaxis.paper.settings import SCALES, TINY, ablation_rows, training
 
 # one epoch on tiny images teaches little, and training says so
 pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
@@ -56,7 +56,7 @@ def test_the_items_are_all_tables_and_figures() -> None:
 @pytest.mark.parametrize("scale", list(SCALES))
 @pytest.mark.parametrize("name", list(ITEMS))
 def test_every_item_lists_commands_that_the_program_takes(name: str, scale: str, tmp_path: Path) -> None:
-    chain = Reproduction(SCALES[scale](), tmp_path, tmp_path / "runs")
+    chain = Reproduction(SCALES[scale], tmp_path, tmp_path / "runs")
     steps = paper_item(name).steps(chain)
     evaluations = [step for step in steps if isinstance(step, EvaluateCommand)]
     assert len({step.words for step in evaluations}) == len(evaluations)
@@ -89,7 +89,7 @@ def test_the_commands_stand_for_what_is_called(
     monkeypatch.setattr("offaxis.training.start.train_by_options", remember)
     monkeypatch.setattr("offaxis.evaluation.start.evaluate_by_options", remember)
     program = get_command(app)
-    chain = Reproduction(SCALES[scale](), tmp_path, tmp_path / "runs")
+    chain = Reproduction(SCALES[scale], tmp_path, tmp_path / "runs")
     steps = [step for name in ITEMS for step in paper_item(name).steps(chain)]
     unique = {step.words if every else tuple(w for w in step.words if w.startswith("--")): step for step in steps}
     for step in unique.values():
@@ -191,8 +191,8 @@ def test_a_file_is_no_folder_for_results(tmp_path: Path) -> None:
 
 
 def test_a_mark_needs_its_networks_and_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = Reproduction(tiny_settings(), tmp_path, tmp_path / "runs")
-    one = chain.scale.networks[0].training("cifar10", 0, "cosine")
+    chain = Reproduction(TINY, tmp_path, tmp_path / "runs")
+    one = training(chain.scale.networks[0], "cifar10", 0, "cosine")
     monkeypatch.setenv("OFFAXIS_DATA", str(tmp_path / "data"))
 
     def done(ood: list[str]) -> bool:
@@ -238,7 +238,7 @@ def test_what_follows_from_a_network_that_is_trained_again_is_done_again(
     left = [
         step
         for step in paper_item("classification").steps(
-            Reproduction(tiny_settings().replace(seeds=(0,)), tmp_path, tmp_path / "runs")
+            Reproduction(TINY.replace(seeds=(0,)), tmp_path, tmp_path / "runs")
         )
         if not step.done
     ]
@@ -258,7 +258,7 @@ def test_figures_are_really_drawn(name: str, folder: Path) -> None:
 
 
 def test_the_ablation_has_the_papers_rows() -> None:
-    rows = ablation_rows(tiny_settings().networks[0], "cifar10", 0)
+    rows = ablation_rows(TINY.networks[0], "cifar10", 0)
     assert set(rows) == {cell.method for cell in paper_table("ablation")}
     assert (rows["row-1"].head, variant_of(rows["row-1"])) == ("linear", "")
     assert (rows["row-2"].scale, variant_of(rows["row-2"])) == ("predicted", "scale predicted")
@@ -270,11 +270,11 @@ def test_the_ablation_has_the_papers_rows() -> None:
 
 
 def test_names_of_folders_show_what_is_special() -> None:
-    trained = tiny_settings().networks[0]
-    assert run_name(trained.training("cifar10", 3, "cosine")) == "wrn-10-1-half-cosine-cifar10-seed3"
-    special = trained.training("cifar10", 0, "cosine", scale=16.0, hidden=8, decay_head=True)
+    trained = TINY.networks[0]
+    assert run_name(training(trained, "cifar10", 3, "cosine")) == "wrn-10-1-half-cosine-cifar10-seed3"
+    special = training(trained, "cifar10", 0, "cosine", scale=16.0, hidden=8, decay_head=True)
     assert run_name(special) == "wrn-10-1-half-cosine-scale-16-hidden-8-decay-head-cifar10-seed0"
-    left_out = trained.training("cifar10", 1, "linear", leave_out=(1, 5), epochs=9)
+    left_out = training(trained, "cifar10", 1, "linear", leave_out=(1, 5), epochs=9)
     assert run_name(left_out) == "wrn-10-1-half-linear-leave-out-1of5-cifar10-seed1"
     assert (left_out.epochs, left_out.crop) == (9, 0)
 
@@ -287,15 +287,15 @@ def test_networks_that_were_computed_otherwise_are_not_taken(
 ) -> None:
     words = ("classification", "--scale", "tiny", "--quiet", "--out", str(folder))
     assert run(*words).exit_code == 0
-    chain = Reproduction(tiny_settings(), folder, folder / "runs")
-    training = chain.scale.networks[0].training("small-digits", 0, "cosine")
-    chain.train(training).check()
+    chain = Reproduction(TINY, folder, folder / "runs")
+    own = training(chain.scale.networks[0], "small-digits", 0, "cosine")
+    chain.train(own).check()
     with pytest.raises(RunError, match=f"trained with {said}.* but the one in .*seed0 was trained with {field} "):
-        chain.train(replace(training, **{field: value})).check()  # type: ignore[arg-type]
+        chain.train(replace(own, **{field: value})).check()  # type: ignore[arg-type]
 
 
 def test_an_outcome_without_results_says_so(tmp_path: Path) -> None:
-    chain = Reproduction(tiny_settings(), tmp_path, tmp_path / "runs")
+    chain = Reproduction(TINY, tmp_path, tmp_path / "runs")
     Store(tmp_path / "results").add_set("k", SetRecord({}, np.arange(2), np.arange(2)))
     with pytest.raises(EvaluationError, match="run the steps first"):
         paper_item("one-vs-one").finish(chain, tmp_path / "out")

@@ -14,7 +14,7 @@ from offaxis.heads import complete_description, head_maker
 from offaxis.networks import build, description, wide_resnet
 from offaxis.options import TrainOptions
 from offaxis.paper.commands import run_name
-from offaxis.paper.settings import laptop_settings, paper_settings
+from offaxis.paper.settings import LAPTOP, PAPER, training
 from offaxis.training import load_run, read_run
 from offaxis.training.start import head_arguments, train_by_options
 
@@ -53,12 +53,10 @@ def test_a_trained_backbone_has_the_default_start() -> None:
 
 
 def test_names_and_reproductions_keep_the_papers_start() -> None:
-    laptop, paper = (
-        settings().networks[0].training("cifar10", 0, "cosine") for settings in (laptop_settings, paper_settings)
-    )
+    laptop, paper = (training(settings.networks[0], "cifar10", 0, "cosine") for settings in (LAPTOP, PAPER))
     assert (laptop.start, run_name(laptop)) == ("paper", "wrn-10-4-half-cosine-cifar10-seed0")
     assert (paper.start, head_arguments(paper)["start"]) == (None, "paper")
-    assert laptop_settings().networks[0].training("cifar10", 0, "cosine", scale=16.0).start is None
+    assert training(LAPTOP.networks[0], "cifar10", 0, "cosine", scale=16.0).start is None
     assert run_name(TrainOptions(id="x", network="y", start="sizes")) == "y-cosine-start-sizes-x-seed0"
 
 

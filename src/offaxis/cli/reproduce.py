@@ -15,7 +15,7 @@ from rich.text import Text
 from offaxis.cli.app import app, command, example, print_note
 from offaxis.errors import ArgumentError
 from offaxis.names import RECIPES
-from offaxis.options import ReproduceOptions
+from offaxis.options import ReproduceOptions, TrainOptions
 from offaxis.paper.published import CITATION, TABLES, PaperCell, as_csv, paper_table
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def reproduce_command(options: ReproduceOptions, _: tuple[str, ...]) -> None:
 
     console, item = Console(), options.item
     if item is None:
-        for entry in ITEMS.values():
-            console.print(f"[cyan]{entry.name:<20}[/cyan]{entry.title}", highlight=False)
+        for name, entry in ITEMS.items():
+            console.print(f"[cyan]{name:<20}[/cyan]{entry.title}", highlight=False)
         return
     folder = options.out or Path("reproduce") / options.scale
     for name, place in {"--out": folder, "--runs": options.runs}.items():
@@ -65,22 +65,21 @@ def reproduce_command(options: ReproduceOptions, _: tuple[str, ...]) -> None:
 
 def _settings(options: ReproduceOptions) -> "Settings":
     """Return the settings of a scale with what the options change."""
-    from offaxis.paper.settings import SCALES, NetworkRecipe
+    from offaxis.paper.settings import SCALES
 
     if options.scale not in SCALES:
         raise ArgumentError(f"Expected --scale to be paper or laptop but got {options.scale!r}.")
     recipe = options.recipe
     if recipe is not None and recipe not in RECIPES:
         raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
-    settings = SCALES[options.scale]()
+    settings = SCALES[options.scale]
     networks = settings.networks
     if options.network:
-        networks = (NetworkRecipe(architecture=options.network, recipe=recipe or "laptop"),)
+        networks = (TrainOptions(network=options.network, recipe=recipe or "laptop"),)
     elif recipe:
         networks = tuple(replace(entry, recipe=recipe) for entry in networks)
     if options.epochs:
-        changed = {"epochs": options.epochs}
-        networks = tuple(replace(entry, overrides={**entry.overrides, **changed}) for entry in networks)
+        networks = tuple(replace(entry, epochs=options.epochs) for entry in networks)
     seeds = tuple(range(options.seeds)) if options.seeds else None
     return settings.replace(networks=networks, ids=options.id, seeds=seeds)
 

@@ -24,11 +24,7 @@ Note = Callable[[str], None]
 def variant_of(run: TrainOptions) -> str:
     """Return what tells a training from others of the same network and head, such as ``scale 16 decay-head``."""
     numbers = {"scale": run.scale, "hidden": run.hidden, "tau": run.tau}
-    parts = [
-        f"{name} {value if isinstance(value, str) else f'{value:g}'}"
-        for name, value in numbers.items()
-        if value is not None
-    ]
+    parts = [f"{name} {v if isinstance(v, str) else f'{v:g}'}" for name, v in numbers.items() if v is not None]
     parts += ["start sizes"] if run.start == "sizes" else []  # names without a start are older than this choice
     parts += ["decay-head"] if run.decay_head else []
     parts += ["frozen"] if run.freeze else []
@@ -67,23 +63,21 @@ class Command:
         words: what follows ``offaxis`` in the shell.
         out: the folder of the trained network, or the results store.
         cost: what it costs.
-        device: where it runs.
-        data: where the catalogue's sets are kept.
+        running: the options that results do not depend on: where it writes and runs, and where image sets are kept.
     """
 
     words: tuple[str, ...]
     out: Path
     cost: CommandCost
-    device: str = "auto"
-    data: Path | None = None
+    running: dict[str, Any]
 
     @property
     def command(self) -> str:
         """The command as it is typed, where ``OFFAXIS_DATA`` is what it is here."""
-        where: tuple[str, ...] = () if self.device == "auto" else ("--device", self.device)
-        if self.data is not None and str(self.data) != os.environ.get("OFFAXIS_DATA"):
-            where += ("--data", str(self.data))
-        return shlex.join(("offaxis", *self.words, *where))
+        device, data = self.running["device"], self.running["data"]
+        where = [] if device == "auto" else ["--device", device]
+        where += [] if data is None or str(data) == os.environ.get("OFFAXIS_DATA") else ["--data", str(data)]
+        return shlex.join(["offaxis", *self.words, *where])
 
     @property
     def name(self) -> str:
@@ -146,14 +140,8 @@ class TrainCommand(Command):
         """Train the network, or continue its training."""
         from offaxis.training.start import train_by_options
 
-        running: dict[str, Any] = {
-            "out": self.out,
-            "resume": True,
-            "device": self.device,
-            "data": self.data,
-            "quiet": quiet,
-        }
-        train_by_options(replace(self.training, **running), ("offaxis", *self.words), note)
+        options = replace(self.training, **self.running, resume=True, quiet=quiet)
+        train_by_options(options, ("offaxis", *self.words), note)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,40 +150,38 @@ class EvaluateCommand(Command):
 
     Attributes:
         evaluation: what is evaluated.
-        key: what tells its record from others: its words, with the sets that pools stand for on this machine.
-        records: the folder for such records.
-        needs: files without which a record means nothing: the networks, and the store.
+        record: that file; its name tells the words, with the sets that pools stand for on this machine.
+        needs: files without which it means nothing: the networks, and the store.
     """
 
     evaluation: EvaluateOptions
-    key: tuple[str, ...]
-    records: Path
+    record: Path
     needs: tuple[Path, ...]
 
     @property
     def name(self) -> str:
         """The name of the file that records it."""
-        return f"evaluate-{digest(list(self.key))}"
+        return self.record.name
 
     @property
     def done(self) -> bool:
         """Whether it has been run to its end, with the networks that are there."""
-        return all(path.exists() for path in (self.records / self.name, *self.needs))
+        return all(path.exists() for path in (self.record, *self.needs))
 
     def mark(self) -> None:
         """Record that it has been run to its end."""
-        write_text(self.records / self.name, self.command + "\n")
+        write_text(self.record, self.command + "\n")
 
     def forget(self) -> None:
         """Remove that record; the results stay in the store."""
-        (self.records / self.name).unlink(missing_ok=True)
+        self.record.unlink(missing_ok=True)
 
     def run(self, quiet: bool = False, note: Note = lambda _: None) -> None:
         """Evaluate the networks into the store, and mark it as done."""
         from offaxis.evaluation.start import evaluate_by_options
 
-        running: dict[str, Any] = {"out": self.out, "device": self.device, "data": self.data, "quiet": quiet}
-        evaluate_by_options(replace(self.evaluation, **running), ("offaxis", *self.words), note)
+        options = replace(self.evaluation, **self.running, quiet=quiet)
+        evaluate_by_options(options, ("offaxis", *self.words), note)
         self.mark()
 
 
@@ -229,6 +215,9 @@ class Reproduction:
         """The results store, shared by all items of a scale."""
         return self.out / "results"
 
+    def _running(self, out: Path) -> dict[str, Any]:
+        return {"out": out, "device": self.device, "data": self.data}
+
     def train(self, run: TrainOptions) -> TrainCommand:
         """Return the command that trains a network, or continues its training."""
         epochs = recipe_of(run).epochs
@@ -238,8 +227,7 @@ class Reproduction:
             words=("train", *run.words(), "--resume", "--out", str(folder)),
             out=folder,
             cost=CommandCost(run.architecture, run.id, images, images),
-            device=self.device,
-            data=self.data,
+            running=self._running(folder),
             training=run,
         )
 
@@ -257,41 +245,40 @@ class Reproduction:
 
         It is done for the sets that pools stand for on this machine now: a new set of a pool makes it undone.
         """
-        first, shared = runs[0], self.scale.evaluation
-        evaluation = EvaluateOptions(
-            networks=tuple(str(self.runs / self.name(run)) for run in runs),
+        first, folders = runs[0], [self.runs / self.name(run) for run in runs]
+        evaluation = replace(
+            self.scale.evaluation,
+            networks=tuple(map(str, folders)),
             id=first.id,
             ood=tuple(ood),
             detectors=tuple(detectors),
             protocol=protocol,
             tune=tune,
             kind=kind,
-            label=shared.label,
-            images=shared.images,
-            fit_images=shared.fit_images,
-            batch_size=shared.batch_size,
         )
         here = replace(evaluation, ood=tuple(_sets_here(first.id, ood, self.data)))
+        words, key = (["evaluate", *each.words(), "--out", str(self.store)] for each in (evaluation, here))
         return EvaluateCommand(
-            words=("evaluate", *evaluation.words(), "--out", str(self.store)),
+            words=tuple(words),
             out=self.store,
-            cost=self._evaluation_cost(evaluation, first),
-            device=self.device,
-            data=self.data,
+            cost=_evaluation_cost(evaluation, first),
+            running=self._running(self.store),
             evaluation=evaluation,
-            key=("evaluate", *here.words(), "--out", str(self.store)),
-            records=self.out / "done",
-            needs=(self.store / "store.json", *(self.runs / self.name(run) / "model.safetensors" for run in runs)),
+            record=self.out / "done" / f"evaluate-{digest(key)}",
+            needs=(self.store / "store.json", *(folder / "model.safetensors" for folder in folders)),
         )
 
-    def _evaluation_cost(self, evaluation: EvaluateOptions, first: TrainOptions) -> CommandCost:
-        limit = evaluation.images or 10**9
-        images = float(sum(min(count, limit) for count in _counts(first.id, evaluation.ood)))
-        passes = GRID_PASSES if evaluation.tune else GIVEN_PASSES
-        costs = [passes.get(name, (0.0, 0.0)) for name in evaluation.detectors]
-        forward, backward = 1 + sum(f for f, _ in costs), sum(b for _, b in costs)
-        count = len(evaluation.networks)
-        return CommandCost(first.architecture, first.id, count * images * forward, count * images * backward)
+
+def _evaluation_cost(evaluation: EvaluateOptions, first: TrainOptions) -> CommandCost:
+    """Return the cost of evaluating networks on the test images of the ID set and of the OOD sets."""
+    names = [name for entry in evaluation.ood for name in POOLS.get(entry, (entry,)) if name in CATALOGUE]
+    used = [name for name in dict.fromkeys(names) if name != first.id and not relation(first.id, name).refused]
+    counts = [CATALOGUE[name].counts["test"] for name in (first.id, *used) if name in CATALOGUE]
+    images = float(len(evaluation.networks) * sum(min(count, evaluation.images or count) for count in counts))
+    passes = GRID_PASSES if evaluation.tune else GIVEN_PASSES
+    costs = [passes.get(name, (0.0, 0.0)) for name in evaluation.detectors]
+    forward, backward = 1 + sum(f for f, _ in costs), sum(b for _, b in costs)
+    return CommandCost(first.architecture, first.id, images * forward, images * backward)
 
 
 def _sets_here(id_name: str, ood: Sequence[str], data: Path | None) -> Sequence[str]:
@@ -302,10 +289,3 @@ def _sets_here(id_name: str, ood: Sequence[str], data: Path | None) -> Sequence[
         return sets_for(id_name, ood, data)[0]
     except ArgumentError:
         return ()
-
-
-def _counts(id_name: str, ood: Sequence[str]) -> list[int]:
-    """Return the numbers of test images of the ID set and of the OOD sets."""
-    names = [name for entry in ood for name in POOLS.get(entry, (entry,)) if name in CATALOGUE]
-    used = [name for name in dict.fromkeys(names) if name != id_name and not relation(id_name, name).refused]
-    return [CATALOGUE[name].counts["test"] for name in (id_name, *used) if name in CATALOGUE]

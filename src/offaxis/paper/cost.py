@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from offaxis.data import CATALOGUE
 from offaxis.detectors.base import Detector
@@ -91,27 +91,19 @@ def measure_cost(
         "cosine": scoring(Cosine(), cosine),
     }
     times: dict[str, list[float]] = {what: [] for what in runs}
-    for i in range(rounds + 1):
+    for _ in range(rounds + 1):
         for what, run in runs.items():
             progress(f"{name}: {what}")
-            seconds = _time(run)
-            if i:
-                times[what].append(seconds)
-    medians = {what: statistics.median(values) for what, values in times.items()}
+            start = time.perf_counter()
+            run().cpu()  # with the device's work at an end
+            times[what].append(time.perf_counter() - start)
+    medians = {what: statistics.median(values[1:]) for what, values in times.items()}
     return Cost(network=name, batch=batch, rounds=rounds, **medians)
 
 
-def _time(run: Callable[[], Tensor]) -> float:
-    """Return the seconds that a function takes, with the device's work at an end."""
-    start = time.perf_counter()
-    run().cpu()
-    return time.perf_counter() - start
-
-
-BATCH = 64  # images of a trial of a small network
-WORK = 2e9  # multiplications of a trial, at most about so many: large networks are timed with fewer images
 PROBE = 2.0  # seconds that a network is timed for, at least
 TRIALS = 3
+MOST_IMAGES = 64  # of a trial; large networks are timed with fewer
 
 
 class Range(NamedTuple):
@@ -138,48 +130,38 @@ def seconds_per_image(network: str, id_name: str) -> tuple[Range, Range]:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         classifier = by_name(network)(num_classes=10, in_channels=channels, head="cosine")
-        images = torch.randn(BATCH, channels, height, width)
-    count = max(2, min(BATCH, int(WORK / _work(classifier, images[:2]))))
-    images = to_network(classifier, images[:count])
-    _trial(classifier, images)  # warms up
+        images = to_network(classifier, torch.randn(MOST_IMAGES, channels, height, width))
+    _trial(classifier, images[:2])  # warms up
+    elapsed = _trial(classifier, images[:2])[0].sum()
+    count = int(np.clip(2 * PROBE / TRIALS / elapsed, 2, MOST_IMAGES))
     end = time.perf_counter() + PROBE
-    trials: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    trials: list[NDArray[np.float64]] = []
     while len(trials) < TRIALS or time.perf_counter() < end:
-        trials.append(_trial(classifier, images))
-    ranges = []
-    for part in range(2):
-        elapsed, processor = ([trial[part][clock] for trial in trials] for clock in range(2))
-        low = min(processor) / torch.get_num_threads()
-        ranges.append(Range(low / count, max(low, statistics.median(elapsed)) / count))
-    return ranges[0], ranges[1]
+        trials.append(_trial(classifier, images[:count]))
+    high, processor = np.median(trials, 0)[0] / count, np.min(trials, 0)[1] / count
+    low = processor / torch.get_num_threads()
+    forward, backward = (Range(float(a), float(max(a, b))) for a, b in zip(low, high, strict=True))
+    return forward, backward
 
 
-def _work(network: Classifier, images: Tensor) -> float:
-    """Count the multiplications of a forward pass, for each image."""
-    counter: Any = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        network(images)
-    return max(1.0, float(counter.get_total_flops()) / 2 / len(images))
-
-
-def _trial(network: Classifier, images: Tensor) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return (elapsed, processor) seconds of a forward pass, and of the backward pass."""
+def _trial(network: Classifier, images: Tensor) -> NDArray[np.float64]:
+    """Return the seconds (2, 2), elapsed and of the processor, of a forward and of a backward pass."""
     clocks = [(time.perf_counter(), time.process_time())]
     total = network(images).sum()
     clocks.append((time.perf_counter(), time.process_time()))
     total.backward()
     clocks.append((time.perf_counter(), time.process_time()))
-    first, second = ((later[0] - before[0], later[1] - before[1]) for before, later in pairwise(clocks))
-    return first, second
+    return np.diff(clocks, axis=0).T
 
 
 def total_seconds(steps: Iterable[Command]) -> Range:
     """Estimate the time of commands one after the other, without the time to read images."""
     low = high = 0.0
     for step in steps:
-        forward, backward = seconds_per_image(step.cost.network, step.cost.id)
-        low += forward.low * step.cost.forward + backward.low * step.cost.backward
-        high += forward.high * step.cost.forward + backward.high * step.cost.backward
+        for images, each in zip(
+            (step.cost.forward, step.cost.backward), seconds_per_image(step.cost.network, step.cost.id), strict=True
+        ):
+            low, high = low + images * each.low, high + images * each.high
     return Range(low, high)
 
 
@@ -190,9 +172,7 @@ def duration_text(duration: float) -> str:
         >>> duration_text(90), duration_text(4000), duration_text(200_000)
         ('2 minutes', '1.1 hours', '2.3 days')
     """
-    if duration < 60:
-        return f"{duration:.0f} seconds"
-    for unit, length, most in (("minutes", 60, 60), ("hours", 3600, 24), ("days", 86400, 1000)):
+    for unit, length, most in (("seconds", 1, 60), ("minutes", 60, 60), ("hours", 3600, 24), ("days", 86400, 1000)):
         if duration / length < most:
-            return f"{duration / length:.{0 if unit == 'minutes' else 1}f} {unit}"
+            return f"{duration / length:.{1 if length > 60 else 0}f} {unit}"
     return f"{duration / 86400 / 365:.0f} years"

@@ -16,6 +16,7 @@ from offaxis.options import TrainOptions
 from offaxis.paper.commands import Reproduction, variant_of
 from offaxis.paper.cost import measure_cost
 from offaxis.paper.published import Key, compare_with_paper
+from offaxis.paper.settings import ablation_rows, native_score, pairs_of, runs_of, teams
 from offaxis.reports.result_tables import METRIC_TITLES, set_title, sets_table, slug
 from offaxis.reports.tables import Entry, Table, Value, comma_separated, in_percent, latex, markdown
 
@@ -31,67 +32,82 @@ def write_paper_tables(tables: Sequence[Table], out: Path) -> list[Path]:
     return files
 
 
-def classification(chain: Reproduction, pairs: Sequence[tuple[TrainOptions, TrainOptions]], out: Path) -> list[Path]:
+def classification(chain: Reproduction, out: Path) -> list[Path]:
     """Write the accuracy of both networks, mean (standard deviation over seeds)."""
     records = Store.existing(chain.store).networks()
     accuracy = {record.origin: record.accuracy for record in records if record.kind == "single"}
-    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for standard, cosine in pairs:
-        place = (standard.architecture, standard.id)
-        groups.setdefault(place, []).append((accuracy[chain.name(standard)], accuracy[chain.name(cosine)]))
+    groups: dict[tuple[str, str], list[list[float]]] = {}
+    for pair in pairs_of(chain.scale):
+        groups.setdefault((pair[0].architecture, pair[0].id), []).append([accuracy[chain.name(run)] for run in pair])
     rows: list[list[Entry]] = []
     ours: dict[Key, float] = {}
     for (network, id_name), values in groups.items():
-        array = np.array(values)
         row: list[Entry] = [network, set_title(id_name)]
-        for column, head in enumerate(("linear", "cosine")):
-            row.append(_mean(array[:, column]))
-            ours[network, id_name, "", head, "accuracy"] = 100 * float(array[:, column].mean())
+        for head, column in zip(("linear", "cosine"), np.array(values).T, strict=True):
+            row.append(_over_seeds(column))
+            ours[network, id_name, "", head, "accuracy"] = 100 * float(column.mean())
         rows.append([*row, Value(len(values), str(len(values)))])
     columns = ("network", "ID", "standard %", "cosine %", "seeds")
-    table = Table(
-        name="classification",
-        title="Classification accuracy",
-        columns=columns,
-        rows=rows,
-        note="Mean (standard deviation over seeds).",
-        heads=2,
-    )
+    title, note = "Classification accuracy", "Mean (standard deviation over seeds)."
+    table = Table(name="classification", title=title, columns=columns, rows=rows, note=note, heads=2)
     return write_paper_tables([table, *beside(ours, "classification")], out)
 
 
-def detection(
-    chain: Reproduction, pairs: Sequence[tuple[TrainOptions, TrainOptions]], ood: Sequence[str], name: str, out: Path
-) -> list[Path]:
-    """Write the four methods of the paper on every set, three metrics, and the paper's numbers."""
-    results = results_of(chain, [run for pair in pairs for run in pair], ood)
+def detection_one_vs_one(chain: Reproduction, out: Path) -> list[Path]:
+    """Write the four methods of the paper, tuned on the tested set: every set, three metrics, and the paper's numbers."""
+    return _detection(chain, chain.scale.one_vs_one, "one-vs-one", out)
+
+
+def detection_less_biased(chain: Reproduction, out: Path) -> list[Path]:
+    """Write the same, tuned on another set, of crops without frames."""
+    return _detection(chain, chain.scale.frame_free, "less-biased", out)
+
+
+def detection_framed(chain: Reproduction, out: Path) -> list[Path]:
+    """Write the same, tuned on another set, of crops with their frames."""
+    return _detection(chain, chain.scale.framed, "less-biased-framed", out)
+
+
+def _detection(chain: Reproduction, ood: Sequence[str], name: str, out: Path) -> list[Path]:
+    results = results_of(chain, runs_of(pairs_of(chain.scale)), ood)
     view: View = "one-vs-one" if name == "one-vs-one" else "less-biased by tested set"
+    return _three_metrics(name, out, lambda metric: paper_rows(summarise(results, view, metric)), view)
+
+
+def ensembles(chain: Reproduction, out: Path) -> list[Path]:
+    """Write the ensemble of cosine networks beside leave-out networks."""
+    sets = chain.scale.one_vs_one
+    results = [r for team in teams(chain.scale) for runs in team for r in results_of(chain, runs, sets, combined=True)]
+    return _three_metrics("ensembles", out, lambda metric: summarise(results, "one-vs-one", metric), "one-vs-one")
+
+
+def _three_metrics(name: str, out: Path, rows_by: Callable[[str], list[Summary]], view: View) -> list[Path]:
+    """Write a table for each metric of the paper and ID set, and the paper's numbers."""
     tables: list[Table] = []
     ours: dict[Key, float] = {}
     for metric, papers in PAPERS_METRICS.items():
-        chosen = paper_rows(summarise(results, view, metric))
-        tables += _by_id(chosen, view, metric)
-        ours |= paper_numbers(chosen, papers)
+        rows = rows_by(metric)
+        tables += [sets_table([s for s in rows if s.id == n], view, metric) for n in dict.fromkeys(s.id for s in rows)]
+        ours |= paper_numbers(rows, papers)
     return write_paper_tables([*tables, *beside(ours, name)], out)
 
 
-def ablation(chain: Reproduction, rows_of: Callable[..., dict[str, TrainOptions]], out: Path) -> list[Path]:
+def ablation(chain: Reproduction, out: Path) -> list[Path]:
     """Write the AUROC of the ten variants."""
-    trained = chain.scale.networks[-1]
+    scale, network = chain.scale, chain.scale.networks[-1]
     ours: dict[Key, float] = {}
     rows: list[list[Entry]] = []
-    every = {n: [rows_of(trained, n, seed, chain.scale.hidden) for seed in chain.scale.seeds] for n in chain.scale.ids}
-    for name, run in every[chain.scale.ids[0]][0].items():
+    every = {n: [ablation_rows(network, n, seed, scale.hidden) for seed in scale.seeds] for n in scale.ids}
+    for name, run in every[scale.ids[0]][0].items():
         row: list[Entry] = [name.removeprefix("row-"), run.head, variant_of(run) or "default"]
         for id_name, seeds in every.items():
-            results = results_of(chain, [variants[name] for variants in seeds], [chain.scale.near])
-            score = "max-softmax" if run.head == "linear" else "cosine"
-            values = np.array([r.metrics["auroc"] for r in results if r.detector == score])
-            row.append(_mean(values))
-            ours[trained.architecture, id_name, chain.scale.near, name, "auroc"] = 100 * float(values.mean())
+            results = results_of(chain, [variants[name] for variants in seeds], [scale.near])
+            values = np.array([r.metrics["auroc"] for r in results if r.detector == native_score(run)])
+            row.append(_over_seeds(values))
+            ours[network.architecture, id_name, scale.near, name, "auroc"] = 100 * float(values.mean())
         rows.append(row)
-    columns = ("row", "head", "variant", *(f"{set_title(n)} %" for n in chain.scale.ids))
-    title = f"Ablation: AUROC on {set_title(chain.scale.near)}"
+    columns = ("row", "head", "variant", *(f"{set_title(n)} %" for n in scale.ids))
+    title = f"Ablation: AUROC on {set_title(scale.near)}"
     note = "Mean (standard deviation over seeds). decay-head: weight decay on the last layer too."
     table = Table(name="ablation", title=title, columns=columns, rows=rows, note=note, heads=3)
     return write_paper_tables([table, *beside(ours, "ablation")], out)
@@ -115,35 +131,9 @@ def time(chain: Reproduction, out: Path) -> list[Path]:
     return write_paper_tables([table, *beside(ours, "time")], out)
 
 
-def ensembles(
-    chain: Reproduction, teams: Sequence[tuple[list[TrainOptions], list[TrainOptions]]], out: Path
-) -> list[Path]:
-    """Write the ensemble of cosine networks beside leave-out networks."""
-    tables: list[Table] = []
-    ours: dict[Key, float] = {}
-    results = [
-        r for team in teams for runs in team for r in results_of(chain, runs, chain.scale.one_vs_one, combined=True)
-    ]
-    for metric, papers in PAPERS_METRICS.items():
-        chosen = summarise(results, "one-vs-one", metric)
-        tables += _by_id(chosen, "one-vs-one", metric)
-        ours |= paper_numbers(chosen, papers)
-    return write_paper_tables([*tables, *beside(ours, "ensembles")], out)
-
-
-def _by_id(summaries: Sequence[Summary], view: View, metric: str) -> list[Table]:
-    names = dict.fromkeys(s.id for s in summaries)
-    return [sets_table([s for s in summaries if s.id == name], view, metric) for name in names]
-
-
-def _mean(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Value:
+def _over_seeds(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Value:
     std = float(values.std(ddof=1)) if len(values) > 1 else None
     return in_percent(float(values.mean()), std)
-
-
-def names_of(ood: Sequence[str]) -> set[str]:
-    """Return the sets that names and pools stand for."""
-    return {name for entry in ood for name in POOLS.get(entry, (entry,))}
 
 
 def results_of(
@@ -161,20 +151,23 @@ def results_of(
         EvaluationError: there are none.
     """
     store = Store.existing(chain.store)
-    names = tuple(chain.name(run) for run in runs)
-    keys = {record.key for record in store.networks() if _is_of(record, names, combined)}
-    sets = names_of(ood) if ood is not None else set(CATALOGUE)
-    results = [
-        r for r in store.results() if r.weights in keys and r.ood in sets and (r.assumed is None or r.assumed in sets)
-    ]
+    keys = {record.key for record in records_of(chain, runs, combined)}
+    named = (name for entry in ood for name in POOLS.get(entry, (entry,))) if ood is not None else CATALOGUE
+    sets = {None, *named}
+    results = [r for r in store.results() if r.weights in keys and r.ood in sets and r.assumed in sets]
     if not results:
-        raise EvaluationError(f"There are no results of {', '.join(names)} in {chain.store} yet: run the steps first.")
+        names = ", ".join(map(chain.name, runs))
+        raise EvaluationError(f"There are no results of {names} in {chain.store} yet: run the steps first.")
     return largest_tests(results)
 
 
-def _is_of(record: NetworkRecord, names: tuple[str, ...], combined: bool) -> bool:
-    """Return whether a record is that of one of these runs, or of the network that they were combined into."""
-    return record.members == names if combined else record.kind == "single" and record.origin in names
+def records_of(chain: Reproduction, runs: Sequence[TrainOptions], combined: bool = False) -> list[NetworkRecord]:
+    """Return the records of some networks; with ``combined``, of the one network that they were combined into."""
+    names = tuple(map(chain.name, runs))
+    records = Store.existing(chain.store).networks()
+    if combined:
+        return [record for record in records if record.members == names]
+    return [record for record in records if record.kind == "single" and record.origin in names]
 
 
 PAPERS_METRICS = {"accuracy_at_tpr95": "accuracy_at_tpr", "auroc": "auroc", "aupr_in": "aupr_in"}
