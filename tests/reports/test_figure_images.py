@@ -7,8 +7,7 @@ import pytest
 
 from offaxis.errors import ArgumentError
 from offaxis.reports import figures
-from offaxis.reports.figures.method import subsample
-from offaxis.reports.figures.style import picture
+from offaxis.reports.figures.pictures import picture, subsample
 
 RNG = np.random.default_rng(0)
 

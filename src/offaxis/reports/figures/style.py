@@ -28,7 +28,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.typing import LineStyleType
-from numpy.typing import ArrayLike, NDArray
 
 from offaxis.errors import ArgumentError
 from offaxis.files import replacing
@@ -196,7 +195,7 @@ def distinct(names: Sequence[str], limit: int = 28) -> list[str]:
         >>> distinct(["runs/wide-resnet-28-10-cosine-seed-3"], 20)
         ['runs/wide-…ne-seed-3']
     """
-    return [plain(name) for name in _shortened(names, limit)]
+    return [plain(name) for name in shortened(names, limit)]
 
 
 def wrapped(text: str, width: int, lines: int = 3) -> str:
@@ -204,12 +203,7 @@ def wrapped(text: str, width: int, lines: int = 3) -> str:
     return "\n".join(map(plain, textwrap.wrap(" ".join(text.split()), width, max_lines=lines, placeholder="…")))
 
 
-def wrapped_names(names: Sequence[str], width: int, lines: int = 2) -> list[str]:
-    """Wrap names on at most ``lines`` lines of ``width`` characters so that all stay different."""
-    return [wrapped(name, width, lines + 1) for name in _shortened(names, width * lines)]
-
-
-def _shortened(names: Sequence[str], limit: int) -> list[str]:
+def shortened(names: Sequence[str], limit: int) -> list[str]:
     """Leave out the middle of long names; their beginning, where that makes some equal, or else number them."""
     whole = [" ".join(str(name).split()) for name in names]
     for kept in ((limit - 1) // 2, limit - 1):  # letters of the end
@@ -244,30 +238,6 @@ def legend_below(figure: Figure, handles: Sequence[Artist], names: Sequence[str]
 def _heighten(figure: FigureBase, inches: float) -> None:
     assert isinstance(figure, Figure)
     figure.set_figheight(figure.get_figheight() + inches)
-
-
-def picture(image: ArrayLike) -> NDArray[np.float64]:
-    """Return an image as float64 (h, w, 3) in [0, 1].
-
-    Args:
-        image: uint8, or floating-point in [0, 1]; (h, w), (h, w, c) or (c, h, w) with one or three channels.
-    """
-    array = np.asarray(image)
-    if array.ndim == 2:
-        array = array[:, :, None]
-    if array.ndim == 3 and array.shape[2] not in (1, 3) and array.shape[0] in (1, 3):
-        array = array.transpose(1, 2, 0)
-    if array.ndim != 3 or array.shape[2] not in (1, 3) or 0 in array.shape:
-        raise ArgumentError(
-            f"Expected an image of shape (h, w), (h, w, c) or (c, h, w) with 1 or 3 channels but got {np.shape(image)}."
-        )
-    pixels = array.astype(np.float64) / 255 if array.dtype == np.uint8 else array.astype(np.float64)
-    if not np.isfinite(pixels).all() or pixels.min() < 0 or pixels.max() > 1:
-        raise ArgumentError(
-            f"Expected an image of bytes, or of numbers from 0 to 1, but got {array.dtype} with values from "
-            f"{pixels.min():g} to {pixels.max():g}. Undo the normalisation first."
-        )
-    return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
 
 
 # files ---------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""The method in pictures: where ID and OOD images lie in feature space (paper Fig. 6), and the cosine head (Fig. 2)."""
+"""Images and features in pictures: sheets, frames, feature space (paper Fig. 6), and the cosine head (Fig. 2)."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,107 @@ from numpy.typing import ArrayLike, NDArray
 
 from offaxis.errors import ArgumentError
 from offaxis.reports.figures.style import FAINT, ID, INK, blank, legend_below, styled, wrapped
+
+
+def picture(image: ArrayLike) -> NDArray[np.float64]:
+    """Return an image as float64 (h, w, 3) in [0, 1].
+
+    Args:
+        image: uint8, or floating-point in [0, 1]; (h, w), (h, w, c) or (c, h, w) with one or three channels.
+    """
+    array = np.asarray(image)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim == 3 and array.shape[2] not in (1, 3) and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.ndim != 3 or array.shape[2] not in (1, 3) or 0 in array.shape:
+        raise ArgumentError(
+            f"Expected an image of shape (h, w), (h, w, c) or (c, h, w) with 1 or 3 channels but got {np.shape(image)}."
+        )
+    pixels = array.astype(np.float64) / 255 if array.dtype == np.uint8 else array.astype(np.float64)
+    if not np.isfinite(pixels).all() or pixels.min() < 0 or pixels.max() > 1:
+        raise ArgumentError(
+            f"Expected an image of bytes, or of numbers from 0 to 1, but got {array.dtype} with values from "
+            f"{pixels.min():g} to {pixels.max():g}. Undo the normalisation first."
+        )
+    return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+
+
+TILE, GAP, LINE, TITLE, EDGE = 0.86, 0.14, 0.125, 0.34, 0.12
+"""Inches: an image, the space beside it, a line of its caption, a group's title, the margin."""
+
+
+@styled
+def image_sheet(groups: Mapping[str, Sequence[tuple[ArrayLike, str]]], columns: int = 8) -> Figure:
+    """Draw groups of images, each under its title, each image over its caption; images are not smoothed.
+
+    Args:
+        groups: title -> (image, caption) pairs. An image is what ``picture`` takes.
+        columns: images in a row, at most.
+    """
+    columns = min(columns, max(map(len, groups.values())))
+    captions = {title: [wrapped(caption, 15) for _, caption in images] for title, images in groups.items()}
+    lines = max(len(text.splitlines()) for texts in captions.values() for text in texts)
+    row = TILE + GAP + lines * LINE
+    height = 2 * EDGE + sum(TITLE + row * math.ceil(len(images) / columns) for images in groups.values())
+    width = max(2 * EDGE + columns * (TILE + GAP) - GAP, 3.2)
+    figure = blank(width, height, arranged=False)
+    top = height - EDGE
+    for title, images in groups.items():
+        head = wrapped(title, int(width * 10), 1)
+        figure.text(EDGE / width, (top - 0.06) / height, head, va="top", fontweight="bold")
+        top -= TITLE
+        for place, (image, _) in enumerate(images):
+            left, bottom = EDGE + place % columns * (TILE + GAP), top - place // columns * row - TILE
+            axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
+            axes.imshow(picture(image))
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set(visible=True, color=FAINT, linewidth=0.5)
+            axes.set_xlabel(captions[title][place], fontsize=6.5, labelpad=2, linespacing=1.1)
+        top -= row * math.ceil(len(images) / columns)
+    return figure
+
+
+FRAME_TILE, FRAME_LEFT = 0.95, 1.15
+"""Inches: an image, and the space for a row's name."""
+
+
+@styled
+def frames(sets: Mapping[str, tuple[Sequence[ArrayLike], Sequence[ArrayLike]]]) -> Figure:
+    """Draw for each set a row of images with their frame and, below, the same images without it, to the same scale.
+
+    Args:
+        sets: name -> (images with the frame, the same without), each as ``picture`` takes them.
+    """
+    for name, (framed, free) in sets.items():
+        if len(framed) != len(free):
+            raise ArgumentError(
+                f"Expected each image of {name!r} with and without its frame but got {len(framed)} with and "
+                f"{len(free)} without."
+            )
+    columns = max(len(framed) for framed, _ in sets.values())
+    step = FRAME_TILE + 0.1
+    width, height = FRAME_LEFT + columns * step, len(sets) * (2 * step + 0.2) + 0.1
+    figure = blank(width, height, arranged=False)
+    top = height - 0.1
+    for name, rows in sets.items():
+        largest = max(max(picture(image).shape[:2]) for images in rows for image in images)
+        for words, images in zip(("as published", "without frame"), rows, strict=True):
+            label = f"{wrapped(name, 16, 2)}\n{words}"
+            place = (FRAME_LEFT - 0.1) / width, (top - FRAME_TILE / 2) / height
+            figure.text(*place, label, ha="right", va="center", size=8)
+            for column, image in enumerate(images):
+                pixels = picture(image)
+                tall, wide = (FRAME_TILE * size / largest for size in pixels.shape[:2])
+                left = FRAME_LEFT + column * step + (FRAME_TILE - wide) / 2
+                bottom = top - FRAME_TILE + (FRAME_TILE - tall) / 2
+                axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height))
+                axes.imshow(pixels, aspect="auto")
+                axes.set_axis_off()
+            top -= step
+        top -= 0.2
+    return figure
+
 
 Points = NDArray[np.float64]
 
@@ -52,7 +154,7 @@ def tsne(groups: Sequence[ArrayLike], seed: int = 0) -> list[Points]:
     return [part.astype(np.float64) for part in np.split(points, ends)]
 
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _KNOWN, _FIRST, _SECOND = ("#8ab6d6", "o", 5.0), ("#b5400b", "^", 7.0), ("#1a1a1a", "x", 7.0)
 """Colour, marker and size of ID images and of the two OOD sets: pale, darker, darkest, also in grey."""
 
@@ -135,7 +237,7 @@ def _draw_classes(axes: Axes, points: Points, labels: NDArray[np.int64], classes
     """Draw a colour and a marker for each class; with many classes, consecutive ones differ in both."""
     colours = colormaps["turbo"](np.linspace(0.03, 0.97, len(classes)))
     for place, label in enumerate(classes):
-        marker = _MARKERS[place % len(_MARKERS)]
+        marker = CLASS_MARKERS[place % len(CLASS_MARKERS)]
         x, y = points[labels == label].T
         axes.scatter(x, y, s=6, color=[colours[place]], marker=marker, linewidths=0)
 
@@ -153,8 +255,7 @@ def _limit_alike(axes: NDArray[np.object_], points: Points) -> None:
     for place in axes:
         place.set_xlim(low[0] - room[0], high[0] + room[0])
         place.set_ylim(low[1] - room[1], high[1] + room[1])
-        place.set_xticks([])
-        place.set_yticks([])
+        place.set(xticks=[], yticks=[])
         place.spines[:].set(visible=True, color="#bbbbbb")
 
 
@@ -250,7 +351,5 @@ def _draw_path(axes: Axes, *points: Point) -> None:
     """Draw a line from point to point that ends in an arrow."""
     *way, last = points
     axes.plot(*zip(*way, strict=True), color=INK, linewidth=1, solid_joinstyle="miter")
-    arrow = FancyArrowPatch(
-        way[-1], last, arrowstyle="-|>", mutation_scale=9, color=INK, linewidth=1, shrinkA=0, shrinkB=0
-    )
-    axes.add_patch(arrow)
+    look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "color": INK, "linewidth": 1}
+    axes.add_patch(FancyArrowPatch(way[-1], last, shrinkA=0, shrinkB=0, **look))

@@ -1,4 +1,4 @@
-"""Scores in pictures: histograms (paper Fig. 1), ROC and risk curves, reliability, fixed scales (Fig. 5), ranks, images."""
+"""Scores in pictures: histograms (paper Fig. 1), bars and lines over sets (Figs. 3, 4), scales (Fig. 5), ROC and more."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullFormatter, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
@@ -19,16 +21,17 @@ from offaxis.reports.figures.style import (
     ID,
     INK,
     OOD,
+    TICK,
     blank,
     distinct,
     legend_below,
     mark,
+    name_ticks,
     one_panel,
     panel_grid,
-    picture,
+    shortened,
     styled,
     wrapped,
-    wrapped_names,
 )
 
 WIDTH = 3.9
@@ -104,8 +107,8 @@ def _shared_edges(scores: NDArray[np.float64], bins: int) -> NDArray[np.float64]
     return np.linspace(low, high, bins + 1)
 
 
-_POINTS = 400
-_LISTED = 6
+ROC_POINTS = 400
+MOST_AREAS = 6
 
 
 @styled
@@ -122,25 +125,21 @@ def roc(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]], columns
     size = 2.35 if columns > 1 else 3.6
     figure = blank(max(size * columns, 4.2), (size + 0.3) * math.ceil(len(panels) / columns))
     places = panel_grid(figure, len(panels), columns)
-    titles = wrapped_names(list(panels), int(size * 9))
+    letters = int(size * 9)
+    titles = [wrapped(name, letters, 3) for name in shortened(list(panels), 2 * letters)]
     for position, (axes, title, curves) in enumerate(zip(places, titles, panels.values(), strict=True)):
         axes.plot([0, 1], [0, 1], **CHANCE)
         axes.axhline(0.95, **CHANCE)
         for name, scores in curves.items():
             number = detectors.index(name)
             spaced = (0.02 + 0.017 * (number % 10), 0.19)
-            axes.plot(*roc_curve(*scores, _POINTS), **mark(number).stroke, markevery=spaced, markersize=4, label=name)
-        if len(detectors) <= _LISTED:
-            areas = [f"{100 * auroc(*scores):.1f}" for scores in curves.values()]
-            axes.legend(
-                [handles[name] for name in curves],
-                areas,
-                loc="lower right",
-                handlelength=3.0,
-                fontsize=7.5,
-                labelspacing=0.25,
-                borderpad=0.1,
+            axes.plot(
+                *roc_curve(*scores, ROC_POINTS), **mark(number).stroke, markevery=spaced, markersize=4, label=name
             )
+        if len(detectors) <= MOST_AREAS:
+            areas = [f"{100 * auroc(*scores):.1f}" for scores in curves.values()]
+            shown = [handles[name] for name in curves]
+            axes.legend(shown, areas, loc="lower right", handlelength=3, fontsize=7.5, labelspacing=0.25, borderpad=0.1)
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1.005)
         axes.set_aspect("equal")
@@ -170,9 +169,8 @@ def reliability(networks: Mapping[str, tuple[ArrayLike, ArrayLike]], bins: int =
         confidence, accuracy, share = reliability_bins(given, right, bins)
         look = mark(place)
         axes.plot(confidence, accuracy, color=look.colour, linestyle=look.line, linewidth=1)
-        axes.scatter(
-            confidence, accuracy, s=10 + 220 * share, color=look.colour, marker=look.marker, linewidth=0, zorder=3
-        )
+        sizes = 10 + 220 * share
+        axes.scatter(confidence, accuracy, s=sizes, color=look.colour, marker=look.marker, linewidth=0, zorder=3)
         handles.append(Line2D([], [], **look.stroke))
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)
@@ -220,9 +218,9 @@ def fixed_scale(
     handles: list[Line2D] = []
     names: list[str] = []
     for place, (name, row) in enumerate(curves.items()):
-        look, ordered = mark(place), sorted(row)
+        look = mark(place)
         handles += axes.plot(
-            ordered, [row[scale] for scale in ordered], color=look.colour, marker=look.marker, markersize=6
+            *zip(*sorted(row.items()), strict=True), color=look.colour, marker=look.marker, markersize=6
         )
         names.append(f"{name}, fixed")
         if predicted and name in predicted:
@@ -271,10 +269,9 @@ def ranking(
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(_limits([bound for _, *bounds in means.values() for bound in bounds], most))
     if states:
-        handles = [
-            Line2D([], [], color=m.colour, marker=m.marker, markersize=6, mec="white", linewidth=2)
-            for m in map(mark, range(len(kinds)))
-        ]
+        style: dict[str, Any] = {"markersize": 6, "mec": "white", "linewidth": 2}
+        looks = map(mark, range(len(kinds)))
+        handles = [Line2D([], [], color=look.colour, marker=look.marker, **style) for look in looks]
         legend_below(figure, handles, [kind or "not said" for kind in kinds])
         figure.set_figheight(1.2 + 0.27 * len(means))
     axes.spines["left"].set_visible(False)
@@ -289,41 +286,181 @@ def _limits(bounds: Sequence[float], most: float | None) -> tuple[float, float]:
     return low - room, right if most is None or high > most else min(right, most + 0.25 * room)
 
 
-TILE, GAP, LINE, TITLE, EDGE = 0.86, 0.14, 0.125, 0.34, 0.12
-"""Inches: an image, the space beside it, a line of its caption, a group's title, the margin."""
+Bars = Mapping[str, Mapping[str, tuple[float, float]]]
+"""Method -> set -> (mean, standard deviation)."""
 
 
 @styled
-def image_sheet(groups: Mapping[str, Sequence[tuple[ArrayLike, str]]], columns: int = 8) -> Figure:
-    """Draw groups of images, each under its title, each image over its caption; images are not smoothed.
+def less_biased_bars(panels: Mapping[str, Bars], label: str = "AUROC (%)", bottom: float | None = None) -> Figure:
+    """Draw a bar for each method over each set, with the standard deviation as an error bar; a panel for each network.
 
     Args:
-        groups: title -> (image, caption) pairs. An image is what ``style.picture`` takes.
-        columns: images in a row, at most.
+        panels: title -> method -> set -> (mean, deviation). In the paper's figure a set is the one that was assumed, and
+            the numbers are over all others. A method may lack a set: its place stays empty.
+        label: what the numbers are.
+        bottom: where the axis begins; a round number below all bars unless given.
     """
-    columns = min(columns, max(map(len, groups.values())))
-    captions = {title: [wrapped(caption, 15) for _, caption in images] for title, images in groups.items()}
-    lines = max(len(text.splitlines()) for texts in captions.values() for text in texts)
-    row = TILE + GAP + lines * LINE
-    height = 2 * EDGE + sum(TITLE + row * math.ceil(len(images) / columns) for images in groups.values())
-    width = max(2 * EDGE + columns * (TILE + GAP) - GAP, 3.2)
-    figure = blank(width, height, arranged=False)
-    top = height - EDGE
-    for title, images in groups.items():
-        head = wrapped(title, int(width * 10), 1)
-        figure.text(EDGE / width, (top - 0.06) / height, head, va="top", fontweight="bold")
-        top -= TITLE
-        for place, (image, _) in enumerate(images):
-            left, bottom = EDGE + place % columns * (TILE + GAP), top - place // columns * row - TILE
-            axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
-            _show_image(axes, image, captions[title][place])
-        top -= row * math.ceil(len(images) / columns)
+    methods = list(dict.fromkeys(method for bars in panels.values() for method in bars))
+    sets = {title: list(dict.fromkeys(name for row in bars.values() for name in row)) for title, bars in panels.items()}
+    values = [value for bars in panels.values() for row in bars.values() for value in row.values()]
+    low, high = min(mean - std for mean, std in values), max(mean for mean, _ in values)
+    start = min(50.0, 10 * math.floor(low / 10)) if bottom is None else bottom
+    most = max(map(len, sets.values()))
+    width = min(max(3.6, 1.0 + 0.17 * most * (len(methods) + 1)), 11.0)
+    figure = blank(width, 1.95 * len(panels) + 0.1)
+    for axes, (title, bars) in zip(panel_grid(figure, len(panels), 1), panels.items(), strict=True):
+        _draw_bars(axes, bars, methods, sets[title])
+        name_ticks(axes, sets[title], (width - 0.8) * len(sets[title]) / most)  # turned in all panels or in none
+        axes.set_title(wrapped(title, int(width * 11), 2))
+        axes.set_ylabel(label)
+        axes.set_ylim(max(0.0, start) if low >= 0 else start, 100.6 if high <= 100 else None)
+        axes.grid(axis="y")
+    looks = map(mark, range(len(methods)))
+    legend_below(figure, [Patch(facecolor=m.colour, edgecolor="white", hatch=m.hatch) for m in looks], methods)
     return figure
 
 
-def _show_image(axes: Axes, image: ArrayLike, caption: str) -> None:
-    axes.imshow(picture(image))
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set(visible=True, color=FAINT, linewidth=0.5)
-    axes.set_xlabel(caption, fontsize=6.5, labelpad=2, linespacing=1.1)
+def _draw_bars(axes: Axes, bars: Bars, methods: list[str], sets: list[str]) -> None:
+    thick = 0.82 / len(methods)
+    for place, method in enumerate(methods):
+        row = bars.get(method, {})
+        shown = [number for number, name in enumerate(sets) if name in row]
+        look = mark(place)
+        drawn = axes.bar(
+            np.array(shown, dtype=float) + (place - (len(methods) - 1) / 2) * thick,
+            [row[sets[number]][0] for number in shown],
+            thick,
+            yerr=[row[sets[number]][1] for number in shown],
+            facecolor=look.colour,
+            edgecolor="white",
+            hatch=look.hatch,
+            linewidth=0.4,
+            error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 1.5},
+            label=method,
+        )
+        if drawn.errorbar is not None:
+            for part in drawn.errorbar.get_children():
+                part.set_path_effects([withStroke(linewidth=2.4, foreground="white")])  # seen on dark bars too
+    axes.set_xlim(-0.6, len(sets) - 0.4)
+
+
+Row = Mapping[str, float]
+
+
+@styled
+def dependency(
+    tuned: Mapping[str, Row],
+    free: Row,
+    tuned_name: str = "mahalanobis",
+    free_name: str = "cosine",
+    label: str = "AUROC (%)",
+) -> Figure:
+    """Draw a tuned detector over the sets it was tuned on (solid) and one without tuning (broken), paper Fig. 4.
+
+    Args:
+        tuned: tested set -> assumed set -> value.
+        free: tested set -> value of the detector without hyperparameters.
+        tuned_name: what the first is called.
+        free_name: what the second is called.
+        label: what the numbers are.
+    """
+    assumed = list(dict.fromkeys(name for row in tuned.values() for name in row))
+    width = min(max(4.0, 1.0 + 0.42 * len(assumed)), 9.0)
+    figure, axes = one_panel(width, 2.6, ("tuned on", label), "y")
+    handles, names = [], []
+    for place, (tested, row) in enumerate(tuned.items()):
+        look = mark(place)
+        handles.append(_add_line(axes, row, assumed, color=look.colour, marker=look.marker))
+        names.append(f"{tuned_name} on {tested}")
+        if tested in free:
+            ends = [-0.45, len(assumed) - 0.55]
+            level = [free[tested]] * 2
+            handles += axes.plot(ends, level, color=look.colour, linestyle="--", marker=look.marker, mec="white")
+            names.append(f"{free_name} on {tested}")
+    _space_out(axes, assumed, width, margin=0.08)
+    legend_below(figure, handles, names)
+    return figure
+
+
+@styled
+def dependency_full(panels: Mapping[str, Mapping[str, Row]], label: str = "AUROC (%)") -> Figure:
+    """Draw every assumed set as a line over every tested set, a panel for each detector: the supplement's figure.
+
+    Args:
+        panels: detector -> assumed set -> tested set -> value.
+        label: what the numbers are.
+    """
+    tested, assumed = _sets_in(panels)
+    width = min(max(4.6, 1.2 + 0.5 * len(tested)), 9.0)
+    figure = blank(width, 2.3 * len(panels) + 0.3)
+    handles: dict[str, Line2D] = {}
+    for axes, (title, rows) in zip(panel_grid(figure, len(panels), 1), panels.items(), strict=True):
+        for name, row in rows.items():
+            look = mark(assumed.index(name)).stroke
+            handles[name] = _add_line(axes, row, tested, **look, linewidth=1.2, markersize=4)
+        _space_out(axes, tested, width, margin=0.06)
+        axes.set_title(wrapped(title, int(width * 11), 1))
+        axes.set_ylabel(label)
+        axes.grid(axis="both")
+    axes.set_xlabel("tested on (a line is the set it was tuned on)")
+    legend_below(figure, [handles[name] for name in assumed], assumed)
+    return figure
+
+
+@styled
+def dependency_matrix(panels: Mapping[str, Mapping[str, Row]], label: str = "AUROC (%)") -> Figure:
+    """Draw the same numbers as squares, for many sets: a row is the assumed set, a column the tested set.
+
+    Args:
+        panels: detector -> assumed set -> tested set -> value.
+        label: what the numbers are.
+    """
+    tested, assumed = _sets_in(panels)
+    blocks = np.array(
+        [[[rows.get(a, {}).get(t, np.nan) for t in tested] for a in assumed] for rows in panels.values()], np.float64
+    )
+    high = float(np.nanmax(blocks))
+    low = min(high - 1, float(np.nanmin(blocks)))
+    each = 1.9 + 0.36 * len(tested)
+    figure = blank(max(each * len(panels), 3.2), 1.0)
+    places = panel_grid(figure, len(panels), len(panels))
+    for axes, title, block in zip(places, panels, blocks, strict=True):
+        image = axes.imshow(block, cmap="cividis", vmin=low, vmax=high, aspect="auto")
+        for (row, column), value in np.ndenumerate(block):
+            if np.isfinite(value):
+                colour = "white" if value < (low + high) / 2 else "black"
+                shown = axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+                shown.set_in_layout(False)  # inside its square; measuring hundreds takes long
+        name_ticks(axes, tested, 0.36 * len(tested))
+        axes.set_yticks(range(len(assumed)), distinct(assumed, TICK))
+        axes.tick_params(length=0)
+        axes.set_title(wrapped(title, int(each * 9), 2))
+        axes.set_xlabel("tested on")
+        axes.spines[:].set_visible(False)
+    places[0].set_ylabel("tuned on")
+    figure.colorbar(image, ax=places, label=label, shrink=0.9)
+    figure.set_figheight(1.5 + 0.3 * len(assumed))
+    return figure
+
+
+def _sets_in(panels: Mapping[str, Mapping[str, Row]]) -> tuple[list[str], list[str]]:
+    """Return the tested and the assumed sets of all panels, in their order."""
+    tested = dict.fromkeys(name for rows in panels.values() for row in rows.values() for name in row)
+    return list(tested), list(dict.fromkeys(name for rows in panels.values() for name in rows))
+
+
+def _add_line(axes: Axes, row: Row, names: Sequence[str], **look: object) -> Line2D:
+    """Draw a line over the names that the row has; the others are left out."""
+    shown = [place for place, name in enumerate(names) if name in row]
+    values = [row[names[place]] for place in shown]
+    line = Line2D(shown, values, markeredgecolor="white", markeredgewidth=0.5)
+    line.set(**look)
+    return axes.add_line(line)
+
+
+def _space_out(axes: Axes, names: Sequence[str], width: float, margin: float) -> None:
+    """Give each name its place on the x axis, and the values a margin above and below."""
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.autoscale_view(scalex=False)
+    axes.margins(y=margin)
+    name_ticks(axes, names, width - 0.8)
