@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -110,27 +110,6 @@ Pixels = NDArray[Any]
 QUICK_SECONDS = 0.004
 
 
-@dataclass(eq=False, slots=True)
-class _Asked:
-    """The images of one request that wait for the network.
-
-    Attributes:
-        done: is set when all have a result, or with the error of the network.
-        results: of each image, None until it has one.
-        missing: how many have none yet.
-    """
-
-    done: asyncio.Future[None]
-    results: list[Any]
-    missing: int
-
-    def deliver(self, number: int, result: PredictionOrError) -> None:
-        self.results[number] = result
-        self.missing -= 1
-        if not self.missing and not self.done.done():
-            self.done.set_result(None)
-
-
 class Batcher:
     """A bounded queue in front of the network, which runs in a thread of its own.
 
@@ -148,7 +127,7 @@ class Batcher:
 
     def __init__(self, predict_batch: PredictBatch, limits: Limits, *, any_size: bool = False) -> None:
         self.predict_batch, self.limits, self.any_size = predict_batch, limits, any_size
-        self.queue: deque[tuple[Pixels, _Asked, int]] = deque()
+        self.queue: deque[tuple[Pixels, asyncio.Future[PredictionOrError]]] = deque()
         self.in_thread = False
         self._work = asyncio.Event()
         self._closing = False
@@ -176,14 +155,11 @@ class Batcher:
         """
         if len(self.queue) + len(images) > self.limits.queue:
             raise overloaded(self.limits)
-        asked = _Asked(asyncio.get_running_loop().create_future(), [None] * len(images), len(images))
-        self.queue.extend((pixels, asked, number) for number, pixels in enumerate(images))
+        loop = asyncio.get_running_loop()
+        results: list[asyncio.Future[PredictionOrError]] = [loop.create_future() for _ in images]
+        self.queue.extend(zip(images, results, strict=True))
         self._work.set()
-        try:
-            await asked.done
-        finally:
-            asked.done.cancel()  # images of a request that has ended are skipped
-        return asked.results
+        return await asyncio.gather(*results)  # of a request that has ended they are cancelled, and its images skipped
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run other work with the network in its thread."""
@@ -200,28 +176,29 @@ class Batcher:
             batch = self._take()
             if not batch:
                 continue
-            pixels = torch.from_numpy(np.stack([image for image, _, _ in batch]))
+            pixels = torch.from_numpy(np.stack([image for image, _ in batch]))
             try:
                 if not self.in_thread and len(batch) * self._seconds < QUICK_SECONDS:
-                    results = self._predict(pixels)
+                    predictions = self._predict(pixels)
                 else:
-                    results = await loop.run_in_executor(self._thread, self._predict, pixels)
+                    predictions = await loop.run_in_executor(self._thread, self._predict, pixels)
             except Exception as error:  # the requests get the error; the service continues
-                for _, asked, _ in batch:
-                    if not asked.done.done():
-                        asked.done.set_exception(error)
+                for _, result in batch:
+                    if not result.done():
+                        result.set_exception(error)
             else:
-                for (_, asked, number), result in zip(batch, results, strict=True):
-                    asked.deliver(number, result)
+                for (_, result), prediction in zip(batch, predictions, strict=True):
+                    if not result.done():
+                        result.set_result(prediction)
             await asyncio.sleep(0)  # let others run between two batches
 
-    def _take(self) -> list[tuple[Pixels, _Asked, int]]:
+    def _take(self) -> list[tuple[Pixels, asyncio.Future[PredictionOrError]]]:
         """Take a batch out of the queue, without the images of requests that have ended."""
         size = min(self.limits.batch, len(self.queue))
         if not self.any_size:
             size = 1 << (size.bit_length() - 1)
         taken = [self.queue.popleft() for _ in range(size)]
-        return [entry for entry in taken if not entry[1].done.done()]
+        return [entry for entry in taken if not entry[1].done()]
 
     def _predict(self, pixels: Tensor) -> list[PredictionOrError]:
         began = time.perf_counter()
@@ -244,16 +221,10 @@ class _Share:
     """What one request takes of the decoder.
 
     Attributes:
-        wanted: size and colour that the network takes.
-        results: pixels (c, h, w) or an error message for each image, None until it is decoded.
-        group: the tasks that decode them.
         pixels: width x height of the images whose header was read.
         tag: the virtual time at which its latest piece of work ends.
     """
 
-    wanted: Preprocessing | VectorInput
-    results: list[Any]
-    group: asyncio.TaskGroup
     pixels: int = 0
     tag: float = 0.0
 
@@ -279,7 +250,7 @@ class FairDecoder:
         self.images = self.pixels = 0
         self._idle = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="decoder")
-        self._queue: list[tuple[float, int, Callable[[], Any], asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []  # a heap
         self._clock = 0.0
         self._numbers = itertools.count()
 
@@ -296,78 +267,67 @@ class FairDecoder:
             decoded = [result for result in results if not isinstance(result, tuple)]
             if len(decoded) == len(images):
                 return decoded
-        share = _Share(wanted, [None] * len(images), asyncio.TaskGroup())
+        share, pieces = _Share(), [images[start : start + PIECE] for start in range(0, len(images), PIECE)]
         self.images += len(images)
         try:
-            async with share.group as group:
-                numbered = list(enumerate(images))
-                for start in range(0, len(numbered), PIECE):
-                    group.create_task(self._decode_piece(share, numbered[start : start + PIECE]))
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._decode_piece(share, piece, wanted)) for piece in pieces]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
             self.images -= len(images)
             self.pixels -= share.pixels
-            self._queue = [entry for entry in self._queue if not entry[-1].done()]  # refused, cancelled or late
-            heapq.heapify(self._queue)
-        return share.results
+        return [result for task in tasks for result in task.result()]
 
     def close(self) -> None:
         """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _decode_piece(self, share: _Share, images: list[tuple[int, bytes]]) -> None:
-        """Decode some small images of a request in one thread; large ones follow one by one, as tasks of their own."""
-        sources = [data for _, data in images]
-        cost = sum(map(len, sources))
-        opened = await self._in_turn(
-            share, cost, lambda: [self._open(source, share.wanted, QUICK_PIXELS) for source in sources]
-        )
-        for (number, _), (result, size) in zip(images, opened, strict=True):
-            share.pixels += size
-            self.pixels += size
-            share.results[number] = result
+    async def _decode_piece(
+        self, share: _Share, images: Sequence[bytes], wanted: Preprocessing | VectorInput
+    ) -> list[Pixels | str]:
+        """Decode some images of a request, the small ones together in one thread and each large one in its turn."""
+        cost = sum(map(len, images))
+        opened = await self._in_turn(share, cost, lambda: [self._open(data, wanted, QUICK_PIXELS) for data in images])
+        size = sum(size for _, size in opened)
+        share.pixels += size
+        self.pixels += size
         if share.pixels > self.limits.request_pixels:
-            raise Refusal(
-                413,
-                f"The images of a request may have {self.limits.request_pixels:,} pixels together: send fewer, or smaller "
-                "ones.",
-            )
+            most = f"{self.limits.request_pixels:,} pixels together"
+            raise Refusal(413, f"The images of a request may have {most}: send fewer, or smaller ones.")
         if self.pixels > self.limits.all_pixels:
             raise overloaded(self.limits)
-        for (number, _), (result, size) in zip(images, opened, strict=True):
-            if isinstance(result, tuple):
-                share.group.create_task(self._decode_large(share, number, result, size))
 
-    async def _decode_large(self, share: _Share, number: int, opened: Source, size: int) -> None:
-        result, _ = await self._in_turn(share, size, lambda: self._open(opened, share.wanted))
-        share.results[number] = result
+        async def finish(result: Result, size: int) -> Pixels | str:
+            if not isinstance(result, tuple):
+                return result
+            pixels, _ = await self._in_turn(share, size, lambda: self._open(result, wanted))
+            return cast(Pixels | str, pixels)
 
-    def _in_turn(self, share: _Share, cost: int, work: Callable[[], T]) -> asyncio.Future[T]:
+        return await asyncio.gather(*(finish(*each) for each in opened))
+
+    async def _in_turn(self, share: _Share, cost: int, work: Callable[[], T]) -> T:
         """Return the result of work that a thread does when it is the turn of its request."""
+        loop = asyncio.get_running_loop()
         share.tag = max(self._clock, share.tag) + cost
-        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (share.tag, next(self._numbers), work, result))
-        self._start()
-        return result
+        turn: asyncio.Future[None] = loop.create_future()
+        heapq.heappush(self._waiting, (share.tag, next(self._numbers), turn))
+        self._begin()
+        try:
+            await turn
+            return await loop.run_in_executor(self._threads, work)
+        finally:
+            if not turn.cancelled():
+                self._idle += 1
+                self._begin()
 
-    def _start(self) -> None:
-        """Give the work with the lowest tags to idle threads."""
-        while self._idle and self._queue:
-            self._clock, _, work, result = heapq.heappop(self._queue)
-            if not result.done():
+    def _begin(self) -> None:
+        """Give the idle threads to those with the lowest tags; requests that have ended wait no more."""
+        while self._idle and self._waiting:
+            self._clock, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
                 self._idle -= 1
-                ended = asyncio.get_running_loop().run_in_executor(self._threads, work)
-                ended.add_done_callback(partial(self._finish, result))
-
-    def _finish(self, result: asyncio.Future[Any], ended: asyncio.Future[Any]) -> None:
-        self._idle += 1
-        if not result.done() and not ended.cancelled():
-            if (error := ended.exception()) is not None:
-                result.set_exception(error)
-            else:
-                result.set_result(ended.result())
-        self._start()
+                turn.set_result(None)
 
     def _open(self, source: Source, wanted: Preprocessing | VectorInput, most: float = math.inf) -> tuple[Result, int]:
         """Decode one image, and return its width x height too; one of more than ``most`` pixels is opened alone."""
