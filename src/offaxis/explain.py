@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from offaxis.calibration.calibration import Calibration
 from offaxis.data import ImageSet, match
 from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import Detector
@@ -142,6 +143,13 @@ def map_png(values: Map) -> bytes:
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "PNG")
     return out.getvalue()
+
+
+def calibration_histogram(calibration: Calibration, bins: int = 40) -> dict[str, Any]:
+    """Return counts and edges of what verdicts depend on among the calibration images: ``of`` is "cosine" or "score"."""
+    by_cosine = calibration.by_cosine
+    counts, edges = np.histogram(-calibration.scores if by_cosine else calibration.scores, bins)
+    return {"of": "cosine" if by_cosine else "score", "counts": counts.tolist(), "edges": edges.tolist()}
 
 
 def data_uri(kind: str, data: bytes) -> str:

@@ -22,8 +22,7 @@ from offaxis import Model
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, TooFewImagesError
 from offaxis.options import ScoreOptions
-from offaxis.score import score_images
-from offaxis.score.report import write_score_page
+from offaxis.score import score_images, write_score_page
 from offaxis.score.rows import RowWriter, row_of
 from tests.model.scored import rows_of, scored
 from tests.models import World, write_images

@@ -306,7 +306,7 @@ def test_the_page_of_scores_lays_maps_over_images(
 
 
 def test_the_page_of_scores_is_sorted_by_every_column(browser: "WebDriver", model: Model, tmp_path: Path) -> None:
-    from offaxis.score.report import RowCounts, write_score_page
+    from offaxis.score import RowCounts, write_score_page
 
     rows = [
         ("b.png", "cat", Verdict.OUT, 9.0, 0.01, 9.5e-05),

@@ -37,8 +37,7 @@ def score_command(options: ScoreOptions, _: tuple[str, ...]) -> None:
     from offaxis.bundle import load, local_bundle
     from offaxis.data.decode import SUFFIXES
     from offaxis.onnx import with_engine
-    from offaxis.score import score_images
-    from offaxis.score.report import sentences
+    from offaxis.score import score_images, sentences
 
     on_ray = options.runner == "ray"
     if on_ray and (options.network is not None or options.detector is not None):

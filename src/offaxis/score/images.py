@@ -24,6 +24,7 @@ from offaxis.data.images import hash_batch, unpack_hashes
 from offaxis.data.transforms import Preprocessing
 from offaxis.data.vectors import read_rows
 from offaxis.errors import DataError, MissingPackageError
+from offaxis.files import is_regular
 from offaxis.model import Model
 from offaxis.onnx import cores, with_engine
 from offaxis.options import EngineName, ScoreOptions
@@ -99,25 +100,18 @@ def _array_rows(file: str) -> Iterator[ImageSource]:
 def file_of(name: str) -> str:
     """Return the file that holds the image of a row."""
     pieces = name.split(INSIDE)
-    for count in range(1, 1 if _is_file(_on_disk(name)) else len(pieces)):
+    for count in range(1, 1 if is_regular(Path(_on_disk(name))) else len(pieces)):
         file = _on_disk(INSIDE.join(pieces[:count]))  # folders may be called a::b too
-        if holds_several(file) and _is_file(file):
+        if holds_several(file) and is_regular(Path(file)):
             return file
     return _on_disk(name)
 
 
 def _on_disk(name: str) -> str:
     """Return the path whose ``readable`` form this is."""
-    if _is_file(name):
+    if is_regular(Path(name)):
         return name
     return re.sub(r"\\x([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), name)
-
-
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).is_file()
-    except OSError:  # longer than a name may be, as files in archives can have
-        return False
 
 
 def score_sources(
@@ -134,7 +128,7 @@ def score_sources(
         try:
             for part in parts(items, batch):
                 decoding = [pool.submit(_decode_piece, model, piece) for piece in parts(part, PIECE)]
-                waiting.append(network.submit(_scored, model, seen, part, decoding))
+                waiting.append(network.submit(_rows_of_batch, model, seen, part, decoding))
                 if len(waiting) > AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -148,7 +142,7 @@ def _decode_piece(model: Model, items: tuple[ImageSource, ...]) -> list[Decoded]
     return [_decode(model, item) for item in items]
 
 
-def _scored(
+def _rows_of_batch(
     model: Model, seen: Mapping[bytes, str], items: tuple[ImageSource, ...], decoding: list[Future[list[Decoded]]]
 ) -> list[Row]:
     """Return the rows of a batch, which say of images that the model was trained or calibrated on that it was."""

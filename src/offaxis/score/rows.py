@@ -1,15 +1,17 @@
 """Rows -> a file: a journal that grows with the run, and becomes the output when the run is finished."""
 
 import csv
+import io
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from offaxis.errors import ArgumentError, DataError, MissingPackageError, OffaxisError, StorageError
+from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
 from offaxis.files import check_plain, lock, read_json, remove_left, replacing, write_json
 from offaxis.prediction import Prediction, in_words
 from offaxis.progress import visible
@@ -127,6 +129,47 @@ def _line_for_people(row: Row) -> str:
     return visible(line).replace("\n", "\\n") + "\n"
 
 
+class StandardOutput:
+    """Prints the rows of a run as they come; those that are flagged together at the end, as it depends on all of them."""
+
+    def __init__(self, kind: str, fdr: float | None) -> None:
+        self._writer = RowWriter(sys.stdout, kind, FIELDS if fdr is None else (*FIELDS, FLAGGED))
+        self._kept: list[Row] | None = None if fdr is None else []
+
+    def begin(self, resume: bool, overwrite: bool) -> None:
+        """Begin anew, whatever was printed before."""
+
+    def rows(self) -> Iterable[Row]:
+        """Return the rows so far: none."""
+        return ()
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Print rows, or keep them until it is known which are flagged."""
+        if self._kept is None:
+            self._print(rows)
+        else:
+            self._kept += rows
+
+    def finish(self, _: Row, flagged: Sequence[bool] | None = None) -> None:
+        """Print the rows that were kept, with their flags."""
+        if self._kept is not None and flagged is not None:
+            self._print(flag_rows(self._kept, flagged))
+
+    def close(self) -> None:
+        """Leave standard output open."""
+
+    def _print(self, rows: Iterable[Row]) -> None:
+        try:
+            self._writer.add(rows)
+            sys.stdout.flush()
+        except (BrokenPipeError, io.UnsupportedOperation):
+            raise  # the reader, such as head, has closed the pipe, or it was closed before
+        except OSError as error:
+            with suppress(OSError):
+                sys.stdout.close()  # else it is flushed once more at the end, and fails again
+            raise StorageError(f"Standard output cannot be written ({error.strerror}): free some space.") from error
+
+
 class Journal:
     """The rows so far of a run, in a file that becomes the output, and a summary beside it that says whose rows they are.
 
@@ -146,7 +189,7 @@ class Journal:
         self._file: IO[str] | None = None
 
     def begin(self, resume: bool, overwrite: bool) -> Row | None:
-        """Check for earlier results and open the journal.
+        """Check for earlier results and open the journal, which ``close`` closes.
 
         Returns:
             The summary where this very run is finished already and was to be resumed, else None.
@@ -181,22 +224,18 @@ class Journal:
                 self._file.truncate(0)
             if overwrite or not begun:
                 write_json(self.summary, self.run, ensure_ascii=False)
-        except OffaxisError:
-            self.close()
+        except StorageError:
             raise
         except OSError as error:
-            self.close()
             raise StorageError(f"{self.path} cannot be written ({error.strerror}).") from error
         return None
 
     def _summary_of_this_run(self) -> Row:
         """Return the summary beside the rows that are there; refuse one that is not of this run."""
         if not self.summary.is_file():
-            raise ArgumentError(
-                f"{self.out} is there already and is not known to be finished, as {self.summary} is missing: {_ANEW}."
-                if self.out.exists()
-                else f"{self.path} is not known to be of this run, as {self.summary} is missing: {_ANEW}."
-            )
+            there = f"{self.out} is there already and is not known to be finished"
+            there = there if self.out.exists() else f"{self.path} is not known to be of this run"
+            raise ArgumentError(f"{there}, as {self.summary} is missing: {_ANEW}.")
         summary = read_json(self.summary, ArgumentError, _ANEW)
         if summary.get("out", self.run["out"]) != self.run["out"]:
             raise ArgumentError(
@@ -213,20 +252,28 @@ class Journal:
         Raises:
             DataError: a row is damaged.
         """
-        number = end = 0
+        number = place = end = 0
+        line = "\n"
+
+        def lines() -> Iterator[str]:
+            nonlocal place, line
+            for part in file:
+                place += len(part)
+                line = part.decode()
+                yield line
+
         with self.path.open("rb") as file:
-            lines = _Lines(file)
             try:
-                for row in _csv_rows(lines) if self.kind == "csv" else map(json.loads, lines):
-                    if not lines.last.endswith("\n"):
+                for row in _csv_rows(lines()) if self.kind == "csv" else map(json.loads, lines()):
+                    if not line.endswith("\n"):
                         break
                     if row is not None:
                         if not isinstance(row, dict) or row.keys() != set(FIELDS):
                             raise ValueError("it is no row of an image")
                         yield row
-                    number, end = number + 1, lines.place
+                    number, end = number + 1, place
             except (ValueError, RecursionError, csv.Error) as problem:
-                if lines.last.endswith("\n") and not (self.kind == "csv" and "end of data" in str(problem)):
+                if line.endswith("\n") and not (self.kind == "csv" and "end of data" in str(problem)):
                     raise DataError(
                         f"Row {number + 1} of {self.path} is damaged ({problem}): add --overwrite to score all images again."
                     ) from problem
@@ -248,13 +295,12 @@ class Journal:
     def finish(self, summary: Row, flagged: Sequence[bool] | None = None) -> None:
         """Write the summary and put the rows in the place of the output, with their flags where they were flagged together."""
         write_json(self.summary, {**self.run, **summary}, ensure_ascii=False)
-        if self.run["format"] == self.kind and flagged is None:
-            with replacing(self.out) as temporary:
-                self.path.replace(temporary)
-            return
-        fields = FIELDS if flagged is None else (*FIELDS, FLAGGED)
-        rows = self.rows() if flagged is None else flag_rows(self.rows(), flagged)
         with replacing(self.out) as temporary:
+            if self.run["format"] == self.kind and flagged is None:
+                self.path.replace(temporary)
+                return
+            fields = FIELDS if flagged is None else (*FIELDS, FLAGGED)
+            rows = self.rows() if flagged is None else flag_rows(self.rows(), flagged)
             if self.run["format"] == "parquet":
                 _write_parquet(rows, temporary, fields)
             else:
@@ -267,19 +313,6 @@ class Journal:
         if self._file is not None:
             with suppress(OSError):  # on a full disk, which add() has reported
                 self._file.close()
-
-
-class _Lines:
-    """The lines of a file as text, with the place where the last of them ended."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.place, self.last = file, 0, "\n"
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self.file:
-            self.place += len(line)
-            self.last = line.decode()
-            yield self.last
 
 
 def _csv_rows(lines: Iterable[str]) -> Iterator[Row | None]:

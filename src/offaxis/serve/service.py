@@ -18,7 +18,7 @@ from offaxis import __version__
 from offaxis.calibration.calibration import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.data.vectors import VectorInput
-from offaxis.explain import Explanation, explain
+from offaxis.explain import Explanation, calibration_histogram, explain
 from offaxis.model import Model
 from offaxis.networks.classifier import Classifier
 from offaxis.prediction import Prediction, Verdict
@@ -99,7 +99,6 @@ class Metrics:
 
 
 TRACE = 400  # points of the drift chart
-BINS = 40
 
 
 class ServedModel:
@@ -292,8 +291,6 @@ def trial_input(model: Model) -> Tensor:
 def describe(model: Model, limits: Limits) -> dict[str, Any]:
     """Return the response of /v1/model."""
     calibration = model.calibration
-    by_cosine = calibration.by_cosine  # of what the verdict depends on
-    counts, edges = np.histogram(-calibration.scores if by_cosine else calibration.scores, bins=BINS)
     of_all, of_classes = _rates(calibration)
     thresholds = calibration.class_thresholds() if calibration.per_class else None
     record = json.dumps(model.provenance, ensure_ascii=False).encode("utf-8", "replace")  # names need not be UTF-8
@@ -316,11 +313,7 @@ def describe(model: Model, limits: Limits) -> dict[str, Any]:
             "images": len(calibration.scores),
             "flag_rate": of_all,
             "class_flag_rates": of_classes,
-            "histogram": {
-                "of": "cosine" if by_cosine else "score",
-                "counts": counts.tolist(),
-                "edges": edges.tolist(),
-            },
+            "histogram": calibration_histogram(calibration),
         },
         "examples": 0 if model.examples is None else len(model.examples.pixels),
         "provenance": json.loads(record),
