@@ -405,7 +405,7 @@ def test_combined_networks_keep_the_fields(cosine_runs: list[Trained]) -> None:
     assert combine([first], "single") is first
     with pytest.raises(ArgumentError, match="a Paired each but got Ensemble"):
         combine([ensemble, third])
-    with pytest.raises(ArgumentError, match="pair of single networks, .* got a Paired"):
+    with pytest.raises(ArgumentError, match="pair of single networks, .* got Paired"):
         combine([pair, third], "paired")
     with pytest.raises(ArgumentError, match="trained on one set .* were trained on small-digits and letters"):
         combine([first, replace(second, id="letters")])

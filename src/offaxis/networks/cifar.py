@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, at_least_one, fraction
 from offaxis.heads import HeadLike, make_head
 from offaxis.networks.classifier import Classifier
 
@@ -84,8 +84,10 @@ def wide_resnet(
         dropout: between the two convolutions of a block.
         stem_stride: 2 for maps of half the size: small versions that train on a laptop, about four times faster.
     """
-    sizes = {"width": width, "in_channels": in_channels, "stem_stride": stem_stride}
-    return _with_head("wide_resnet", WideResNetBackbone, head, num_classes, depth=depth, dropout=dropout, **sizes)
+    sizes = {"depth": depth, "width": width, "in_channels": in_channels, "stem_stride": stem_stride}
+    check_sizes(rest=4, **sizes)
+    backbone = WideResNetBackbone(**sizes, dropout=fraction("dropout", dropout))
+    return with_head(backbone, head, num_classes, "wide_resnet", **sizes, dropout=dropout)
 
 
 def initialise(network: nn.Module) -> None:
@@ -99,33 +101,26 @@ def initialise(network: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-def _with_head(
-    name: str,
-    kind: "type[WideResNetBackbone | DenseNetBackbone]",
-    head: HeadLike,
-    num_classes: int,
-    *,
-    depth: int,
-    dropout: float,
-    **sizes: int,
-) -> Classifier:
-    """Make a backbone of these sizes with a head, and record how it was made."""
-    check_sizes(depth, dropout, **sizes)
-    arguments: dict[str, Any] = {"depth": depth, "dropout": dropout, **sizes}
-    backbone = kind(**arguments)
+def with_head(backbone: Any, head: HeadLike, num_classes: int, name: str, **sizes: float) -> Classifier:
+    """Make a Classifier of a backbone of this package; the function's ``name`` and its arguments record how it was made."""
     made = make_head(head, backbone.num_features, num_classes)
-    return Classifier(backbone, made, backbone.layer_names, origin={"name": name, **arguments})
+    return Classifier(backbone, made, backbone.layer_names, origin={"name": name, **sizes})
 
 
-def check_sizes(depth: int, dropout: float, **at_least_one: int) -> None:
-    """Raise ArgumentError for a depth that is not 6n + 4, a dropout outside [0, 1), or sizes below one."""
-    if depth < 10 or (depth - 4) % 6:
-        raise ArgumentError(f"Expected argument `depth` to be 6n + 4 (10, 16, 22, 28, 40, 100, ...) but got {depth}.")
-    if not 0 <= dropout < 1:
-        raise ArgumentError(f"Expected argument `dropout` to be in [0, 1) but got {dropout}.")
-    for name, value in at_least_one.items():
-        if value < 1:
-            raise ArgumentError(f"Expected argument `{name}` to be at least 1 but got {value}.")
+def check_sizes(depth: int = 0, rest: int = 0, **sizes: int) -> None:
+    """Raise ArgumentError for sizes below one, or a depth that is not 6n + ``rest`` with n > 0."""
+    for name, size in sizes.items():
+        at_least_one(name, size)
+    if rest and (depth < 6 or depth % 6 != rest):
+        raise ArgumentError(
+            f"Expected argument `depth` to be 6n + {rest} ({6 + rest}, {12 + rest}, {18 + rest}, ...) but got {depth}."
+        )
+
+
+def check_no_dropout(dropout: float) -> None:
+    """Raise ArgumentError for dropout, where a network has none."""
+    if dropout:
+        raise ArgumentError(f"Expected argument `dropout` to be 0, as this network has no dropout, but got {dropout}.")
 
 
 class Layer(nn.Module):
@@ -217,8 +212,10 @@ def densenet_bc(
         dropout: after each convolution.
         stem_stride: 2 for maps of half the size: small versions that train on a laptop.
     """
-    sizes = {"growth": growth, "in_channels": in_channels, "stem_stride": stem_stride}
-    return _with_head("densenet_bc", DenseNetBackbone, head, num_classes, depth=depth, dropout=dropout, **sizes)
+    sizes = {"depth": depth, "growth": growth, "in_channels": in_channels, "stem_stride": stem_stride}
+    check_sizes(rest=4, **sizes)
+    backbone = DenseNetBackbone(**sizes, dropout=fraction("dropout", dropout))
+    return with_head(backbone, head, num_classes, "densenet_bc", **sizes, dropout=dropout)
 
 
 # the network of speed records -----------------------------------------------------------------------------------------
@@ -303,13 +300,9 @@ def convnet(
         in_channels: 3 for colour, 1 for grey.
         dropout: must be 0; the network has none.
     """
-    if width < 4 or width % 4:
-        raise ArgumentError(f"Expected argument `width` to be a positive multiple of 4 but got {width}.")
-    if in_channels < 1:
-        raise ArgumentError(f"Expected argument `in_channels` to be at least 1 but got {in_channels}.")
-    if dropout:
-        raise ArgumentError(f"Expected argument `dropout` to be 0, as this network has no dropout, but got {dropout}.")
+    check_sizes(width=width, in_channels=in_channels)
+    check_no_dropout(dropout)
+    if width % 4:
+        raise ArgumentError(f"Expected argument `width` to be a multiple of 4 but got {width}.")
     backbone = ConvNetBackbone(width=width, in_channels=in_channels)
-    made = make_head(head, backbone.num_features, num_classes)
-    origin = {"name": "convnet", "width": width, "in_channels": in_channels}
-    return Classifier(backbone, made, backbone.layer_names, origin=origin)
+    return with_head(backbone, head, num_classes, "convnet", width=width, in_channels=in_channels)

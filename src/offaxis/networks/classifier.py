@@ -89,7 +89,7 @@ class Classifier(nn.Module):
             outer = [name for name, _ in self.backbone.named_children()]
             raise ArgumentError(
                 f"Expected a layer of the network to train from on but got {unfreeze!r}. Its outermost layers are "
-                f"{', '.join(outer)}; layers inside are named as in {next((n for n in names if '.' in n), names[-1])}."
+                f"{', '.join(outer)}; layers inside are named as in {names[-1]}."
             )
         self.frozen, self.unfrozen_from = True, unfreeze
         self.backbone.requires_grad_(False)
@@ -110,29 +110,11 @@ class Classifier(nn.Module):
         Raises:
             ArgumentError: the images have another number of channels or another type than the network takes.
         """
-        self._check(images)
-        try:
-            out = self.backbone(images)
-        except RuntimeError as error:
-            own = next((part.dtype for part in self.backbone.parameters()), images.dtype)
-            if images.dtype != own:
-                raise ArgumentError(
-                    f"Expected images in {own}, normalised as in training, but got {images.dtype}: images.to({own})."
-                ) from error
-            raise
-        return feature_tensor(out)
-
-    def _check(self, images: Any) -> None:
-        """Raise ArgumentError for images of another kind, type or number of channels than the backbone takes."""
-        if not isinstance(images, Tensor):
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            came = images.dtype if isinstance(images, Tensor) else f"a {type(images).__name__}"
             raise ArgumentError(
-                f"Expected images as a tensor (N, c, h, w), normalised as in training, but got a {type(images).__name__}: "
-                "torch.from_numpy makes one of an array. For image files and PIL images there is Model.predict."
-            )
-        if not images.is_floating_point():
-            raise ArgumentError(
-                f"Expected images in floating point, normalised as in training, but got {images.dtype}: Normalise(mean, "
-                "std)(images), with the mean and std of the training images, makes them so."
+                f"Expected images as a tensor (N, c, h, w) in floating point, normalised as in training, but got {came}: "
+                "Normalise(mean, std)(pixels) makes one; for image files and PIL images there is Model.predict."
             )
         expected = self.in_channels
         if expected is not None and images.dim() == 4 and images.shape[1] != expected:
@@ -141,6 +123,13 @@ class Classifier(nn.Module):
                 "become three channels by images.expand(-1, 3, -1, -1), colour images one by image.convert('L') of Pillow; "
                 "images of (N, height, width, channels) need images.permute(0, 3, 1, 2)."
             )
+        try:
+            return feature_tensor(self.backbone(images))
+        except RuntimeError as error:
+            own = next((part.dtype for part in self.backbone.parameters()), images.dtype)
+            if images.dtype == own:
+                raise
+            raise ArgumentError(f"Expected images in {own} but got {images.dtype}: images.to({own}).") from error
 
     def forward(
         self, images: Tensor | None = None, *, pixel_values: Tensor | None = None, labels: Tensor | None = None
@@ -153,10 +142,9 @@ class Classifier(nn.Module):
             labels: (N,); with them the result is a dictionary of ``loss``, the cross-entropy, and ``logits``, as the
                 trainers of transformers read it.
         """
-        given = pixel_values if images is None else images
-        if given is None or (images is not None and pixel_values is not None):
+        if (images is None) == (pixel_values is None):
             raise ArgumentError("Expected images (N, c, h, w), or pixel_values= of that shape, and not both.")
-        logits: Tensor = self.head(self.features(given))
+        logits: Tensor = self.head(self.features(pixel_values if images is None else images))  # type: ignore[arg-type]
         if labels is None:
             return logits
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
@@ -224,8 +212,9 @@ class Classifier(nn.Module):
             if parameter.requires_grad:
                 (slow if inner else undecayed if name in spared else decayed)["params"].append(parameter)
         groups = [group for group in (slow, decayed, undecayed) if group["params"]]
-        for group in groups if learning_rate is not None else ():
-            group["lr"] = learning_rate * group.get("rate", 1.0)
+        if learning_rate is not None:
+            for group in groups:
+                group["lr"] = learning_rate * group.get("rate", 1.0)
         return groups
 
 

@@ -22,16 +22,7 @@ class Paired(nn.Module):
 
     def __init__(self, classifier: Classifier, detector_network: Classifier) -> None:
         super().__init__()
-        for network in (classifier, detector_network):
-            if not isinstance(network, Classifier):
-                raise ArgumentError(
-                    f"Expected a pair of single networks, a Classifier each, but got a {type(network).__name__}."
-                )
-        if classifier.num_classes != detector_network.num_classes:
-            raise ArgumentError(
-                "Expected two networks for the same classes but got one with "
-                f"{classifier.num_classes} and one with {detector_network.num_classes} classes."
-            )
+        _check_members("a pair of single networks, a Classifier each", (classifier, detector_network), Classifier)
         self.classifier = classifier
         self.detector_network = detector_network
 
@@ -77,18 +68,7 @@ class Ensemble(nn.Module):
     def __init__(self, members: Sequence[Classifier | Paired]) -> None:
         super().__init__()
         members = [getattr(member, "_orig_mod", member) for member in members]  # torch.compile wraps them
-        others = [type(member).__name__ for member in members if not isinstance(member, (Classifier, Paired))]
-        if others:
-            raise ArgumentError(
-                f"Expected members that are a Classifier or a Paired each but got {', '.join(others)}: name the members of an "
-                "ensemble themselves, and give other networks a head with offaxis.attach."
-            )
-        if not members or len({member.num_classes for member in members}) > 1:
-            raise ArgumentError(
-                "Expected networks for the same classes but got "
-                f"{', '.join(str(member.num_classes) for member in members) or 'no'} classes: train the members of an "
-                "ensemble on one set."
-            )
+        _check_members("members that are a Classifier or a Paired each", members, (Classifier, Paired))
         self.members = nn.ModuleList(members)
         self.num_classes = members[0].num_classes
         self.layers: tuple[str, ...] = ()
@@ -115,9 +95,7 @@ class Ensemble(nn.Module):
 
         Where members are scored by other logits than they classify with, ``score_logits`` are averaged likewise.
         """
-        if tuple(layers):
-            raise DetectorError("Expected no inner layers for an ensemble: score its members one by one.")
-        each = [member.outputs(images) for member in self.networks]
+        each = self._member_outputs(images, layers)
         cosines = [out.cosine for out in each if out.cosine is not None]
         cosine = torch.stack(cosines).mean(0) if len(cosines) == len(each) else None
         apart = any(out.score_logits is not None for out in each)
@@ -126,6 +104,27 @@ class Ensemble(nn.Module):
             _log_mean_probability([out.logits for out in each]),
             cosine,
             score_logits=_log_mean_probability([out.detection_logits for out in each]) if apart else None,
+        )
+
+    def _member_outputs(self, images: Tensor, layers: Iterable[str]) -> list[Outputs]:
+        if tuple(layers):
+            raise DetectorError("Expected no inner layers for an ensemble: score its members one by one.")
+        return [member.outputs(images) for member in self.networks]
+
+
+def _check_members(expected: str, members: Sequence[nn.Module], kinds: type | tuple[type, ...]) -> None:
+    """Raise ArgumentError unless there are members, each of one of these kinds, for the same number of classes."""
+    others = [type(member).__name__ for member in members if not isinstance(member, kinds)]
+    if others:
+        raise ArgumentError(
+            f"Expected {expected} but got {', '.join(others)}: name single networks, and give others a head with "
+            "offaxis.attach."
+        )
+    classes = [str(member.num_classes) for member in members]
+    if len(set(classes)) != 1:
+        raise ArgumentError(
+            f"Expected networks for the same classes but got {' and '.join(f'one with {n}' for n in classes) or 'no classes'}: "
+            "train them on one set."
         )
 
 
@@ -223,9 +222,7 @@ class LeaveOutEnsemble(Ensemble):
             raise ArgumentError(f"Expected a fold for each of {len(members)} networks but got {len(left_out)} folds.")
         self.left_out = tuple(tuple(fold) for fold in left_out)
         if not set().union(*self.left_out) <= set(range(self.num_classes)):
-            raise ArgumentError(
-                f"Expected folds of classes out of 0 to {self.num_classes - 1} but got {self.left_out}."
-            )
+            raise ArgumentError(f"Expected folds out of 0 to {self.num_classes - 1} but got {self.left_out}.")
         self.kept = [kept_classes(fold, self.num_classes) for fold in self.left_out]
         self.selected = tuple(selected)
 
@@ -245,9 +242,7 @@ class LeaveOutEnsemble(Ensemble):
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
         """Compute concatenated features and, as logits, the logarithm of the summed probabilities of each class."""
-        if tuple(layers):
-            raise DetectorError("Expected no inner layers for an ensemble: score its members one by one.")
-        each = [member.outputs(images) for member in self.networks]
+        each = self._member_outputs(images, layers)
         total = torch.zeros_like(each[0].logits)
         for out, kept in zip(each, self.kept, strict=True):
             known = kept.to(total.device)

@@ -6,15 +6,14 @@ names of https://github.com/akamaster/pytorch_resnet_cifar10. Only the name of t
 its place: ``open_network`` and ``to_published`` translate.
 """
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.data import Normalise
 from offaxis.errors import ArgumentError
-from offaxis.heads import HeadLike, make_head
+from offaxis.heads import HeadLike
 from offaxis.heads.linear import LinearHead
+from offaxis.networks.cifar import check_no_dropout, check_sizes, with_head
 from offaxis.networks.classifier import Classifier
 
 OUTPUT_LAYERS = {"resnet18_32": "fc", "resnet_cifar": "linear"}
@@ -56,16 +55,13 @@ class PaddedShortcut(nn.Module):
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.padding, self.padding))
 
 
-def _projected(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """Make OpenOOD's shortcut: a 1x1 convolution with BN where the shape changes, else nothing."""
+def _shortcut(in_channels: int, out_channels: int, stride: int, padded: bool) -> nn.Module:
+    """Make what stands in for the input where the shape changes: a padded shortcut, or OpenOOD's convolution with BN."""
     if stride == 1 and in_channels == out_channels:
         return nn.Sequential()
+    if padded:
+        return PaddedShortcut(in_channels)
     return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
-
-
-def _padded(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """Make a padded shortcut where the shape changes, else nothing."""
-    return nn.Sequential() if stride == 1 and in_channels == out_channels else PaddedShortcut(in_channels)
 
 
 class ResNetBackbone(nn.Module):
@@ -82,13 +78,12 @@ class ResNetBackbone(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, sizes[0], 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(sizes[0])
-        shortcut = _padded if padded else _projected
         before = sizes[0]
         for number, after in enumerate(sizes, 1):
             rows = []
             for block in range(blocks):
                 stride = 2 if number > 1 and block == 0 else 1
-                rows.append(BasicBlock(before, after, stride, shortcut(before, after, stride)))
+                rows.append(BasicBlock(before, after, stride, _shortcut(before, after, stride, padded)))
                 before = after
             self.add_module(f"layer{number}", nn.Sequential(*rows))
         self.layer_names = ("conv1", *(f"layer{number}" for number in range(1, len(sizes) + 1)))
@@ -113,9 +108,10 @@ def resnet18_32(
         in_channels: 3 for colour, 1 for grey.
         dropout: must be 0; the network has none.
     """
-    _check(in_channels, dropout)
+    check_sizes(in_channels=in_channels)
+    check_no_dropout(dropout)
     backbone = ResNetBackbone(sizes=(64, 128, 256, 512), blocks=2, in_channels=in_channels, padded=False)
-    return _with_head(backbone, head, num_classes, {"name": "resnet18_32", "in_channels": in_channels})
+    return with_head(backbone, head, num_classes, "resnet18_32", in_channels=in_channels)
 
 
 def resnet_cifar(
@@ -130,26 +126,13 @@ def resnet_cifar(
         in_channels: 3 for colour, 1 for grey.
         dropout: must be 0; the network has none.
     """
-    _check(in_channels, dropout)
-    if depth < 8 or (depth - 2) % 6:
-        raise ArgumentError(f"Expected argument `depth` to be 6n + 2 (20, 32, 44, 56, 110, ...) but got {depth}.")
+    check_sizes(depth, 2, in_channels=in_channels)
+    check_no_dropout(dropout)
     backbone = ResNetBackbone(sizes=(16, 32, 64), blocks=(depth - 2) // 6, in_channels=in_channels, padded=True)
     for module in backbone.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight)
-    return _with_head(backbone, head, num_classes, {"name": "resnet_cifar", "depth": depth, "in_channels": in_channels})
-
-
-def _check(in_channels: int, dropout: float) -> None:
-    if in_channels < 1:
-        raise ArgumentError(f"Expected argument `in_channels` to be at least 1 but got {in_channels}.")
-    if dropout:
-        raise ArgumentError(f"Expected argument `dropout` to be 0, as this network has no dropout, but got {dropout}.")
-
-
-def _with_head(backbone: ResNetBackbone, head: HeadLike, num_classes: int, origin: dict[str, Any]) -> Classifier:
-    made = make_head(head, backbone.num_features, num_classes)
-    return Classifier(backbone, made, backbone.layer_names, origin=origin)
+    return with_head(backbone, head, num_classes, "resnet_cifar", depth=depth, in_channels=in_channels)
 
 
 # published weights ----------------------------------------------------------------------------------------------------

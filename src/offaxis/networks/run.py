@@ -78,8 +78,10 @@ def run(
         BadOutputsError: images of another shape or type; images or outputs that are not finite.
         DetectorError: ``labels`` is set and labels are missing, of another shape, or no whole numbers in 0..C-1.
     """
+    if device is not None:
+        network.to(resolve_device(device))
     names = tuple(layers)
-    for images, batch_labels in prepared_batches(network, batches, device=device, progress=progress, labels=labels):
+    for images, batch_labels in prepared_batches(network, batches, progress=progress, labels=labels):
         if gradients:
             with torch.inference_mode(False):
                 images = images.detach().clone().requires_grad_()  # a clone is a leaf, in inference mode too
@@ -153,7 +155,6 @@ def prepared_batches(
     network: Network,
     batches: ImageBatches,
     *,
-    device: str | torch.device | None = None,
     progress: BatchProgress | None = None,
     labels: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -162,10 +163,8 @@ def prepared_batches(
     Yields:
         Images as the network takes them, and their labels on the same device; see ``run``.
     """
-    if device is not None:
-        network.to(resolve_device(device))
     for done, batch in enumerate(batches, 1):
-        images, batch_labels = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1])
+        images, batch_labels = (batch, None) if isinstance(batch, Tensor) else batch
         if batch_labels is not None and not len(batch_labels) and len(images):  # batches of a set without labels
             batch_labels = None
         if labels:
@@ -205,14 +204,12 @@ def accuracy(network: Network, batches: Batches, *, check_finite: bool = True) -
     Raises:
         DataError: there are no images.
     """
-    hits, count = 0, 0
-    for outputs, _, labels in run(network, batches, check_finite=check_finite, labels=True):
-        assert labels is not None
-        hits += int((outputs.logits.argmax(1) == labels).sum())
-        count += len(outputs.logits)
-    if not count:
+    passes = run(network, batches, check_finite=check_finite, labels=True)
+    hits = [outputs.logits.argmax(1) == labels for outputs, _, labels in passes]
+    if not hits:
         raise DataError("Expected images to measure the accuracy on but got none.")
-    return hits / count
+    every = torch.cat(hits)
+    return int(every.sum()) / len(every)
 
 
 @contextmanager
@@ -236,19 +233,17 @@ def to_network(network: Network, images: Tensor) -> Tensor:
             not finite.
     """
     vectors = next((module for module in network.modules() if isinstance(module, FeatureInput)), None)
-    expected = "(N, c, h, w)" if vectors is None else f"(N, {network.head.in_features})"
-    fits = images.dim() == 4 if vectors is None else images.shape[1:] == (network.head.in_features,)
+    if vectors is None:
+        what, shape, fits = "images", "c, h, w", images.dim() == 4
+    else:
+        size = network.head.in_features
+        what, shape, fits = "feature vectors", f"{size}", images.shape[1:] == (size,)
     if not fits or not images.is_floating_point():
+        kind = str(images.dtype).removeprefix("torch.")
         raise BadOutputsError(
-            f"Expected {'normalised images' if vectors is None else 'feature vectors'} of shape {expected} in floating point "
-            f"but got {tuple(images.shape)} in {str(images.dtype).removeprefix('torch.')}."
+            f"Expected {what} of shape (N, {shape}) in floating point but got {tuple(images.shape)} in {kind}."
         )
-    if not torch.isfinite(images).all():
-        raise BadOutputsError(
-            "Expected images without NaN or infinity but some pixels are not finite numbers."
-            if vectors is None
-            else "Expected finite numbers but there is NaN or infinity in the feature vectors."
-        )
+    require_finite(f"the {what}", images)
     own = next(network.parameters(), None) if vectors is None else vectors.unit
     moved = images if own is None else images.to(own.device, own.dtype)
     return moved.contiguous(memory_format=torch.channels_last) if faster_channels_last(network, moved) else moved
