@@ -32,10 +32,9 @@ from offaxis.files import check_plain, is_regular, replacing
 from offaxis.hub import PREFIX, download
 from offaxis.model import Examples, Model
 from offaxis.networks.combine import AnyNetwork
-from offaxis.networks.describe import build_checked, describe, must_be_given
 from offaxis.networks.library import Builder
 from offaxis.networks.open import NetworkSource, open_for_weights
-from offaxis.networks.weights import restore
+from offaxis.networks.saved import build_checked, describe, must_be_given, restore
 from offaxis.onnx import with_engine
 from offaxis.options import EngineName
 
@@ -176,7 +175,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
     if given is not None and not must_be_given(meta["network"]):
         raise BundleError("it holds a network that it can build itself: leave out the network that was given.")
     weights = load_tensors(files["network.safetensors"])
-    network = build_checked(meta["network"], {name: tensor.shape for name, tensor in weights.items()}, given)
+    network = build_checked(meta["network"], weights, given)
     _restore_in_precision(network, weights)
     classes, promise = meta["classes"], meta["calibration"]
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):

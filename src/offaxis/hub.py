@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from offaxis.data.transforms import Preprocessing
 from offaxis.errors import ArgumentError, BundleError, MissingPackageError, OffaxisError, StorageError
 from offaxis.files import write_text
-from offaxis.networks.describe import describe, must_be_given
+from offaxis.networks.saved import describe, must_be_given
 
 if TYPE_CHECKING:
     from offaxis.model import Model

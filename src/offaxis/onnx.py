@@ -35,7 +35,7 @@ from offaxis.files import read_arrays, replacing, write_arrays
 from offaxis.metrics import auroc
 from offaxis.model import Model
 from offaxis.networks.run import eval_mode, tracing
-from offaxis.networks.weights import checksum
+from offaxis.networks.saved import checksum
 from offaxis.options import EngineName
 from offaxis.prediction import Floats, Scores
 

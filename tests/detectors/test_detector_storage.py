@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from offaxis.detectors import KNN, Cosine, Mahalanobis, load_detector, save_detector
 from offaxis.errors import DetectorFileError, StorageError
-from offaxis.networks.weights import write_tensors
+from offaxis.networks.saved import write_tensors
 from tests.detectors.toy import NetworkOf, Toy
 from tests.hostile.damage import flipped
 

@@ -23,7 +23,7 @@ from offaxis.errors import BundleError, CheckpointError, DataError, OffaxisError
 from offaxis.evaluation import Store
 from offaxis.evaluation import store as store_module
 from offaxis.networks import wide_resnet
-from offaxis.networks.weights import read_weights
+from offaxis.networks.saved import read_weights
 from offaxis.options import TrainOptions
 from offaxis.training import Recipe, load_run
 from offaxis.training.record import Checkpoint, RunFolder, load_checkpoint, save_checkpoint

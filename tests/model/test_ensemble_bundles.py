@@ -165,7 +165,7 @@ def test_members_must_agree(cosine_runs: list[Trained], world: World) -> None:
     ):
         combine(cosine_runs, "heap")
     smaller = networks.wide_resnet(10, 1, 4, in_channels=1)
-    with pytest.raises(ArgumentError, match="10, 4 classes: train the members of an ensemble on one set"):
+    with pytest.raises(ArgumentError, match="one with 10 and one with 4: train them on one set"):
         Ensemble([first.classifier, smaller])
 
 
@@ -210,7 +210,7 @@ def test_manifests_that_lie_are_refused(kept: dict[str, Any], tmp_path: Path) ->
     refused("ensemble", "no classes", network={**team, "members": []})
     refused("ensemble", "do not fit", network={**team, "members": [left["members"][0], *team["members"][1:]]})
     refused("ensemble", "Classifier or a Paired", network={"kind": "ensemble", "members": [team, team]})
-    refused("pair", "a Classifier each, but got a Ensemble", network={**plans["pair"], "classifier": team})
+    refused("pair", "a Classifier each but got Ensemble", network={**plans["pair"], "classifier": team})
     refused("ensemble", "whole bundle", network={"kind": "ensemble"})
     refused("ensemble", "whole bundle", network={"kind": "leave-out", "members": team["members"]})
     refused(

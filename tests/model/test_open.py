@@ -22,7 +22,7 @@ from offaxis.networks import wide_resnet
 from offaxis.networks.combine import LeaveOutEnsemble, folds
 from offaxis.networks.open import combine
 from offaxis.networks.opened import OpenedNetwork, make_label, normalised
-from offaxis.networks.weights import checksum
+from offaxis.networks.saved import checksum
 from offaxis.training import Recipe, Trained, train
 from offaxis.training.leave_out import MarginEntropyLoss
 from tests.models import World

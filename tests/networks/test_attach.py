@@ -144,7 +144,7 @@ def test_a_name_and_a_network_without_its_output_layer_are_refused() -> None:
 
 
 def test_a_wrongly_named_layer_is_refused_or_fails_at_the_first_forward() -> None:
-    with pytest.raises(AttachError, match=r"a linear follows it.*Its linear layers are first .*choose one with"):
+    with pytest.raises(AttachError, match=r"a add follows it.*Its linear layers are first .*choose one with"):
         attach(TwoOutputs(), layer="first")
     classifier = attach(Untraceable(), layer="first")
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):

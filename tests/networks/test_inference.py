@@ -21,7 +21,7 @@ from offaxis.networks.run import (
     run_batch,
     to_network,
 )
-from offaxis.networks.weights import checksum
+from offaxis.networks.saved import checksum
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from offaxis import Classifier, evaluate
 from offaxis.data import Normalise, TensorSet
 from offaxis.errors import ArgumentError, DataError, RunError
 from offaxis.heads import HEADS, CosineHead, HeadLike
-from offaxis.networks.weights import read_tensors
+from offaxis.networks.saved import read_tensors
 from offaxis.training import Recipe, finetune, frozen, load_run, train, train_frozen
 from offaxis.training.features import extract_features, share_of_rate, train_head, with_enough_epochs
 

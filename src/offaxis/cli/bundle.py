@@ -48,7 +48,7 @@ def bundle_command(options: BundleOptions, words: tuple[str, ...]) -> None:
 def _own_code(model: "Model", network: str, detector: str | None) -> str:
     """Return the options of ``score`` and ``serve`` that name code which no bundle holds, each after a space."""
     from offaxis.detectors.registry import OWN
-    from offaxis.networks.describe import describe, must_be_given
+    from offaxis.networks.saved import describe, must_be_given
 
     own = {"--network": network} if must_be_given(describe(model.network)) else {}
     if file := OWN.fullmatch(detector or ""):

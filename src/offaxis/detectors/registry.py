@@ -24,7 +24,7 @@ from offaxis.names import FAMILIES, NATIVE
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.combine import Ensemble, LeaveOutEnsemble
 from offaxis.networks.run import Network
-from offaxis.networks.weights import read_tensors, write_tensors
+from offaxis.networks.saved import read_tensors, write_tensors
 
 DETECTORS: dict[str, Callable[..., Detector]] = {
     **NATIVE,

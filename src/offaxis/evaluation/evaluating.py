@@ -24,7 +24,7 @@ from offaxis.names import FAMILIES
 from offaxis.networks.open import open_network
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.networks.run import resolve_device
-from offaxis.networks.weights import checksum
+from offaxis.networks.saved import checksum
 
 
 def evaluate(

@@ -8,11 +8,11 @@ from offaxis.networks.combine import AnyNetwork as AnyNetwork
 from offaxis.networks.combine import Ensemble as Ensemble
 from offaxis.networks.combine import LeaveOutEnsemble as LeaveOutEnsemble
 from offaxis.networks.combine import Paired as Paired
-from offaxis.networks.describe import build as build
-from offaxis.networks.describe import description as description
 from offaxis.networks.open import by_name as by_name
 from offaxis.networks.open import combine as combine
 from offaxis.networks.open import open_network as open_network
 from offaxis.networks.opened import OpenedNetwork as OpenedNetwork
 from offaxis.networks.resnet import resnet18_32 as resnet18_32
 from offaxis.networks.resnet import resnet_cifar as resnet_cifar
+from offaxis.networks.saved import build as build
+from offaxis.networks.saved import description as description

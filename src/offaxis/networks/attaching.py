@@ -64,7 +64,8 @@ def attach(
             f"Expected a network of your own but got a Classifier, which has a head already ({type(model.head).__name__}): use "
             "it as it is, or give it another, Classifier(classifier.backbone, offaxis.CosineHead(d, C))."
         )
-    name = layer if layer is not None else find_output_layer(model)
+    graph = _traced(model)
+    name = layer if layer is not None else _find(model, graph)
     try:
         old: nn.Module | None = model.get_submodule(name)
     except AttributeError:
@@ -75,7 +76,8 @@ def attach(
             f"Expected `layer` to name a module of the network, its output layer, an nn.Linear, but {name or 'the network'!r} "
             f"{found}. {_candidates(model)}"
         )
-    _check_last(model, name)
+    if graph is not None:
+        _check_last(model, name, graph)
     if head == "keep":
         if num_classes not in (None, old.out_features):
             raise ArgumentError(
@@ -133,8 +135,13 @@ def find_output_layer(model: nn.Module) -> str:
     Raises:
         AttachError: it cannot be told.
     """
-    graph = _traced(model)
-    name = _declared(model) or (None if graph is None else _last_in(model, graph)) or _by_name(model)
+    return _find(model, _traced(model))
+
+
+def _find(model: nn.Module, graph: torch.fx.Graph | None) -> str:
+    last = None if graph is None else _last_operation(model, graph)
+    linear = last is not None and isinstance(_called(model, last), nn.Linear)
+    name = _declared(model) or (str(last.target) if last is not None and linear else None) or _by_name(model)
     if name is None:
         raise AttachError(
             f"Cannot tell which layer of {type(model).__name__} is its output layer. {_candidates(model)}"
@@ -159,18 +166,6 @@ def _declared(model: nn.Module) -> str | None:
             "make it with a single one (in timm: the variant without 'distilled' in its name)."
         )
     return _last_linear(model, own) if isinstance(own, nn.Module) else None
-
-
-def _last_in(model: nn.Module, graph: torch.fx.Graph) -> str | None:
-    """Return the linear layer that feeds the output of a traced network, past operations that change nothing."""
-    (source,) = next(node for node in graph.nodes if node.op == "output").args
-    while isinstance(source, torch.fx.Node):
-        if source.op == "call_module" and isinstance(model.get_submodule(str(source.target)), nn.Linear):
-            return str(source.target)
-        if _operation(model, source) not in HARMLESS:
-            return None
-        source = source.args[0] if source.args else None
-    return None
 
 
 def _by_name(model: nn.Module) -> str | None:
@@ -201,52 +196,48 @@ HARMLESS = (
     *("contiguous", "clone", "detach", "float", "to", "type"),
 )
 """Operations that leave the numbers of (N, C) and of (N, d) as they are when the network is not trained."""
-SIZES = ("size", "shape", "dim", "ndim")
-"""What is asked of a tensor without its numbers."""
 
 
-def _check_last(model: nn.Module, layer: str) -> None:
+def _check_last(model: nn.Module, layer: str, graph: torch.fx.Graph) -> None:
     """Raise AttachError where an operation follows the output layer: it would change the head's features instead.
 
-    Likewise where the layer is not called on the way to the output, as by a network that reads its weight alone.
+    Likewise where the layer is not called, as by a network that reads its weight alone.
     """
-    graph = _traced(model)
-    if graph is None:
+    old, last = model.get_submodule(layer), _last_operation(model, graph)
+    calls = [node for node in graph.nodes if any(part is old for part in _called(model, node).modules())]
+    if last is None or last in calls:
         return
-    needed: set[torch.fx.Node] = set()  # what does not lead to the output changes nothing
-    for node in reversed(graph.nodes):
-        if node.op == "output" or node in needed:
-            needed.update(node.all_input_nodes)
-    old = model.get_submodule(layer)
-    called = {node: model.get_submodule(str(node.target)) for node in needed if node.op == "call_module"}
-    if not any(part is old for module in called.values() for part in module.modules()):
+    if not calls:
         raise AttachError(
             f"Expected the network to call its output layer {layer!r} on the way to its output but it does not: it may read "
             "the layer's weight alone, which an identity in its place does not have. Call the layer in `forward`, as in "
             f"x = self.{layer}(x); the head 'cosine' normalises features and weight by itself."
         )
-    after = {node for node, module in called.items() if module is old}
-    for node in graph.nodes:  # each after its inputs
-        if node not in needed or after.isdisjoint(node.all_input_nodes):
-            continue
-        operation = _operation(model, node)
-        if operation in SIZES:
-            continue
-        if operation not in HARMLESS:
-            remedy = "Remove it from the network: a softmax belongs to the loss, a temperature to the score."
-            raise AttachError(
-                f"Expected the output layer {layer!r} to be the last operation of the network but a {operation} follows it, "
-                "which the head's features would go through in place of the logits. "
-                f"{_candidates(model) if operation == 'linear' else remedy}"
-            )
-        after.add(node)
+    operation = _operation(model, last)
+    remedy = "Remove it from the network: a softmax belongs to the loss, a temperature to the score."
+    raise AttachError(
+        f"Expected the output layer {layer!r} to be the last operation of the network but a {operation} follows it, "
+        "which the head's features would go through in place of the logits. "
+        f"{_candidates(model) if operation in ('linear', 'add') else remedy}"
+    )
+
+
+def _last_operation(model: nn.Module, graph: torch.fx.Graph) -> torch.fx.Node | None:
+    """Return the last operation that changes numbers; None where the output is not that of a single one."""
+    nodes = next(node for node in graph.nodes if node.op == "output").all_input_nodes
+    while len(nodes) == 1 and _operation(model, nodes[0]) in HARMLESS:
+        nodes = nodes[0].all_input_nodes[:1]  # what follows are sizes
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _called(model: nn.Module, node: torch.fx.Node) -> nn.Module:
+    """Return the module that a traced operation calls; an empty one for a function or a method."""
+    return model.get_submodule(str(node.target)) if node.op == "call_module" else nn.Module()
 
 
 def _operation(model: nn.Module, node: torch.fx.Node) -> str:
     """Return the name of a traced operation in lower case, such as ``softmax`` of a module, a function or a method."""
-    what = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
-    if what is getattr:
-        return str(node.args[1])
+    what = type(_called(model, node)) if node.op == "call_module" else node.target
     return str(getattr(what, "__name__", what)).lower()
 
 

@@ -222,7 +222,9 @@ class LeaveOutEnsemble(Ensemble):
             raise ArgumentError(f"Expected a fold for each of {len(members)} networks but got {len(left_out)} folds.")
         self.left_out = tuple(tuple(fold) for fold in left_out)
         if not set().union(*self.left_out) <= set(range(self.num_classes)):
-            raise ArgumentError(f"Expected folds out of 0 to {self.num_classes - 1} but got {self.left_out}.")
+            raise ArgumentError(
+                f"Expected folds of classes out of 0 to {self.num_classes - 1} but got {self.left_out}."
+            )
         self.kept = [kept_classes(fold, self.num_classes) for fold in self.left_out]
         self.selected = tuple(selected)
 

@@ -27,7 +27,7 @@ from offaxis.networks.combine import AnyNetwork, Ensemble, LeaveOutEnsemble, Pai
 from offaxis.networks.library import INSTALLED, LIBRARIES, make_named, make_network
 from offaxis.networks.opened import LEAVE_OUT, OpenedNetwork, check_agreement, check_folds
 from offaxis.networks.resnet import OUTPUT_LAYERS, PUBLISHED_NORMALISE
-from offaxis.networks.weights import is_of_classifier, load_weights, read_weights, trained_channels
+from offaxis.networks.saved import is_of_classifier, load_weights, read_weights, trained_channels
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from offaxis.heads import describe_head
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.combine import AnyNetwork, Ensemble, LeaveOutEnsemble, Paired
 from offaxis.networks.library import LITE
-from offaxis.networks.weights import checksum
+from offaxis.networks.saved import checksum
 from offaxis.options import Kind
 
 

@@ -191,9 +191,11 @@ def memory_parts(images: Tensor) -> tuple[Tensor, ...]:
     return parts
 
 
-def stream(network: Network, batches: Batches, layers: Iterable[str] = ()) -> Iterator[tuple[Outputs, Tensor]]:
+def stream(
+    network: Network, batches: Batches, layers: Iterable[str] = (), *, check_finite: bool = True
+) -> Iterator[tuple[Outputs, Tensor]]:
     """Iterate over (Outputs, labels) of labelled batches: ``run`` without the images."""
-    for outputs, _, labels in run(network, batches, layers=layers, labels=True):
+    for outputs, _, labels in run(network, batches, layers=layers, check_finite=check_finite, labels=True):
         assert labels is not None
         yield outputs, labels
 
@@ -204,8 +206,8 @@ def accuracy(network: Network, batches: Batches, *, check_finite: bool = True) -
     Raises:
         DataError: there are no images.
     """
-    passes = run(network, batches, check_finite=check_finite, labels=True)
-    hits = [outputs.logits.argmax(1) == labels for outputs, _, labels in passes]
+    passes = stream(network, batches, check_finite=check_finite)
+    hits = [outputs.logits.argmax(1) == labels for outputs, labels in passes]
     if not hits:
         raise DataError("Expected images to measure the accuracy on but got none.")
     every = torch.cat(hits)

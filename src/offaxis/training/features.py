@@ -22,7 +22,7 @@ from offaxis.errors import ArgumentError, CheckpointError, DataError, NotFiniteE
 from offaxis.heads import Head, HeadLike, make_head
 from offaxis.networks.classifier import Classifier, FeatureInput
 from offaxis.networks.run import Network, eval_mode, prepared_batches, require_finite
-from offaxis.networks.weights import checksum, read_tensors, write_tensors
+from offaxis.networks.saved import checksum, read_tensors, write_tensors
 from offaxis.progress import Progress
 from offaxis.training.batches import ImageSetBatches, Share, make_training_batches, make_validation_batches
 from offaxis.training.loop import batch_sums, checked_classifier, cross_entropy, fabric_on, mean_values

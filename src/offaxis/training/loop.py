@@ -21,7 +21,7 @@ from offaxis.heads import Outputs
 from offaxis.names import RECIPES
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.run import accuracy, is_slow_in_bfloat16, resolve_device
-from offaxis.networks.weights import restore
+from offaxis.networks.saved import restore
 from offaxis.progress import Progress
 from offaxis.training.batches import Share, TrainingBatches, make_training_batches, make_validation_batches
 from offaxis.training.check import CollapseGuard

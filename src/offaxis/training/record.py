@@ -20,10 +20,19 @@ from offaxis.files import check_plain, json_line, lock, read_json, read_lines, u
 from offaxis.heads import Outputs, describe_head
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.describe import build, build_network, describe, description, must_be_given
 from offaxis.networks.open import open_for_weights
 from offaxis.networks.opened import OpenedNetwork
-from offaxis.networks.weights import checksum, read_tensors, restore, write_tensors
+from offaxis.networks.saved import (
+    build,
+    build_network,
+    checksum,
+    describe,
+    description,
+    must_be_given,
+    read_tensors,
+    restore,
+    write_tensors,
+)
 from offaxis.options import TrainOptions
 from offaxis.training import records_0_2
 from offaxis.training.batches import TrainingBatches
