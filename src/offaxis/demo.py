@@ -1,5 +1,6 @@
 """The main job on datasets bundled with dependencies: train two networks on digits, score OOD images, write one page."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -7,7 +8,9 @@ from typing import get_args
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from rich.console import Console
+from rich.table import Table
 from torch import Tensor
 
 from offaxis.data import GaussianNoise, ImageSet, TensorSet, UniformNoise, match
@@ -19,7 +22,8 @@ from offaxis.files import write_text
 from offaxis.heads import CosineHead
 from offaxis.metrics import auroc
 from offaxis.networks import by_name
-from offaxis.networks.run import run
+from offaxis.networks.run import accuracy
+from offaxis.options import DemoOptions
 from offaxis.reports.figures import Panel, as_png_data_uri, as_svg, histograms, image_sheet
 from offaxis.reports.tables import templates
 from offaxis.training import Recipe, Trained, train
@@ -93,7 +97,7 @@ def run_demo(
     training, id_images = (_enlarged(split) if small else digits(split) for split in get_args(Split))
     ood_sets = ood_image_sets(count)
     sets: dict[str, ImageSet] = {"digits": id_images, **ood_sets}
-    accuracy: dict[str, list[float]] = {kind: [] for kind in HEADS.values()}
+    correct: dict[str, list[float]] = {kind: [] for kind in HEADS.values()}
     areas: dict[str, dict[str, list[float]]] = {method: {name: [] for name in ood_sets} for method in METHODS}
     scores: dict[str, Scores] = {}
     largest: dict[str, Scores] = {}
@@ -103,8 +107,13 @@ def run_demo(
             network = by_name(NETWORK)(num_classes=10, in_channels=1, head=head)
             trained = train(network, training, RECIPE.replace(epochs=epochs), seed=seed, quiet=quiet)
             detectors = _detectors(trained, training)
-            by_set = {name: _score(trained, images, list(detectors.values())) for name, images in sets.items()}
-            accuracy[kind].append(_accuracy(trained, id_images))
+            by_set: dict[str, list[NDArray[np.float32]]] = {}
+            for name, images in sets.items():
+                batches = as_batches(images, trained.normalise, 250)
+                scored = score_all(trained.classifier, batches, list(detectors.values()))
+                by_set[name] = [values.cpu().numpy() for values in scored]
+            tested = as_batches(id_images, trained.normalise, 250, labels=True, num_classes=10)
+            correct[kind].append(accuracy(trained.classifier, tested))
             for place, method in enumerate(detectors):
                 if method in METHODS:
                     for name in ood_sets:
@@ -118,7 +127,7 @@ def run_demo(
         training_images=len(training),
         id_images=id_images,
         ood_sets=ood_sets,
-        accuracy=accuracy,
+        accuracy=correct,
         auroc=areas,
         scores=scores,
         largest=largest,
@@ -128,9 +137,8 @@ def run_demo(
 def _enlarged(split: Split) -> TensorSet:
     """Return scikit-learn's digits at the size of the OOD images."""
     images = small_digits(split)
-    return TensorSet(
-        "digits", match(images, (1, 28, 28)).batch(torch.arange(len(images))), images.labels, images.classes
-    )
+    pixels = match(images, (1, 28, 28)).batch(torch.arange(len(images)))
+    return TensorSet("digits", pixels, images.labels, images.classes)
 
 
 def _detectors(trained: Trained, training: TensorSet) -> dict[str, Detector]:
@@ -141,25 +149,11 @@ def _detectors(trained: Trained, training: TensorSet) -> dict[str, Detector]:
     return {"cosine": Cosine(), "largest": Cosine(), "two": two}
 
 
-def _score(trained: Trained, images: ImageSet, detectors: list[Detector]) -> list[NDArray[np.float32]]:
-    """Compute the scores (N,) of each detector in one pass over the images."""
-    batches = as_batches(images, trained.normalise, 250)
-    return [scores.cpu().numpy() for scores in score_all(trained.classifier, batches, detectors)]
-
-
-def _accuracy(trained: Trained, images: TensorSet) -> float:
-    """Compute the share of labelled images whose class the network predicts."""
-    batches = as_batches(images, trained.normalise, 250)
-    predicted = torch.cat([outputs.logits.argmax(1).cpu() for outputs, *_ in run(trained.classifier, batches)])
-    assert images.labels is not None
-    return float((predicted == images.labels).float().mean())
-
-
 SHOWN = 16
 """Images in each row of the sheet."""
 
 
-def mean_std_text(values: list[float]) -> str:
+def mean_std_text(values: ArrayLike) -> str:
     """Return mean and standard deviation over seeds, in percent."""
     percent = 100 * np.asarray(values)
     if len(percent) == 1:
@@ -185,14 +179,14 @@ def write_demo_page(demo: Demo, path: Path) -> None:
         .render(
             rows=table_rows(demo),
             methods=METHODS.values(),
-            means=[mean_std_text(_means(demo, method)) for method in METHODS],
+            means=[mean_std_text(np.mean(list(demo.auroc[method].values()), axis=0)) for method in METHODS],
             accuracy={kind: mean_std_text(values) for kind, values in demo.accuracy.items()},
             seeds=len(demo.accuracy["cosine"]),
             epochs=demo.epochs,
             training_images=demo.training_images,
             small=demo.small,
             network=NETWORK,
-            histograms=as_svg(_histograms(demo), "Histograms of the largest logit and the largest cosine", "h"),
+            histograms=as_svg(_demo_histograms(demo), "Histograms of the largest logit and the largest cosine", "h"),
             sheet=as_png_data_uri(_sheet(demo)),
             images={"digits": len(demo.id_images), **{name: len(images) for name, images in demo.ood_sets.items()}},
         )
@@ -200,12 +194,7 @@ def write_demo_page(demo: Demo, path: Path) -> None:
     write_text(path, page)
 
 
-def _means(demo: Demo, method: str) -> list[float]:
-    """Return the mean AUROC over all sets, one number a seed."""
-    return [float(m) for m in np.mean(list(demo.auroc[method].values()), axis=0)]
-
-
-def _histograms(demo: Demo) -> Figure:
+def _demo_histograms(demo: Demo) -> Figure:
     label = {"standard": "largest logit, standard network", "cosine": "largest cosine, cosine network"}
     panels = [
         Panel(
@@ -245,4 +234,30 @@ def _sheet(demo: Demo) -> Figure:
             "OOD images with the largest cosine": [ood_image(i) for i in ood_order[:SHOWN]],
         },
         columns=SHOWN,
+    )
+
+
+def show_demo(options: DemoOptions, _: tuple[str, ...] = ()) -> None:
+    """Run the demo, write its page and print its table: ``offaxis demo``."""
+    start = time.monotonic()
+    seeds, count = (1, 300) if options.quick else (options.seeds or 3, 1000)
+    demo = run_demo(seeds, options.epochs, count, options.quiet, small=options.quick)
+    page = options.out / "index.html"
+    write_demo_page(demo, page)
+    table = Table(title="How well OOD images are detected (AUROC in percent)", title_justify="left")
+    table.add_column("OOD images")
+    for method, whose in METHODS.values():
+        table.add_column(f"{method},\n{whose}", justify="right")
+    for name, values in table_rows(demo):
+        table.add_row(name, *(f"[bold]{value}" if best else value for value, best in values))
+    table.add_section()
+    standard, cosine = (mean_std_text(demo.accuracy[kind]) for kind in ("standard", "cosine"))
+    table.add_row("accuracy on digits", standard, cosine, cosine)
+    console = Console()
+    console.print(table)
+    console.print(
+        f"Both networks were trained on digits alone. 50 is guessing; below 50 OOD images get lower scores than digits.\n"
+        f"Histograms and images: {page.resolve().as_uri()}  ({time.monotonic() - start:.0f} s)",
+        highlight=False,
+        soft_wrap=True,
     )

@@ -307,8 +307,9 @@ def running_python(file: Path, purpose: str) -> Iterator[ModuleType]:
         raise ArgumentError(f"Expected a Python file that makes a {purpose} but {file} is not there.")
     folder = file.resolve().parent
     for beside in folder.iterdir():
-        other = _imported_from(beside.stem)
-        if other in _FOLDERS - {folder} and not _is_same(beside, other / beside.name):
+        origin = Path(getattr(sys.modules.get(beside.stem), "__file__", None) or os.devnull)
+        other = origin.parent.parent if origin.name == "__init__.py" else origin.parent
+        if other in _FOLDERS - {folder} and not (beside.is_file() and filecmp.cmp(beside, origin, shallow=False)):
             raise ArgumentError(
                 f"Expected the modules beside {file} to have names of their own, but {beside.stem} was imported from {other} "
                 "before: rename one of the two, or use the files in two processes."
@@ -333,18 +334,6 @@ def running_python(file: Path, purpose: str) -> Iterator[ModuleType]:
 
 
 _FOLDERS: set[Path] = set()  # of the files that ran
-
-
-def _imported_from(name: str) -> Path | None:
-    """Return the folder that an imported module or package lies in."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
-    return Path(places[0]).resolve().parent if places else None
-
-
-def _is_same(file: Path, other: Path) -> bool:
-    """Return whether two paths are files with the same bytes."""
-    return file.is_file() and other.is_file() and filecmp.cmp(file, other, shallow=False)
 
 
 def _concerns(error: OSError, paths: set[Path]) -> bool:

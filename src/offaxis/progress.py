@@ -1,12 +1,10 @@
 """What a person sees of long work and of its results: a bar on a terminal, plain lines elsewhere, cards in notebooks."""
 
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from html import escape
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -26,6 +24,11 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def print_note(text: str, style: str | None = None) -> None:
+    """Print a sentence to standard error, as it is but for what a terminal would obey."""
+    Console(stderr=True).print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 class Progress:
     """Show the progress of work whose length is known: a bar on a terminal, a line every ten seconds elsewhere.
 
@@ -42,53 +45,42 @@ class Progress:
     """
 
     def __init__(self, title: str, total: int, quiet: bool = False, done: int = 0) -> None:
-        self.title, self.total, self.first = title, total, done
-        self.console = Console(stderr=True)
-        self.bar: RichProgress | None = None
-        self.lines = not quiet and not self.console.is_terminal
+        self.title, self.total, self.first, self.quiet = title, total, done, quiet
+        console = Console(stderr=True)
+        self.lines = not quiet and not console.is_terminal
         self.started = self.printed = time.monotonic()
-        if not quiet and self.console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-            )
-            self.bar = RichProgress(*columns, console=self.console)
-            self.task = self.bar.add_task(title, total=total, completed=done, note="")
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self.bar = RichProgress(*columns, console=console, disable=quiet or self.lines)
+        self.task = self.bar.add_task(title, total=total, completed=done, note="")
 
     def __enter__(self) -> Self:
-        if self.bar is not None:
-            self.bar.start()
+        self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
 
     def to(self, done: int, notes: Mapping[str, str] | None = None) -> None:
         """Set the number of completed steps, with figures to show beside it."""
         note = "  ".join(f"{name} {value}" for name, value in (notes or {}).items())
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, note=note)
+        self.bar.update(self.task, completed=done, note=note)
         now = time.monotonic()
         if self.lines and (done >= self.total or now - self.printed >= SECONDS_BETWEEN_LINES):
             self.printed = now
             left = (now - self.started) / max(done - self.first, 1) * (self.total - done)
-            sys.stderr.write(f"{self.title} {done}/{self.total}  {note}  {left:.0f} s left\n")
-            sys.stderr.flush()
+            print_note(f"{self.title} {done}/{self.total}  {note}  {left:.0f} s left")
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        if self.bar is not None:
-            self.bar.console.print(visible(text), highlight=False, markup=False)
-        elif self.lines:
-            sys.stderr.write(visible(text) + "\n")
-            sys.stderr.flush()
+        if not self.quiet:
+            self.bar.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
 
 class CountProgress:
@@ -100,31 +92,28 @@ class CountProgress:
 
     def __init__(self, quiet: bool = False) -> None:
         self.counts: dict[str, int] = {}
+        self.quiet, self.printed = quiet, time.monotonic()
         self.console = Console(stderr=True)
-        self.status = self.console.status("") if not quiet and self.console.is_terminal else None
-        self.lines = not quiet and self.status is None
-        self.printed = time.monotonic()
+        self.status = self.console.status("")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.status is not None:
-            self.status.stop()
+    def __exit__(self, *_: object) -> None:
+        self.status.stop()
 
     def to(self, done: int, what: str = "images") -> None:
         """Set the number of what is done."""
         self.counts[what] = done
         text = ", ".join(f"{number:,} {name}" for name, number in self.counts.items())
-        if self.status is not None:
+        if self.quiet:
+            return
+        if self.console.is_terminal:
             self.status.start()  # once there is something to show
             self.status.update(text)
-        elif self.lines and time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES:
+        elif time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES:
             self.printed = time.monotonic()
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
+            print_note(text)
 
 
 _watched: ContextVar[CountProgress | None] = ContextVar("watched", default=None)
@@ -200,13 +189,12 @@ def html_bar(share: float, colour: str = "#4051b5") -> str:
 def html_histogram(values: Sequence[float], mark: float) -> str:
     """Return a small drawing of how values are spread, those above a mark in red."""
     low, high = min(*values, mark), max(*values, mark)
-    bins, width = 40, (high - low) / 40 or 1.0
-    counts = [0] * bins
+    counts = [0] * 40
+    width = (high - low) / len(counts) or 1.0
     for value in values:
-        counts[min(int((value - low) / width), bins - 1)] += 1
-    tallest = max(counts)
+        counts[min(int((value - low) / width), len(counts) - 1)] += 1
     bars = "".join(
-        f'<rect x="{6 * n}" y="{40 - 40 * count / tallest:.1f}" width="5" height="{40 * count / tallest:.1f}" '
+        f'<rect x="{6 * n}" y="{40 - 40 * count / max(counts):.1f}" width="5" height="{40 * count / max(counts):.1f}" '
         f'fill="{"#c62828" if low + (n + 0.5) * width > mark else "#4051b5"}"/>'
         for n, count in enumerate(counts)
     )

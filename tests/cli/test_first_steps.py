@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from offaxis import __version__
 from offaxis.cli import app, doctor
-from offaxis.cli.app import COMMANDS as NAMES
 from offaxis.cli.app import FIRST_COMMANDS
 from offaxis.errors import ArgumentError
+from offaxis.options import COMMANDS as DECLARED
 
 RUNNER = CliRunner()
 
@@ -51,7 +51,9 @@ def test_every_help_page_has_an_example_that_exists(words: tuple[str, ...], comm
 
 def test_help_lists_the_commands_in_the_order_in_which_they_are_met() -> None:
     shown = RUNNER.invoke(app, ["--help"]).output
-    assert re.findall(r"^│ ([a-z]+) ", shown.partition("Commands")[2], re.M) == list(NAMES)
+    assert re.findall(r"^│ ([a-z]+) ", shown.partition("Commands")[2], re.M) == list(
+        dict.fromkeys(words.split()[0] for words in DECLARED)
+    )
     for group in ("data", "bench"):
         assert "Example" in RUNNER.invoke(app, [group, "--help"]).output
 
@@ -101,8 +103,8 @@ def test_completion_for_another_shell_is_refused() -> None:
 
 def test_the_doctor_says_what_is_there_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_importable", lambda name: f"{name} 1.0")  # imports of others take seconds
-    true = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "pandas" else true(name))
+    true = doctor._version_of
+    monkeypatch.setattr(doctor, "_version_of", lambda name: None if name == "pandas" else true(name))
     shown = RUNNER.invoke(app, ["doctor", "--data", "/nowhere"])
     assert shown.exit_code == 0, shown.output
     assert f"offaxis {__version__}, Python" in shown.output

@@ -88,6 +88,7 @@ def test_the_commands_stand_for_what_is_called(
 
     monkeypatch.setattr("offaxis.training.start.train_by_options", remember)
     monkeypatch.setattr("offaxis.evaluation.start.evaluate_by_options", remember)
+    monkeypatch.setattr("offaxis.cli.evaluate.evaluate_by_options", remember)
     program = get_command(app)
     chain = Reproduction(SCALES[scale], tmp_path, tmp_path / "runs")
     steps = [step for name in ITEMS for step in paper_item(name).steps(chain)]

@@ -282,8 +282,8 @@ def test_limits_that_contradict_each_other_are_refused(bundle: Path) -> None:
 
 def test_bodies_of_every_size_that_is_allowed_have_room(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[Limits] = []
-    monkeypatch.setattr("offaxis.serve.server.make_server", lambda _, options, **__: limits.append(Limits.of(options)))
-    monkeypatch.setattr("offaxis.serve.server.serve", lambda *_: None)
+    monkeypatch.setattr("offaxis.cli.serve.make_server", lambda _, options, **__: limits.append(Limits.of(options)))
+    monkeypatch.setattr("offaxis.cli.serve.serve", lambda *_: None)
     for megabytes in ("16", "300"):
         assert (
             CliRunner().invoke(app, ["serve", str(bundle), "--engine", "torch", "--max-body", megabytes]).exit_code == 0

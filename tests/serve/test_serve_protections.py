@@ -190,7 +190,7 @@ def test_the_word_bearer_is_read_in_any_case(model: Model) -> None:
 @pytest.mark.parametrize("token", ["", "  "])
 def test_an_empty_token_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     monkeypatch.setenv("OFFAXIS_TOKEN", token)
-    monkeypatch.setattr("offaxis.serve.server.serve", lambda _: None)
+    monkeypatch.setattr("offaxis.cli.serve.serve", lambda _: None)
     result = CliRunner().invoke(app, ["serve", str(bundle)])
     assert isinstance(result.exception, ArgumentError)
     assert "Expected a token in OFFAXIS_TOKEN but it is empty" in str(result.exception)

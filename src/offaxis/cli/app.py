@@ -1,7 +1,6 @@
-"""The program ``offaxis``: thin commands, errors without tracebacks.
+"""The program ``offaxis``: commands made from ``offaxis.options``, errors without tracebacks.
 
-Modules of this folder import nothing heavy at their top, so that the program starts at once: torch, NumPy, and every
-room that needs them are imported inside the commands.
+What a command needs is imported when it runs, so that the program starts at once: neither torch nor NumPy is imported here.
 """
 
 import errno
@@ -13,49 +12,46 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from functools import partial
+from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 import typer
+from rich.console import Console
+from typer.completion import install_callback, show_callback
 from typer.core import TyperGroup
 
 from offaxis import __version__
-from offaxis.errors import ArgumentError, OffaxisError, StorageError, TrainingStopped
-from offaxis.options import Options
+from offaxis.errors import ArgumentError, MissingPackageError, OffaxisError, StorageError, TrainingStopped
+from offaxis.files import DISK_ERRORS
+from offaxis.options import COMMANDS, Command, Options
+from offaxis.progress import print_note
 
-COMMANDS = (
-    *("demo", "data", "train", "bundle", "score", "serve", "calibrate", "export"),
-    *("evaluate", "report", "reproduce", "paper", "bench", "doctor"),
-)
-"""The order in which a user meets the commands; any other comes after them."""
+GROUPS = {
+    "data": ("List, download and inspect image sets.", "offaxis data list"),
+    "bench": ("Measure computing times on this machine.", "offaxis bench cost --rounds 3"),
+}
+"""The first word of several commands -> the help of the group and an example."""
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 
 class Program(TyperGroup):
     """A command group that remembers the words that it was called with."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands in the order of ``COMMANDS``."""
-        return sorted(super().list_commands(ctx), key=[*COMMANDS, *super().list_commands(ctx)].index)
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer's
+        """Return the names of the commands in the order in which they are declared."""
+        return list(dict.fromkeys(words.split()[0] for words in COMMANDS))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words, and parse them; completion is for the shell that is named, or else for the one that runs."""
         ctx.obj = ("offaxis", *args)
-        if len(args) == 2 and args[0] in ("--show-completion", "--install-completion"):
-            _complete(ctx, *args)
+        if len(args) == 2 and args[0] in ("--show-completion", "--install-completion"):  # Typer's take no value
+            if args[1] not in SHELLS:
+                raise ArgumentError(f"Expected one of {', '.join(SHELLS)} after {args[0]} but got {args[1]!r}.")
+            complete: Any = show_callback if args[0] == "--show-completion" else install_callback
+            complete(ctx, None, args[1])  # exits
         return super().parse_args(ctx, args)
-
-
-def _complete(ctx: Any, option: str, shell: str) -> NoReturn:
-    """Show or install the completion of a shell, with Typer's callbacks, whose options take no value."""
-    from typer.completion import install_callback, show_callback
-
-    if shell not in SHELLS:
-        raise ArgumentError(f"Expected one of {', '.join(SHELLS)} after {option} but got {shell!r}.")
-    callback: Any = show_callback if option == "--show-completion" else install_callback
-    callback(ctx, None, shell)
-    raise typer.Exit  # never reached: they exit themselves
 
 
 app = typer.Typer(
@@ -68,21 +64,14 @@ app = typer.Typer(
 )
 
 
-def command_words(context: typer.Context) -> tuple[str, ...]:
-    """Return the words that a command was called with, ``offaxis`` first; bytes that are not UTF-8 are escaped."""
-    from offaxis.data.decode import printable
-
-    return tuple(printable(word) for word in context.find_root().obj)
-
-
-def _version(requested: bool) -> None:
+def _print_version(requested: bool) -> None:
     if requested:
         typer.echo(f"offaxis {__version__}")
         raise typer.Exit
 
 
-def example(*commands: str) -> str:
-    """Return the end of a command's help: examples that can be pasted."""
+def _examples(*commands: str) -> str:
+    """Return the end of a command's help."""
     return "\n\n".join(f"[bold]Example[/bold]   [cyan]{command}[/cyan]" for command in commands)
 
 
@@ -99,11 +88,11 @@ FIRST_COMMANDS = (
 """What ``offaxis`` by itself shows: a command and what it does."""
 
 
-@app.callback(epilog=example("offaxis demo --quick"))
+@app.callback(epilog=_examples("offaxis demo --quick"))
 def offaxis_command(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 - its callback prints it
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Out-of-distribution detection for image classifiers."""
@@ -116,121 +105,44 @@ def offaxis_command(
         typer.echo("\nAll commands: offaxis --help. One of them: offaxis train --help.")
 
 
-def print_note(text: str, style: str | None = None) -> None:
-    """Print a sentence to standard error, as it is but for what a terminal would obey."""
-    from rich.console import Console
-
-    from offaxis.progress import visible
-
-    Console(stderr=True).print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)
+# commands from options ------------------------------------------------------------------------------------------------
 
 
-def _show_warning(
-    others: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *place: Any
-) -> None:
-    """Print a warning of this package as a sentence, and those of ``others`` as ever."""
-    if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parents[1]):
-        print_note(f"Warning: {message}", "yellow")
-    else:
-        others(message, category, filename, *place)
+def _runner(command: Command) -> Callable[..., None]:
+    """Return a function for Typer whose parameters are the options of a command, and that runs it."""
+    own = {each.name: each for each in fields(command.options)}
+    hints = get_type_hints(command.options)
 
-
-def main() -> None:
-    """Run the command line; a user's error is one sentence, with exit code 2."""
-    for told_elsewhere in ("Image size .* exceeds limit", "Corrupt EXIF data"):  # by Pillow, in lines of its own
-        warnings.filterwarnings("ignore", message=told_elsewhere)
-    warnings.showwarning = partial(_show_warning, warnings.showwarning)
-    _open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names that are not text, and terminals without Unicode
-    try:
+    def run(context: typer.Context, **given: Any) -> None:
+        options = command.options(**{name: _value(own[name], value) for name, value in given.items()})
+        _register_own_detector(options)
+        module, _, function = command.function.partition(":")
+        words = (os.fsencode(word).decode("utf-8", "backslashreplace") for word in context.find_root().obj)
         try:
-            app()
-        finally:
-            sys.stdout.flush()  # here, where a full disk can still be told
-    except OSError as error:
-        if isinstance(error, OffaxisError):
-            _exit_with(error)
-        if error.filename is not None:
-            name, reason = os.fsdecode(error.filename), error.strerror or "unknown error"
-            _exit_with(StorageError(f"{name} cannot be opened ({reason}): check its name and its permissions."))
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            _exit_with(
-                StorageError(f"No more files can be opened ({error.strerror}): raise the limit, as ulimit -n does.")
-            )
-        if not _is_of_output(error):
-            raise
-        with suppress(OSError):
-            sys.stdout.close()  # else it is flushed once more at the end, and fails again
-        if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
-            sys.exit(1)
-        closed = isinstance(error, io.UnsupportedOperation) or error.errno == errno.EBADF
-        reason = "it is closed): redirect it to a file" if closed else f"{error.strerror}): free some space"
-        _exit_with(StorageError(f"Standard output cannot be written ({reason}."))
-    except TrainingStopped as stopped:
-        print_note(str(stopped), "yellow")
-        sys.exit(stopped.exit_code)
-    except OffaxisError as error:
-        _exit_with(error)
+            task = getattr(import_module(module), function)
+        except ImportError as error:
+            if command.extra is None:
+                raise
+            raise MissingPackageError(
+                f"This command needs more packages ({error}): pip install 'offaxis[{command.extra}]'."
+            ) from error
+        task(options, tuple(words))
+
+    inherited = {each.name for base in command.options.__mro__[1:-1] for each in fields(base)}
+    last = sorted(own, key=lambda name: name in inherited)  # those that many commands have
+    context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    parameters = [context, *(_parameter(own[name], hints[name]) for name in last)]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__doc__ = command.options.__doc__
+    return run
 
 
-def _is_of_output(error: OSError) -> bool:
-    """Return whether an error that names no file is one that writing to standard output fails with."""
-    from offaxis.files import DISK_ERRORS
-
-    kinds = (BrokenPipeError, io.UnsupportedOperation)
-    return isinstance(error, kinds) or error.errno in {errno.EBADF, *DISK_ERRORS}
-
-
-def _open_closed_streams() -> None:
-    """Replace standard streams that were closed (``>&-``): what is written to standard output then fails, notes are lost."""
-    for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end
-
-
-def _exit_with(error: Exception) -> NoReturn:
-    """Print a user's error as one sentence and exit with code 2; raise any other error."""
-    if not isinstance(error, OffaxisError):
-        raise error
-    from rich.console import Console
-
-    Console(stderr=True).print("error:", style="bold red", end=" ")
-    print_note(str(error))
-    sys.exit(2)
-
-
-Task = TypeVar("Task", bound=Options)
-
-
-def command(
-    name: str, task: type[Task], *examples: str
-) -> Callable[[Callable[[Task, tuple[str, ...]], None]], Callable[[Task, tuple[str, ...]], None]]:
-    """Register a function of (options, words of the command line) as a command whose options are the fields of ``task``."""
-
-    def register(function: Callable[[Task, tuple[str, ...]], None]) -> Callable[[Task, tuple[str, ...]], None]:
-        own = {each.name: each for each in fields(task)}
-        hints = get_type_hints(task)
-
-        def run(context: typer.Context, **given: Any) -> None:
-            values = {key: _value(own[key], value) for key, value in given.items()}
-            for key, value in values.items():
-                if value is not None and own[key].metadata.get("registers"):
-                    from offaxis.detectors.registry import register_file
-
-                    register_file(value)
-            function(task(**values), command_words(context))
-
-        context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-        parameters = [context, *(_parameter(each, hints[each.name]) for each in own.values())]
-        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
-        run.__doc__ = function.__doc__
-        app.command(name, epilog=example(*examples))(run)
-        return function
-
-    return register
+def _register_own_detector(options: Options) -> None:
+    for each in fields(options):
+        file = getattr(options, each.name)
+        if file is not None and each.metadata.get("registers"):
+            import_module("offaxis.detectors.registry").register_file(file)
 
 
 def _value(each: "Field[Any]", given: Any) -> Any:
@@ -260,3 +172,80 @@ def _parameter(each: "Field[Any]", hint: Any) -> Parameter:
     info.rich_help_panel = how["group"]
     value = Parameter.empty if required else default
     return Parameter(each.name, Parameter.KEYWORD_ONLY, default=value, annotation=Annotated[hint, info])
+
+
+groups = {"": app}
+for name, (purpose, usage) in GROUPS.items():
+    groups[name] = typer.Typer(name=name, help=purpose, epilog=_examples(usage), no_args_is_help=True)
+    groups[name].callback()(lambda: None)
+    app.add_typer(groups[name])
+for words, each in COMMANDS.items():
+    group, _, name = words.rpartition(" ")
+    groups[group].command(name, epilog=_examples(*each.examples))(_runner(each))
+
+
+# the program ----------------------------------------------------------------------------------------------------------
+
+
+def _show_warning(
+    others: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *place: Any
+) -> None:
+    """Print a warning of this package as a sentence, and those of ``others`` as ever."""
+    if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parents[1]):
+        print_note(f"Warning: {message}", "yellow")
+    else:
+        others(message, category, filename, *place)
+
+
+def main() -> None:
+    """Run the command line; a user's error is one sentence, with exit code 2."""
+    for told_elsewhere in ("Image size .* exceeds limit", "Corrupt EXIF data"):  # by Pillow, in lines of its own
+        warnings.filterwarnings("ignore", message=told_elsewhere)
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
+    _open_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names that are not text, and terminals without Unicode
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a full disk can still be told
+    except TrainingStopped as stopped:
+        print_note(str(stopped), "yellow")
+        sys.exit(stopped.exit_code)
+    except OffaxisError as error:
+        _exit_with(error)
+    except OSError as error:
+        _exit_with(_explained(error))
+
+
+def _open_closed_streams() -> None:
+    """Replace standard streams that were closed (``>&-``): what is written to standard output then fails, notes are lost."""
+    for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end
+
+
+def _explained(error: OSError) -> OffaxisError:
+    """Return what to say of an error of the system; raise it again where it is no user's, and end where the reader has gone."""
+    if error.filename is not None:
+        name, reason = os.fsdecode(error.filename), error.strerror or "unknown error"
+        return StorageError(f"{name} cannot be opened ({reason}): check its name and its permissions.")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return StorageError(f"No more files can be opened ({error.strerror}): raise the limit, as ulimit -n does.")
+    closed = isinstance(error, io.UnsupportedOperation) or error.errno == errno.EBADF
+    if not (closed or isinstance(error, BrokenPipeError) or error.errno in DISK_ERRORS):
+        raise error
+    with suppress(OSError):
+        sys.stdout.close()  # else it is flushed once more at the end, and fails again
+    if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
+        sys.exit(1)
+    reason = "it is closed): redirect it to a file" if closed else f"{error.strerror}): free some space"
+    return StorageError(f"Standard output cannot be written ({reason}.")
+
+
+def _exit_with(error: OffaxisError) -> NoReturn:
+    Console(stderr=True).print("error:", style="bold red", end=" ")
+    print_note(str(error))
+    sys.exit(2)

@@ -2,28 +2,32 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from offaxis.cli.app import command, print_note
+import numpy as np
+import torch
+
+from offaxis.bundle import check_replaceable, load
+from offaxis.bundling import images_like, make_model
+from offaxis.data.images import list_skipped
+from offaxis.data.transforms import Preprocessing
+from offaxis.data.vectors import VectorInput, read_rows
+from offaxis.detectors.registry import OWN
 from offaxis.errors import ArgumentError
+from offaxis.files import replacing
+from offaxis.hub import PREFIX
+from offaxis.model import Model
+from offaxis.networks.open import open_network, open_runs
+from offaxis.networks.resnet import to_published
+from offaxis.networks.saved import describe, must_be_given
+from offaxis.onnx import check_exportable, export_int8, export_onnx, output_names
 from offaxis.options import BundleOptions, CalibrateOptions, ExportOptions
+from offaxis.progress import counting, print_note
+from offaxis.training.record import single
 
-if TYPE_CHECKING:
-    from offaxis.model import Model
 
-
-@command(
-    "bundle",
-    BundleOptions,
-    "offaxis bundle runs/digits --calibrate digits --out digits.oax",
-    "offaxis bundle runs/d0 runs/d1 runs/d2 --as ensemble --calibrate digits --out three.oax",
-    "offaxis bundle timm:resnet18 --weights mine.pt --fit photos/train --calibrate photos/new --out mine.oax",
-)
-def bundle_command(options: BundleOptions, words: tuple[str, ...]) -> None:
+def bundle(options: BundleOptions, words: tuple[str, ...]) -> None:
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
-    from offaxis.bundle import check_replaceable
-    from offaxis.bundling import make_model
-
     assert options.out is not None
     if options.folder:
         check_replaceable(options.out)  # before anything is computed
@@ -45,29 +49,16 @@ def bundle_command(options: BundleOptions, words: tuple[str, ...]) -> None:
     print_note(f"To use it: offaxis score {name} IMAGES{own}, or offaxis serve {name}{own}")
 
 
-def _own_code(model: "Model", network: str, detector: str | None) -> str:
+def _own_code(model: Model, network: str, detector: str | None) -> str:
     """Return the options of ``score`` and ``serve`` that name code which no bundle holds, each after a space."""
-    from offaxis.detectors.registry import OWN
-    from offaxis.networks.saved import describe, must_be_given
-
     own = {"--network": network} if must_be_given(describe(model.network)) else {}
     if file := OWN.fullmatch(detector or ""):
         own["--detector"] = file[1]
     return "".join(f" {option} {shlex.quote(value)}" for option, value in own.items())
 
 
-@command("calibrate", CalibrateOptions, "offaxis calibrate digits.oax photos/ --alpha 0.01")
-def calibrate_command(options: CalibrateOptions, _: tuple[str, ...]) -> None:
+def calibrate(options: CalibrateOptions, _: tuple[str, ...]) -> None:
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
-    import numpy as np
-
-    from offaxis.bundle import check_replaceable, load
-    from offaxis.bundling import images_like
-    from offaxis.data.images import list_skipped
-    from offaxis.data.vectors import VectorInput, read_rows
-    from offaxis.hub import PREFIX
-    from offaxis.progress import counting
-
     if options.out is None and str(options.bundle).startswith(PREFIX):
         raise ArgumentError(
             f"Expected --out FILE for the bundle {options.bundle}, which cannot be changed in place: push_to_hub uploads the "
@@ -97,7 +88,7 @@ def calibrate_command(options: CalibrateOptions, _: tuple[str, ...]) -> None:
     _report(model, out)
 
 
-def _report(model: "Model", path: Path) -> None:
+def _report(model: Model, path: Path) -> None:
     """Print the detector, its threshold and the share of ID images that it will flag."""
     calibration = model.calibration
     about = f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above"
@@ -144,14 +135,7 @@ def _report(model: "Model", path: Path) -> None:
     print_note("\n".join(lines))
 
 
-@command(
-    "export",
-    ExportOptions,
-    "offaxis export digits.oax --onnx digits.onnx",
-    "offaxis export digits.oax --onnx small.onnx --int8 --calibrate digits --ood letters",
-    "offaxis export runs/cifar10 --published best.ckpt",
-)
-def export_command(options: ExportOptions, _: tuple[str, ...]) -> None:
+def export(options: ExportOptions, _: tuple[str, ...]) -> None:
     """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
     if (options.onnx is None) == (options.published is None):
         raise ArgumentError("Expected one of --onnx FILE and --published FILE.")
@@ -174,25 +158,12 @@ def export_command(options: ExportOptions, _: tuple[str, ...]) -> None:
 
 def _export_published(source: Path, network: str | None, out: Path) -> None:
     """Write the weights of a run or a bundle by their published names, as a state dictionary of PyTorch."""
-    import torch
-
-    from offaxis.files import replacing
-    from offaxis.networks.open import open_network, open_runs
-    from offaxis.networks.resnet import to_published
-    from offaxis.training.record import single
-
     weights = to_published(single(open_network(open_runs([str(source)], network)[0])))
     with replacing(out) as temporary:
         torch.save({name: tensor.contiguous() for name, tensor in weights.items()}, temporary)
 
 
 def _export_onnx(options: ExportOptions) -> None:
-    from offaxis.bundle import load
-    from offaxis.bundling import images_like
-    from offaxis.data.images import list_skipped
-    from offaxis.data.transforms import Preprocessing
-    from offaxis.onnx import check_exportable, export_int8, export_onnx, output_names
-
     assert options.onnx is not None
     model = load(options.bundle, options.network)
     wanted = model.preprocessing

@@ -8,13 +8,14 @@ import re
 import sys
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import torch
 import typer
 
 from offaxis import __version__
-from offaxis.cli.app import app, example
+from offaxis.data.catalogue import CATALOGUE, data_root
+from offaxis.options import DoctorOptions
 
 FOR_DEVELOPERS = ("browser", "dev", "docs", "hostile", "notebook", "test", "thirdparty")
 """Extras that are not shown: only working on offaxis itself needs them."""
@@ -28,11 +29,11 @@ def extras() -> dict[str, dict[str, str | None]]:
     for line in metadata.requires("offaxis") or ():
         parts = re.fullmatch(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)['\"].*", line)
         if parts and parts[1] != "offaxis" and parts[2] not in FOR_DEVELOPERS:
-            found.setdefault(parts[2], {})[parts[1]] = _version(parts[1])
+            found.setdefault(parts[2], {})[parts[1]] = _version_of(parts[1])
     return found
 
 
-def _version(package: str) -> str | None:
+def _version_of(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -41,7 +42,7 @@ def _version(package: str) -> str | None:
 
 def _importable(package: str) -> str:
     """Return the version of a package, or why it cannot be used."""
-    version = _version(package)
+    version = _version_of(package)
     if version is None:
         return "not installed"
     try:
@@ -54,10 +55,6 @@ def _importable(package: str) -> str:
 
 def examine(data: Any = None) -> dict[str, Any]:
     """Return everything that the command shows, in types that JSON has."""
-    import torch
-
-    from offaxis.data.catalogue import CATALOGUE, data_root
-
     root = data_root(data)
     required = [re.split(r"[^\w.-]", line)[0] for line in metadata.requires("offaxis") or () if "extra ==" not in line]
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
@@ -66,7 +63,7 @@ def examine(data: Any = None) -> dict[str, Any]:
         "offaxis": __version__,
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": platform.platform(),
-        "packages": {name: _version(name) for name in required},
+        "packages": {name: _version_of(name) for name in required},
         "extras": extras(),
         "beside": {name: _importable(name) for name in BESIDE},
         "devices": ["cpu", *(["mps"] if torch.backends.mps.is_available() else []), *gpus],
@@ -79,14 +76,10 @@ def examine(data: Any = None) -> dict[str, Any]:
     }
 
 
-@app.command("doctor", epilog=example("offaxis doctor", "offaxis doctor --json"))
-def doctor_command(
-    data: Annotated[Path | None, typer.Option(envvar="OFFAXIS_DATA", help="Where image sets are kept.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same, as JSON.")] = False,
-) -> None:
+def report_installation(options: DoctorOptions, _: tuple[str, ...]) -> None:
     """Show what is installed, which extras are missing, devices, threads and image sets: paste it into a bug report."""
-    found = examine(data)
-    typer.echo(json.dumps(found, indent=2) if as_json else as_text(found))
+    found = examine(options.data)
+    typer.echo(json.dumps(found, indent=2) if options.as_json else as_text(found))
 
 
 def as_text(found: Mapping[str, Any]) -> str:

@@ -1,32 +1,28 @@
 """``offaxis evaluate`` and ``offaxis report``: networks x detectors x sets -> a results store -> tables and one page."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
-from offaxis.cli.app import command, print_note
+from offaxis.evaluation.records import Result
+from offaxis.evaluation.start import evaluate_by_options
+from offaxis.evaluation.store import Store
+from offaxis.evaluation.summary import Summary, is_oracle, summarise, views_in
 from offaxis.options import EvaluateOptions, ReportOptions
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from offaxis.evaluation import Result
-    from offaxis.evaluation.summary import Summary
+from offaxis.paper.tables import beside_view
+from offaxis.progress import print_note
+from offaxis.reports.page import write_page
+from offaxis.reports.report import write_openood, write_tables
 
 SHOWN = 20
 """Rows of the table in the terminal."""
 
 
-@command(
-    "evaluate",
-    EvaluateOptions,
-    "offaxis evaluate runs/digits --ood letters,photographs,gaussian --out results/digits",
-    "offaxis evaluate resnet18-32 --weights best.ckpt --benchmark openood-cifar10 --data data --out results/openood",
-)
-def evaluate_command(options: EvaluateOptions, words: tuple[str, ...]) -> None:
+def evaluate(options: EvaluateOptions, words: tuple[str, ...]) -> None:
     """Compare detectors on trained networks; it can be stopped at any time and resumes where it stopped."""
-    from offaxis.evaluation.start import evaluate_by_options
 
     def note(text: str) -> None:
         if not options.quiet:
@@ -38,12 +34,8 @@ def evaluate_command(options: EvaluateOptions, words: tuple[str, ...]) -> None:
         _show(results, options.out)
 
 
-def _show(results: "list[Result]", store: Path) -> None:
+def _show(results: list[Result], store: Path) -> None:
     """Print the mean AUROC of every detector, the best first; those tuned on the tested set itself apart, below."""
-    from rich.console import Console
-
-    from offaxis.evaluation.summary import is_oracle, summarise, views_in
-
     views = views_in(results)
     every = summarise(results, views[0])
     rows = [("validation list", s) for s in every if not is_oracle(s, views[0])]
@@ -62,10 +54,7 @@ def _show(results: "list[Result]", store: Path) -> None:
     print_note(f"{more} and a page: offaxis report {store} --out DIR")
 
 
-def _ranked(rows: "list[tuple[str, Summary]]", grouped: bool = False) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def _ranked(rows: list[tuple[str, Summary]], grouped: bool = False) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     several = len({s.network for _, s in rows}) > 1
     if not several:  # said once, above
@@ -84,19 +73,10 @@ def _ranked(rows: "list[tuple[str, Summary]]", grouped: bool = False) -> "Table"
     return table
 
 
-@command("report", ReportOptions, "offaxis report results/digits --out report")
-def report_command(options: ReportOptions, _: tuple[str, ...]) -> None:
+def report(options: ReportOptions, _: tuple[str, ...]) -> None:
     """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
-    from offaxis.evaluation.store import Store
-    from offaxis.reports.page import write_page
-    from offaxis.reports.report import PublishedTable, write_openood, write_tables
-
     results, out = Store.existing(options.store), options.out
-    beside: PublishedTable | None = None
-    if options.paper:
-        from offaxis.paper.tables import beside_view
-
-        beside = beside_view
+    beside = beside_view if options.paper else None
     sections = write_tables(results, out, list(options.metrics), beside, oracle=options.oracle)
     page = out / "index.html"
     write_page(results, sections, page, title=options.title, thumbnails=options.thumbnails, root=options.data)

@@ -152,13 +152,7 @@ def openood_resnet() -> Recipe:
 def finetune() -> Recipe:
     """Return the recipe for pretrained networks: few epochs, warm-up, and a small learning rate for the backbone."""
     return Recipe(
-        epochs=5,
-        batch_size=32,
-        learning_rate=0.1,
-        backbone_rate=0.1,
-        weight_decay=1e-4,
-        ramp=0.1,
-        name="finetune",
+        epochs=5, batch_size=32, learning_rate=0.1, backbone_rate=0.1, weight_decay=1e-4, ramp=0.1, name="finetune"
     )
 
 

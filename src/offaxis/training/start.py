@@ -26,8 +26,8 @@ from offaxis.networks.library import INSTALLED
 from offaxis.networks.open import open_network, open_runs
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.networks.run import accuracy, check_takes, resolve_device
-from offaxis.options import TrainOptions, flags
-from offaxis.progress import counting
+from offaxis.options import TrainOptions, flag
+from offaxis.progress import counting, print_note
 from offaxis.training.features import train_frozen, with_enough_epochs
 from offaxis.training.leave_out import MarginEntropyLoss
 from offaxis.training.loop import cross_entropy, device_numbers, launch, train
@@ -53,9 +53,7 @@ _TRAINS_THE_BACKBONE = (
 """Options that mean nothing where the head is trained alone, on features in memory."""
 
 
-def train_by_options(
-    options: TrainOptions, command: Sequence[str] | None = None, note: Note = lambda _: None
-) -> Trained:
+def train_by_options(options: TrainOptions, command: Sequence[str] | None = None, note: Note = print_note) -> Trained:
     """Train the network that options describe and write it into their folder.
 
     Args:
@@ -142,7 +140,7 @@ def _has_test_images(options: TrainOptions) -> bool:
 
 def _check_frozen(options: TrainOptions) -> None:
     """Refuse what does not go with a frozen backbone, and a frozen backbone whose weights are random."""
-    given = {each.name: flags(each)[0] for each in fields(options) if getattr(options, each.name) != each.default}
+    given = {each.name: flag(each) for each in fields(options) if getattr(options, each.name) != each.default}
     if options.freeze:
         others = [given[name] for name in _TRAINS_THE_BACKBONE if name in given]
         others += [f"--recipe {options.recipe}"] if options.recipe not in (None, "frozen") else []
@@ -159,7 +157,7 @@ def _check_frozen(options: TrainOptions) -> None:
             )
     elif options.views != 1:
         raise ArgumentError("Expected --views beside --freeze: a network that is trained sees new views each epoch.")
-    name, frozen = options.architecture, [flag for flag in ("freeze", "unfreeze") if flag in given]
+    name, frozen = options.architecture, [word for word in ("freeze", "unfreeze") if word in given]
     trained = name in INSTALLED or name.startswith("transformers:") or _is_python(name)
     if frozen and not (trained or given.keys() & {"pretrained", "weights", "source"}):
         can = name.startswith(("timm:", "torchvision:"))
@@ -281,12 +279,7 @@ def head_arguments(options: TrainOptions) -> dict[str, str | float]:
     trained = options.pretrained or options.freeze or any((options.weights, options.source, options.unfreeze))
     as_in_paper = (options.recipe or "").startswith("paper-") or (options.recipe == "short" and not trained)
     start = "paper" if options.head == "cosine" and as_in_paper else None
-    given = {
-        "scale": options.scale,
-        "hidden": options.hidden,
-        "tau": options.tau,
-        "start": options.start or start,
-    }
+    given = {"scale": options.scale, "hidden": options.hidden, "tau": options.tau, "start": options.start or start}
     return {name: value for name, value in given.items() if value is not None}
 
 
