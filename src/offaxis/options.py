@@ -195,9 +195,7 @@ def _as_json(help: str) -> Any:
 class DataOption(Options):
     """The option of tasks that read image sets by name."""
 
-    data: Path | None = option(
-        None, "Where image sets are kept (else your cache folder).", environment="OFFAXIS_DATA", running=True
-    )
+    data: Path | None = option(None, "Where image sets are kept.", environment="OFFAXIS_DATA", running=True)
 
 
 @dataclass(frozen=True, kw_only=True)
