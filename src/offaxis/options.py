@@ -293,7 +293,7 @@ class InspectOptions(DataOption):
     split: str = option("test", "train or test")
     size: int | None = option(None, "Resize to this height and width.", least=1)
     skip_bad: bool = _skip_bad()
-    sheet: Path | None = option(None, "Where the contact sheet goes.", shown="SET-sheet.png")
+    sheet: Path | None = option(None, "Where the contact sheet goes [SET-sheet.png].")
 
 
 @command("data clean", "offaxis.cli.data:clean_up", "offaxis data clean")
