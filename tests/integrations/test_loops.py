@@ -182,7 +182,7 @@ def test_arguments_are_checked_at_once(
     [
         ({"detector": "nearest"}, ArgumentError, "nearest"),
         ({"detector": "leave-out"}, DetectorError, "leave-out"),
-        ({"classes": ("a", "b")}, ArgumentError, "each of the network's 3 classes but got 2: a, b"),
+        ({"classes": ("a", "b")}, ArgumentError, "each of the network's 3 classes but got 2"),
         ({"alpha": 0.01}, TooFewImagesError, "at least 99 calibration images.*got 64"),
     ],
 )
@@ -200,7 +200,8 @@ def test_images_of_a_sampler_or_of_batches_of_its_own_are_counted_as_they_are_dr
     with pytest.raises(TooFewImagesError, match="got 10"):
         LoopCalibration(few, preprocessing=PREPROCESSING).evaluate(module, loader(96))
     many = DataLoader(images, batch_sampler=[[0, 1, 2]] * 40)
-    assert LoopCalibration(many, preprocessing=PREPROCESSING, alpha=0.01).evaluate(module, loader(96)) == {}
+    with pytest.warns(UserWarning, match="Only 3 of the 120 calibration images are distinct"):
+        assert LoopCalibration(many, preprocessing=PREPROCESSING, alpha=0.01).evaluate(module, loader(96)) == {}
 
 
 def test_wrong_use_names_the_remedy(module: nn.Module) -> None:

@@ -1,23 +1,23 @@
 """Calibration inside the training loops of others: what the callbacks for Lightning and for Hugging Face's Trainer share."""
 
 import os
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from offaxis.calibration.conformal import check_alpha, check_count
+from offaxis.calibration.conformal import check_alpha
 from offaxis.data.adapt import as_batches, is_loader
 from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.base import score_batches
-from offaxis.detectors.registry import default_detector, make_detector
+from offaxis.detectors.registry import as_detector
 from offaxis.errors import ArgumentError, DataError, OverlapError, StorageError
 from offaxis.files import is_regular
 from offaxis.metrics import auroc
 from offaxis.model import Model
-from offaxis.networks.combine import AnyNetwork, find_network
+from offaxis.networks.combine import find_network
 
 
 class LoopCalibration:
@@ -38,6 +38,7 @@ class LoopCalibration:
     Attributes:
         model: the calibrated Model, once training has ended.
         history: for each epoch, the AUROCs by ``ood_auroc/NAME``, in [0, 1].
+        tried: whether the network was calibrated once.
 
     Raises:
         ArgumentError: ``preprocessing`` is none, or alpha is not between 0 and 1.
@@ -79,12 +80,13 @@ class LoopCalibration:
         self.alpha, self.per_class, self.classes, self.path = alpha, per_class, tuple(classes), path
         self.model: Model | None = None
         self.history: list[dict[str, float]] = []
+        self.tried = False
 
     def evaluate(self, module: nn.Module, training: Any = None) -> dict[str, float]:
         """Compute the AUROC on each OOD loader against the calibration images, and add them to ``history``.
 
-        What would stop ``calibrate`` is found here already, with OOD loaders or without: after the first epoch, not after the
-        last.
+        For that it calibrates, without OOD loaders the first time alone: what would stop ``calibrate`` stops training after
+        the first epoch, not after the last.
 
         Args:
             module: the module that is trained, with a Classifier of ``offaxis.attach`` in it.
@@ -97,19 +99,21 @@ class LoopCalibration:
             OverlapError: the calibration loader reads the training images.
             ArgumentError: there are other classes than names of them, no such detector, or nothing to fit it on.
             DetectorError: the detector cannot score such a network.
-            TooFewImagesError: fewer than ceil(1 / alpha) - 1 calibration images, as far as their number is known.
+            TooFewImagesError: fewer than ceil(1 / alpha) - 1 calibration images.
         """
-        network = find_network(module)
-        detector = self._checked(network, training)
-        if not self.ood:
+        if self.tried and not self.ood:
             return {}
-        self._fit(detector, network, training)
-        id_scores = score_batches(network, as_batches(self.calibration, None, 0), detector).scores
+        model = self._calibrated(module, training, compare=False)
+        self.tried = True
         values = {
-            f"ood_auroc/{name}": auroc(id_scores, score_batches(network, as_batches(loader, None, 0), detector).scores)
+            f"ood_auroc/{name}": auroc(
+                model.calibration.scores,
+                score_batches(model.network, as_batches(loader, None, 0), model.detector).scores,
+            )
             for name, loader in self.ood.items()
         }
-        self.history.append(values)
+        if values:
+            self.history.append(values)
         return values
 
     def calibrate(self, module: nn.Module, training: Any = None) -> Model:
@@ -123,59 +127,40 @@ class LoopCalibration:
             TooFewImagesError: fewer than ceil(1 / alpha) - 1 calibration images.
             OverlapError: calibration images are among those that the detector was fitted on, or were trained on.
         """
-        network = find_network(module)
-        detector = self._checked(network, training)
-        self._fit(detector, network, training)
-        self.model = Model.calibrated(
-            network,
-            self.calibration,
-            detector=detector,
-            used=[training if self.fit_on is None else self.fit_on] if detector.needs_fit else [],
-            alpha=self.alpha,
-            per_class=self.per_class,
-            preprocessing=self.preprocessing,
-            classes=self.classes,
-        )
+        self.model = self._calibrated(module, training, compare=True)
         if self.path is not None:
             self.model.save(self.path)
         return self.model
 
-    def _refuse_training_images(self, training: Any) -> None:
+    def _calibrated(self, module: nn.Module, training: Any, *, compare: bool) -> Model:
+        """Fit the detector where it must be, and calibrate; ``compare`` looks for calibration images among those of fitting."""
+        fit_on = training if self.fit_on is None else self.fit_on
         own = getattr(self.calibration, "dataset", self.calibration)
         if any(getattr(loader, "dataset", loader) is own for loader in (training, self.fit_on)):
             raise OverlapError(
                 "Expected calibration images that are not trained on but both DataLoaders read the same dataset: divide it, "
                 "torch.utils.data.random_split(dataset, [0.9, 0.1]), and calibrate on the smaller part."
             )
-
-    def _checked(self, network: AnyNetwork, training: Any) -> Detector:
-        """Return the detector, not yet fitted, once nothing that can be told beforehand is in the way of calibrating."""
-        self._refuse_training_images(training)
-        if self.classes and len(self.classes) != network.num_classes:
-            raise ArgumentError(
-                f"Expected a name for each of the network's {network.num_classes} classes but got {len(self.classes)}: "
-                f"{', '.join(map(str, self.classes[:10]))}."
-            )
-        drawn = getattr(self.calibration, "sampler", None)
-        if getattr(self.calibration, "batch_size", None) is not None and isinstance(drawn, Sized):
-            check_count(len(drawn), self.alpha)
-        std = self.preprocessing.normalise.std
-        detector = self.detector
-        if detector is None:
-            detector = default_detector(network, std)
-        elif not isinstance(detector, Detector):
-            detector = make_detector(detector, network, std)
+        network = find_network(module)
+        detector = as_detector(self.detector, network, self.preprocessing.normalise.std)
         detector.check_network(network)
-        if detector.needs_fit and training is None and self.fit_on is None:
-            raise ArgumentError(
-                f"Expected the loader that {detector.name} is fitted on, for there is no training loader here: give "
-                "fit=DataLoader(...)."
-            )
-        return detector
-
-    def _fit(self, detector: Detector, network: AnyNetwork, training: Any) -> None:
         if detector.needs_fit:
-            detector.fit(network, training if self.fit_on is None else self.fit_on)
+            if fit_on is None:
+                raise ArgumentError(
+                    f"Expected the loader that {detector.name} is fitted on, for there is no training loader here: give "
+                    "fit=DataLoader(...)."
+                )
+            detector.fit(network, fit_on)
+        return Model.calibrated(
+            network,
+            self.calibration,
+            detector=detector,
+            used=[fit_on] if compare and detector.needs_fit else [],
+            alpha=self.alpha,
+            per_class=self.per_class,
+            preprocessing=self.preprocessing,
+            classes=self.classes,
+        )
 
 
 def _check_writable(path: Path) -> None:
