@@ -51,7 +51,7 @@ def test_another_bundle_is_served_without_a_pause(model: Model, world: World) ->
         thread.start()
         try:
             assert eventually(lambda: len(statuses) > 3, 20)
-            server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)
+            server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.reload_asked.set)
             assert eventually(lambda: "new-" in classes, 20)
         finally:
             stop.set()
@@ -84,7 +84,7 @@ def test_requests_wait_while_the_network_of_another_bundle_is_traced(model: Mode
     with running(model, reload=load) as (address, server), ThreadPoolExecutor(2) as threads:
         image: dict[str, Any] = {"content": png(world.test, 0), "timeout": 60}
         assert httpx.post(f"{address}/v1/predict", **image).status_code == 200  # the next one is quick
-        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)
+        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.reload_asked.set)
         assert traced.wait(20)
         asked = [threads.submit(httpx.post, f"{address}/v1/predict{end}", **image) for end in ("", "?explain=1")]
         assert not wait(asked, timeout=0.3).done
@@ -116,7 +116,7 @@ def test_a_request_that_is_being_decoded_is_answered_by_the_old_bundle(
             asked = threads.submit(httpx.post, f"{address}/v1/predict{explained}", **image)
             try:
                 assert decoding.wait(20)
-                server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)
+                server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.reload_asked.set)
                 assert eventually(lambda: httpx.get(f"{address}/v1/model").json()["classes"][0].startswith("new-"), 20)
                 assert not wait([asked], timeout=0.3).done
             finally:
@@ -141,10 +141,10 @@ def test_a_signal_during_a_reload_is_not_lost(model: Model) -> None:
 
     with running(model, reload=load) as (address, server):
         loop = server.service.served.batcher._task.get_loop()
-        loop.call_soon_threadsafe(server.begin_reload)
+        loop.call_soon_threadsafe(server.reload_asked.set)
         assert reading.wait(20)
         for _ in range(3):
-            loop.call_soon_threadsafe(server.begin_reload)
+            loop.call_soon_threadsafe(server.reload_asked.set)
         assert httpx.get(f"{address}/healthz").status_code == 200  # so that the signals have arrived
         go_on.set()
         served = 'offaxis_reloads_total{result="served"} 2.0'
@@ -163,7 +163,7 @@ def test_a_bundle_that_cannot_be_loaded_leaves_the_old_one(model: Model, world: 
     for bad in (load, lambda _: altered(model, broken)):
         with running(model, reload=bad) as (address, server):
             loop = server.service.served.batcher._task.get_loop()
-            loop.call_soon_threadsafe(server.begin_reload)
+            loop.call_soon_threadsafe(server.reload_asked.set)
             refused = 'offaxis_reloads_total{result="refused"} 1.0'
             assert eventually(lambda: refused in httpx.get(f"{address}/metrics").text)  # noqa: B023
             assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0)).status_code == 200
@@ -175,7 +175,7 @@ def test_an_unchanged_bundle_changes_nothing(model: Model, world: World) -> None
         for number in range(3):
             httpx.post(f"{address}/v1/predict", content=png(world.test, number))
         before, since = httpx.get(f"{address}/v1/drift").json(), server.service.metrics.since._value.get()
-        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.begin_reload)
+        server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.reload_asked.set)
         unchanged = 'offaxis_reloads_total{result="unchanged"} 1.0'
         assert eventually(lambda: unchanged in httpx.get(f"{address}/metrics").text, 20)
         assert before["images"] == 3

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -47,7 +46,7 @@ def make_server(
         reload: loads the model again, for SIGHUP; it gets the served model, and returns that one where nothing has changed.
             None to ignore the signal.
     """
-    limits, backlog = within_file_limit(limits or Limits.of(options))
+    limits = within_file_limit(limits or Limits.of(options))
     service = Service(model, limits, options.level)
     config = uvicorn.Config(
         App(service, token, allowed_hosts=options.allowed_host, closing=lambda: server.should_exit),
@@ -60,7 +59,6 @@ def make_server(
         log_config=None,
         access_log=False,
         server_header=False,
-        backlog=backlog,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=round(limits.seconds_to_send + limits.seconds_to_answer),
     )
@@ -77,6 +75,7 @@ class Server(uvicorn.Server):
         reload: loads the model again, given the served one; None to ignore SIGHUP.
 
     Attributes:
+        reload_asked: set by SIGHUP.
         announce: called with the port once it is bound and requests are answered.
     """
 
@@ -84,17 +83,17 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service, self.reload = service, reload
         self.announce: Callable[[int], None] = lambda _: None
+        self.reload_asked = asyncio.Event()
         self._reported = False
-        self._reloading: asyncio.Task[None] | None = None
-        self._again = False  # SIGHUP came while the bundle was being read
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, take the reports of the event loop, and wait for SIGHUP."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._report)
+        self._reloading = loop.create_task(self._reload_when_asked())
         if self.reload is not None and hasattr(signal, "SIGHUP"):
             with suppress(ValueError, RuntimeError):  # signals are for the main thread
-                loop.add_signal_handler(signal.SIGHUP, self.begin_reload)
+                loop.add_signal_handler(signal.SIGHUP, self.reload_asked.set)
         await super().startup(sockets)
         if hasattr(signal, "SIGHUP"):  # one that came while the model was loaded comes now
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
@@ -114,27 +113,20 @@ class Server(uvicorn.Server):
             await asyncio.sleep(SECONDS_TO_DRAIN / 10)
         await super().shutdown(sockets)
 
-    def begin_reload(self) -> None:
-        """Load the model again, or once more after that; the old one serves until the new one has answered a test image."""
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._reload())
-        else:
-            self._again = True
-
-    async def _reload(self) -> None:
-        assert self.reload is not None
-        self._again = False
-        try:
-            replaced = await self.service.replace_model(self.reload)
-        except Exception as error:  # whatever is wrong with the new bundle, the old one goes on
-            log.error("the new bundle is not served (%s); the old one goes on", error)
-            result = "refused"
-        else:
-            log.warning("the new bundle is served" if replaced else "the bundle is unchanged: nothing was reloaded")
-            result = "served" if replaced else "unchanged"
-        self.service.metrics.reloads.labels(result).inc()
-        if self._again:
-            await self._reload()
+    async def _reload_when_asked(self) -> None:
+        """Load the model again each time it is asked for; the old one serves until the new one has answered a test image."""
+        while await self.reload_asked.wait():
+            self.reload_asked.clear()  # asked for from here on, it is loaded once more
+            assert self.reload is not None
+            try:
+                replaced = await self.service.replace_model(self.reload)
+            except Exception as error:  # whatever is wrong with the new bundle, the old one goes on
+                log.error("the new bundle is not served (%s); the old one goes on", error)
+                result = "refused"
+            else:
+                log.warning("the new bundle is served" if replaced else "the bundle is unchanged: nothing was reloaded")
+                result = "served" if replaced else "unchanged"
+            self.service.metrics.reloads.labels(result).inc()
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not isinstance(context.get("exception"), OSError) or "accept" not in str(context.get("message")):
@@ -171,32 +163,24 @@ def set_up_log(kind: str) -> None:
         logger.setLevel(logging.INFO if kind == "json" and name == "offaxis" else logging.WARNING)
 
 
-def within_file_limit(limits: Limits) -> tuple[Limits, int]:
-    """Return limits whose connections fit into the files that this process may open, and a length for the backlog.
+def within_file_limit(limits: Limits) -> Limits:
+    """Return limits whose connections take at most half of the files that this process may open.
 
-    The soft limit of the process is raised as far as the hard one allows. A quarter is kept free for connections that are
-    accepted together before the first of them can be closed.
+    The soft limit of the process is raised as far as the hard one allows.
     """
     try:
         import resource
     except ImportError:  # Windows, which has no such limit
-        return limits, 2048
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return limits
+    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * limits.connections + 100
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    free = wanted if soft == resource.RLIM_INFINITY else soft - _open_files()
-    connections = max(1, min(limits.connections, 3 * free // 4))
-    if connections < limits.connections:
-        log.warning("the file limit (ulimit -n %d) leaves room for %d connections", soft, connections)
-    return replace(limits, connections=connections), max(1, min(2048, free - connections - 4))
-
-
-def _open_files() -> int:
-    """Count the open files of this process, with some that the server opens later."""
-    folder = Path("/proc/self/fd")
-    return (len(list(folder.iterdir())) if folder.is_dir() else 16) + 4
+    if resource.RLIM_INFINITY != files < wanted:
+        files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+        if files < wanted:
+            limits = replace(limits, connections=max(1, min(limits.connections, files // 2)))
+            log.warning("the file limit (ulimit -n %d) leaves room for %d connections", files, limits.connections)
+    return limits
 
 
 def serve(server: Server, announce: Callable[[int], None] = lambda _: None) -> None:
