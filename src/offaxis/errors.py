@@ -34,7 +34,7 @@ The command line prints the message alone and exits with code 2; ``assert`` is l
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -151,25 +151,27 @@ class TrainingStopped(TrainingError):  # noqa: N818 - a state, not a fault
         self.exit_code = 128 + (signal_number or 15)
 
 
+def _checked(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> float:
+    """Return a number for which ``holds`` is true, one of Python's, which can be stored; or raise ArgumentError."""
+    known: Any = Real  # a type checker holds no float for a Real
+    if isinstance(value, bool) or not isinstance(value, known) or not holds(value):
+        raise ArgumentError(f"Expected argument `{name}` to be {wanted} but got {value!r}.")
+    return value if isinstance(value, (int, float)) else float(value)
+
+
 def positive(name: str, value: float) -> float:
     """Return a finite number above zero, or raise ArgumentError."""
-    if not _number(value) or not 0 < value < math.inf:
-        raise ArgumentError(f"Expected argument `{name}` to be a positive number but got {value!r}.")
-    return _plain(value)
+    return _checked(name, value, lambda number: 0 < number < math.inf, "a positive number")
 
 
 def not_negative(name: str, value: float) -> float:
     """Return a finite number, zero or above, or raise ArgumentError."""
-    if not _number(value) or not 0 <= value < math.inf:
-        raise ArgumentError(f"Expected argument `{name}` to be zero or a positive number but got {value!r}.")
-    return _plain(value)
+    return _checked(name, value, lambda number: 0 <= number < math.inf, "zero or a positive number")
 
 
 def fraction(name: str, value: float) -> float:
     """Return a number in [0, 1), or raise ArgumentError."""
-    if not _number(value) or not 0 <= value < 1:
-        raise ArgumentError(f"Expected argument `{name}` to be a fraction in [0, 1) but got {value!r}.")
-    return _plain(value)
+    return _checked(name, value, lambda number: 0 <= number < 1, "a fraction in [0, 1)")
 
 
 def true_or_false(name: str, value: bool) -> bool:
@@ -185,22 +187,17 @@ def true_or_false(name: str, value: bool) -> bool:
 
 def at_least_one(name: str, value: int) -> int:
     """Return a whole number of at least one, or raise ArgumentError."""
-    if not _whole(value) or value < 1:
-        raise ArgumentError(f"Expected argument `{name}` to be a whole number of at least 1 but got {value!r}.")
-    return int(value)
+    whole = isinstance(value, Integral)
+    return int(_checked(name, value, lambda number: whole and number >= 1, "a whole number of at least 1"))
 
 
 def channel_std(value: Sequence[float] | None) -> tuple[float, ...] | None:
     """Return the positive standard deviation of each channel, or None where images were not divided; or raise."""
-    if value is None:
-        return None
-    if not value or not all(_number(v) and 0 < v < math.inf for v in value):
-        raise ArgumentError(f"Expected argument `std` to be a positive number for each channel but got {value!r}.")
-    return tuple(float(v) for v in value)
+    return None if value is None else values_to_try("std", value, zero=False)
 
 
 def values_to_try(name: str, values: Iterable[float], zero: bool = True) -> tuple[float, ...]:
-    """Return the values that tuning tries: one or more finite numbers above zero, or also zero; or raise ArgumentError."""
+    """Return one or more finite numbers above zero, or also zero, such as those that tuning tries; or raise ArgumentError."""
     given: Any = values  # from the command line it may be a number or a word
     try:
         numbers = () if isinstance(given, str) else tuple(float(value) for value in given)
@@ -210,16 +207,3 @@ def values_to_try(name: str, values: Iterable[float], zero: bool = True) -> tupl
         kind = "zero or positive numbers" if zero else "positive numbers"
         raise ArgumentError(f"Expected argument `{name}` to list {kind}, at least one, but got {values!r}.")
     return numbers
-
-
-def _number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real)
-
-
-def _whole(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral)
-
-
-def _plain(value: float) -> float:
-    """Return a number of numpy's as one of Python's, which can be stored."""
-    return value if isinstance(value, (int, float)) else float(value)

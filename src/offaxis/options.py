@@ -36,7 +36,8 @@ def option(default: Any, help: str | None, group: str | None = None, **how: Any)
             its place; ``shown``, what the help says in place of the default; ``least`` and ``most``; ``parse`` and ``text``,
             which turn what is typed into the value and back; ``required``, whether the shell must give it; ``environment``,
             ``metavar``, ``hidden`` as Typer has them; ``said``, whether ``words`` has it even where it is the default;
-            ``running``, whether results do not depend on it; ``registers``, whether it names a file with an own detector.
+            ``running``, whether results do not depend on it; ``registers``, whether it names a file with an own detector;
+            ``backbone``, whether it means nothing where a head is trained alone, on features in memory.
     """
     metadata = {"help": help, "group": group, **how}
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
@@ -347,7 +348,9 @@ class TrainOptions(RunningOptions):
     weights: str | None = option(
         None, "File of weights to start from: safetensors, or a state dictionary of PyTorch.", NETWORK
     )
-    unfreeze: str | None = option(None, "Train the backbone from this layer on, such as layer4.", NETWORK, shown="all")
+    unfreeze: str | None = option(
+        None, "Train the backbone from this layer on, such as layer4.", NETWORK, shown="all", backbone=True
+    )
     mean: tuple[float, ...] | None = option(
         None,
         "Mean of the pixels in 0 to 1, by channel with commas.",
@@ -397,13 +400,14 @@ class TrainOptions(RunningOptions):
         NETWORK,
         shown="sizes; paper in the paper's recipes and, from scratch, in short",
     )
-    decay_head: bool = option(False, "Decay the cosine weight too.", RECIPE)
+    decay_head: bool = option(False, "Decay the cosine weight too.", RECIPE, backbone=True)
     leave_out: tuple[int, int] | None = option(
         None,
         "K/N: the K-th of N leave-out networks, for which a share of the classes is OOD.",
         RECIPE,
         parse=_fold,
         text=lambda fold: "{}/{}".format(*fold),
+        backbone=True,
     )
     recipe: str | None = option(
         None,
@@ -412,13 +416,13 @@ class TrainOptions(RunningOptions):
         shown="frozen with --freeze, finetune for a network that is trained already, else laptop",
         said=True,
     )
-    precision: Precision = option("32-true", "Arithmetic.", RUNNING)
+    precision: Precision = option("32-true", "Arithmetic.", RUNNING, backbone=True)
     epochs: int | None = option(None, "Passes over the images.", RECIPE, **_RECIPES)
     batch_size: int | None = option(None, "Images a step.", RECIPE, **_RECIPES)
     learning_rate: float | None = option(None, "Learning rate.", RECIPE, flags="--lr", **_RECIPES)
     weight_decay: float | None = option(None, "Weight decay.", RECIPE, **_RECIPES)
     clip: float | None = option(
-        None, "Clip the norm of the gradient at this multiple of its running mean.", RECIPE, **_RECIPES
+        None, "Clip the norm of the gradient at this multiple of its running mean.", RECIPE, **_RECIPES, backbone=True
     )
     crop: int | None = option(
         None, "Padding of random crops; not beside --min-area.", RECIPE, shown="4, less for images below 32 pixels"
@@ -438,16 +442,21 @@ class TrainOptions(RunningOptions):
     )
     resume: bool = option(False, "Resume the run in --out.", RUNNING, running=True)
     validate: bool = option(False, "Measure accuracy on the test images after each epoch.", RUNNING, running=True)
-    devices: int = option(1, "Devices, or processes on the CPU, of each node.", RUNNING, least=1, running=True)
+    devices: int = option(
+        1, "Devices, or processes on the CPU, of each node.", RUNNING, least=1, running=True, backbone=True
+    )
     nodes: int = option(
         1,
         "Machines; start the same command on each, or use torchrun, with --out on a disk that all share.",
         RUNNING,
         least=1,
         running=True,
+        backbone=True,
     )
-    sync_bn: bool = option(False, "All batch normalisations span all processes.", RUNNING)
-    log_every: int | None = option(None, "Steps between log lines.", RUNNING, shown="ten an epoch", running=True)
+    sync_bn: bool = option(False, "All batch normalisations span all processes.", RUNNING, backbone=True)
+    log_every: int | None = option(
+        None, "Steps between log lines.", RUNNING, shown="ten an epoch", running=True, backbone=True
+    )
 
     def __post_init__(self) -> None:
         if (self.mean is None) != (self.std is None):

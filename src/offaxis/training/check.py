@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,12 +67,9 @@ class CollapseGuard:
         learning_rate: the recipe's, for the advice.
     """
 
-    def __init__(self, *, num_classes: int, window: int, clip: float | None, learning_rate: float) -> None:
-        self.chance = math.log(num_classes)
-        self.window = window
-        self.clip = clip
-        self.learning_rate = learning_rate
-        self.collapsed: deque[int] = deque()
+    def __init__(self, num_classes: int, window: int, clip: float | None, learning_rate: float) -> None:
+        self.chance, self.window, self.clip, self.learning_rate = math.log(num_classes), window, clip, learning_rate
+        self.collapsed: list[int] = []
 
     def check(self, step: int, steps: int, loss: float, scale: float | None) -> None:
         """Check the mean loss and the mean scale of the last ``steps`` steps, which ended with ``step``.
@@ -93,11 +89,8 @@ class CollapseGuard:
             return
         self.collapsed.append(steps)
         if sum(self.collapsed) >= self.window:
-            cure = f"Lower the learning rate (it was {self.learning_rate:g})."
-            if self.clip is None:
-                cure = (
-                    f"Clip the gradient (clip=1.5 in the recipe, --clip 1.5 in the shell), which prevents this. {cure}"
-                )
+            clips = "Clip the gradient (clip=1.5 in the recipe, --clip 1.5 in the shell), which prevents this. "
+            cure = f"{'' if self.clip else clips}Lower the learning rate (it was {self.learning_rate:g})."
             raise ScaleCollapseError(
                 f"The scale collapsed: its mean was {scale:.2g} over the last {sum(self.collapsed)} steps before step {step} "
                 f"and the loss is {loss:.3f}, at chance (ln C = {self.chance:.3f}). Every gradient is proportional to the "

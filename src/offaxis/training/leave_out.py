@@ -1,7 +1,7 @@
 """Train the networks of the leave-out method (Vyas et al. 2018), each with one fold of classes as OOD images."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -39,23 +39,26 @@ class SelectOn:
     batch_size: int = 256
 
 
+@dataclass
 class BestEpoch:
     """Keeps the weights of the best epoch so far: an ``after_epoch`` for the training loop.
 
     Of equal epochs the first is kept. The weights are held in memory: a training that is resumed compares the epochs
     from there on, and ``SelectedEpoch.compared`` says how many they were.
 
-    Args:
+    Attributes:
         select: the images that epochs are compared on.
         kept: the classes that are not left out.
+        aurocs: of each epoch so far.
+        best: the number of the best epoch.
+        weights: of the network after it.
     """
 
-    def __init__(self, select: SelectOn, kept: Tensor) -> None:
-        self.select = select
-        self.kept = kept
-        self.aurocs: dict[int, float] = {}
-        self.best: int | None = None
-        self.weights: dict[str, Tensor] = {}
+    select: SelectOn
+    kept: Tensor
+    aurocs: dict[int, float] = field(default_factory=dict)
+    best: int | None = None
+    weights: dict[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, epoch: int, network: Classifier) -> None:
         """Compute the AUROC of the network after an epoch (from 1) and keep its weights if it is the best so far."""
@@ -111,8 +114,7 @@ class MarginEntropyLoss(nn.Module):
         position = torch.full((num_classes,), -1)
         position[self.kept] = torch.arange(len(self.kept))
         self.register_buffer("position", position)
-        self.weight = weight
-        self.margin = margin
+        self.weight, self.margin = weight, margin
 
     @classmethod
     def for_fold(cls, member: int, count: int, num_classes: int) -> Self:

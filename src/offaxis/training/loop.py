@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,21 @@ from offaxis.names import RECIPES
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.run import accuracy, is_slow_in_bfloat16, resolve_device
 from offaxis.networks.saved import restore
+from offaxis.options import Precision
 from offaxis.progress import Progress
 from offaxis.training.batches import Share, TrainingBatches, make_training_batches, make_validation_batches
 from offaxis.training.check import CollapseGuard
 from offaxis.training.recipe import Recipe, usual_recipe
-from offaxis.training.record import Checkpoint, Loss, RunFolder, Trained, open_run, run_record, takes_logits
+from offaxis.training.record import (
+    Checkpoint,
+    Loss,
+    RunFolder,
+    Trained,
+    open_run,
+    run_record,
+    save_checkpoint,
+    takes_logits,
+)
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -126,59 +137,64 @@ def launch(fabric: "Fabric") -> None:
         fabric.launch()
 
 
-def fabric_on(device: "str | torch.device | Fabric") -> "Fabric":
-    """Make a Fabric of one process on a device, in 32 bits; a Fabric is returned as it is."""
+def fabric_on(
+    device: "str | torch.device | Fabric", devices: int = 1, nodes: int = 1, precision: Precision = "32-true"
+) -> "Fabric":
+    """Make a Fabric of one process on a device, or of several; a Fabric is returned as it is."""
     from lightning_fabric import Fabric  # takes a second to import, which `offaxis --help` need not
 
     if isinstance(device, Fabric):
         return device
-    chosen = resolve_device(device)
-    return Fabric(accelerator=chosen.type, devices=device_numbers(chosen))
+    chosen, several = resolve_device(device), devices * nodes > 1
+    numbered = chosen.index is not None and chosen.type != "cpu" and not several
+    try:
+        return Fabric(
+            accelerator=chosen.type,
+            devices=[chosen.index] if numbered else devices,
+            num_nodes=nodes,
+            precision=precision,
+            strategy="ddp" if several else "auto",
+        )
+    except (RuntimeError, ValueError, TypeError, ImportError) as error:
+        raise ArgumentError(
+            f"Expected --device, --devices and --precision to be what this machine has but got {device}, {devices} and "
+            f"{precision}: {' '.join(str(error).split())} Try --device auto --devices 1."
+        ) from error
 
 
-def device_numbers(device: torch.device) -> int | list[int]:
-    """Return ``devices`` of a Fabric for one device: the number of a GPU where one is named; a CPU has no number."""
-    return 1 if device.index is None or device.type == "cpu" else [device.index]
-
-
+@dataclass
 class _Training:
     """One training in progress."""
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        batches: TrainingBatches,
-        loss: Loss,
-        fabric: "Fabric",
-        folder: RunFolder | None,
-        validation: Iterable[tuple[Tensor, Tensor]] | None,
-        after_epoch: AfterEpoch | None,
-    ) -> None:
-        self.classifier, self.batches, self.recipe, self.fabric = classifier, batches, batches.recipe, fabric
-        self.folder, self.validation, self.after_epoch = folder, validation, after_epoch
-        self.writes = folder if fabric.is_global_zero else None
-        self.every = (folder and folder.log_every) or max(1, min(50, batches.steps_per_epoch // 10))
+    classifier: Classifier
+    batches: TrainingBatches
+    loss: Loss
+    fabric: "Fabric"
+    folder: RunFolder | None
+    validation: Iterable[tuple[Tensor, Tensor]] | None
+    after_epoch: AfterEpoch | None
+
+    def __post_init__(self) -> None:
+        classifier, recipe, steps = self.classifier, self.batches.recipe, self.batches.steps_per_epoch
+        self.recipe = recipe
+        self.writes = self.folder if self.fabric.is_global_zero else None
+        self.every = (self.folder and self.folder.log_every) or max(1, min(50, steps // 10))
         self.scaled = getattr(classifier.head, "scale", None) is not None
         self.sums, self.seconds = [0.0] * 4, 0.0  # of the epoch so far
         self.history: list[dict[str, Any]] = []
-        self.guard = CollapseGuard(
-            num_classes=classifier.num_classes,
-            window=max(10, min(100, batches.steps_per_epoch // 2)),
-            clip=self.recipe.clip,
-            learning_rate=self.recipe.learning_rate,
-        )
-        self.by_accuracy = loss is not cross_entropy or getattr(classifier.head, "normalises_logits", False)
+        window = max(10, min(100, steps // 2))
+        self.guard = CollapseGuard(classifier.num_classes, window, recipe.clip, recipe.learning_rate)
         # Small convolutional networks train faster with channels last, on the CPU too (benchmarks/memory_format.py).
         classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         classifier.train()
         optimizer = torch.optim.SGD(
-            classifier.parameter_groups(self.recipe.weight_decay, self.recipe.decay_head, self.recipe.backbone_rate),
-            lr=self.recipe.learning_rate,
-            momentum=self.recipe.momentum,
-            nesterov=self.recipe.momentum > 0,
+            classifier.parameter_groups(recipe.weight_decay, recipe.decay_head, recipe.backbone_rate),
+            lr=recipe.learning_rate,
+            momentum=recipe.momentum,
+            nesterov=recipe.momentum > 0,
         )
-        self.module, self.optimizer = fabric.setup(_LossModule(classifier, loss), optimizer)
-        self.clip = None if self.recipe.clip is None else RelativeClip(self.recipe.clip, fabric.device)
+        self.module, self.optimizer = self.fabric.setup(_LossModule(classifier, self.loss), optimizer)
+        self.clip = None if recipe.clip is None else RelativeClip(recipe.clip, self.fabric.device)
 
     def run(self, checkpoint: Checkpoint | None, quiet: bool) -> list[dict[str, Any]]:
         """Take all remaining steps; return one record per epoch."""
@@ -189,8 +205,8 @@ class _Training:
         if self.writes is not None:
             self.writes.finish(self.classifier)
         if self.history and self.fabric.is_global_zero:
-            last = self.history[-1]
-            self.guard.check_end(last["loss"], last["accuracy"], by_accuracy=self.by_accuracy)
+            by_accuracy = self.loss is not cross_entropy or getattr(self.classifier.head, "normalises_logits", False)
+            self.guard.check_end(self.history[-1]["loss"], self.history[-1]["accuracy"], by_accuracy=by_accuracy)
         return self.history
 
     def _steps(self, first: int, progress: Progress, received: list[int]) -> None:
@@ -285,7 +301,8 @@ class _Training:
             state, named = self.optimizer.state, self.classifier.named_parameters()
             buffers = {name: state[p].get("momentum_buffer") for name, p in named if p in state}
             momentum = {name: buffer for name, buffer in buffers.items() if buffer is not None}
-            self.writes.save(Checkpoint(done, progress, self.classifier.state_dict(), momentum))
+            saved = Checkpoint(done, progress, self.classifier.state_dict(), momentum)
+            save_checkpoint(self.writes.checkpoint, saved)
         self.fabric.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> int:

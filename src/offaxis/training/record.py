@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from offaxis import __version__
 from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, CheckpointError, OffaxisError, RunError, StorageError
-from offaxis.files import check_plain, json_line, lock, read_json, read_lines, unlock, write_json, write_text
-from offaxis.heads import Outputs, describe_head
+from offaxis.files import json_line, lock, read_json, read_lines, unlock, write_json, write_text
+from offaxis.heads import Outputs, complete_description, describe_head
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.open import open_for_weights
@@ -34,13 +34,14 @@ from offaxis.networks.saved import (
     write_tensors,
 )
 from offaxis.options import TrainOptions
-from offaxis.training import records_0_2
 from offaxis.training.batches import TrainingBatches
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 FORMAT, VERSION, CHECKPOINT = "offaxis-run", 3, "offaxis-checkpoint-3"
+OLD_VERSION, OLD_CHECKPOINT = 2, "offaxis-checkpoint-2"
+"""Those of offaxis 0.2.0, whose files have no checksums."""
 _EVALUATED = ("recipe", "network", "loss", "frozen", "unfreeze", "views", "precision")
 """Settings of a training that records of its evaluation keep."""
 _RESTORE = "it should be what `offaxis train --out` wrote; restore it, or train again in another folder"
@@ -102,9 +103,7 @@ class Trained:
             classes=self.classes,
             seed=int(settings.get("seed", 0)),
             origin="" if self.folder is None else self.folder.resolve().name,
-            id=data["name"]
-            if data and data["fingerprint"]
-            else None,  # the batches of a DataLoader are not a known set
+            id=data["name"] if data and data["fingerprint"] else None,  # a DataLoader is no known set
             recipe=settings.get("recipe"),
             data=data,
             settings={key: settings[key] for key in _EVALUATED if key in settings},
@@ -230,7 +229,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: the file is missing, damaged, foreign or of another version.
     """
     tensors, head = read_tensors(path, remedy="delete it and start the training anew")
-    if head.get("format") not in (CHECKPOINT, records_0_2.CHECKPOINT):
+    if head.get("format") not in (CHECKPOINT, OLD_CHECKPOINT):
         raise CheckpointError(
             f"Expected a checkpoint of the format {CHECKPOINT} but {path} has the format {head.get('format', 'none')}. "
             "Name a folder that this version of `offaxis train` wrote, or start the training anew in another one."
@@ -337,10 +336,6 @@ class RunFolder:
         for left in filter(_temporary, self.path.glob(".*")):  # of a process that was killed while it wrote
             left.unlink(missing_ok=True)
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint in place of the last one."""
-        save_checkpoint(self.checkpoint, checkpoint)
-
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to log.jsonl."""
         try:
@@ -357,11 +352,7 @@ class RunFolder:
         Raises:
             RunError: another line is damaged.
         """
-        try:
-            check_plain(self.log_file)
-            lines = self.log_file.read_bytes().splitlines(keepends=True) if self.log_file.exists() else []
-        except OSError as error:
-            raise RunError(f"{self.log_file} cannot be read ({error.strerror or error}).") from error
+        lines = self.log_file.read_bytes().splitlines(keepends=True) if self.log_file.exists() else []
         whole = [line for line in lines if line.endswith(b"\n")]
         remedy = "restore the file, or delete the line to go on without it"
         required = read_run(self.path)["version"] == VERSION
@@ -411,23 +402,31 @@ def read_run(folder: Path) -> dict[str, Any]:
     """
     path = folder / "run.json"
     if not path.is_file():
-        raise RunError(
-            f"Expected the folder of a training run but {folder} {'has no run.json' if folder.is_dir() else 'does not exist'}. "
-            "Name a folder that `offaxis train --out` made."
-        )
+        state = "has no run.json" if folder.is_dir() else "does not exist"
+        raise RunError(f"Expected a folder that `offaxis train --out` made, a training run, but {folder} {state}.")
     record = read_json(path, RunError, _RESTORE, required=lambda values: values.get("version") == VERSION)
     version = record.get("version", 1)
     if record.get("format", FORMAT) != FORMAT or not isinstance(record.get("settings"), dict):
         raise RunError(f"{path} is damaged or foreign: {_RESTORE}.")
-    if version == records_0_2.VERSION:
-        return records_0_2.complete(record)
+    if version == OLD_VERSION:
+        return _completed(record)
     if version != VERSION:
         raise RunError(
-            f"Expected a run of format version {VERSION} but {folder} has version {version}: it was made by "
-            f"{'an older' if isinstance(version, int) and version < VERSION else 'another'} version of offaxis. Train it "
-            "again with this one, in another folder."
+            f"Expected a run of format version {VERSION} but {folder} has version {version}: it was made by another version "
+            "of offaxis. Train it again with this one, in another folder."
         )
     return record
+
+
+def _completed(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of offaxis 0.2.0 with what it left out: the start of a cosine head, and options beside the command."""
+    settings, words = dict(record["settings"]), list(record.get("command") or ())
+    settings = {"frozen": False, **settings, "head": complete_description(settings["head"])}
+    network = settings["network"]
+    if network is not None and "name" in network:  # one of offaxis.networks
+        settings["network"] = {**network, "head": complete_description(network["head"])}
+    options = TrainOptions.from_words(words[2:]).record() if words[1:2] == ["train"] else None
+    return {**record, "options": options, "settings": settings}
 
 
 def recorded_options(record: Mapping[str, Any]) -> TrainOptions | None:
@@ -459,10 +458,7 @@ def load_run(folder: str | Path, into: "Classifier | str | None" = None) -> Trai
     settings = record["settings"]
     classes, normalise, network = settings["data"]["classes"], settings["normalise"], settings["network"]
     if not run.model.exists():
-        raise RunError(
-            f"The run in {run.path} is not finished. Resume it: offaxis train --resume --out {run.path} and the same "
-            "options."
-        )
+        raise RunError(f"The run in {run.path} is not finished: add --resume to the command that began it.")
     if isinstance(into, str):
         into = single(open_for_weights(into, len(classes), settings["head"]))
     elif into is None and network is None:

@@ -18,19 +18,19 @@ from offaxis.data.catalogue import cache_folder, data_root, known
 from offaxis.data.images import list_skipped
 from offaxis.data.load import own_classes, own_splits
 from offaxis.errors import ArgumentError
-from offaxis.heads import HEADS, Head, HeadLike, make_head
+from offaxis.heads import HEADS, HeadLike, make_head
 from offaxis.heads.batch_norm import synchronise
 from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.library import INSTALLED
 from offaxis.networks.open import open_network, open_runs
 from offaxis.networks.opened import OpenedNetwork
-from offaxis.networks.run import accuracy, check_takes, resolve_device
+from offaxis.networks.run import accuracy, check_takes
 from offaxis.options import TrainOptions, flag
 from offaxis.progress import counting, print_note
 from offaxis.training.features import train_frozen, with_enough_epochs
 from offaxis.training.leave_out import MarginEntropyLoss
-from offaxis.training.loop import cross_entropy, device_numbers, launch, train
+from offaxis.training.loop import cross_entropy, fabric_on, launch, train
 from offaxis.training.recipe import recipe_of, usual_recipe
 from offaxis.training.record import RunFolder, Trained, single
 
@@ -39,18 +39,6 @@ Note = Callable[[str], None]
 POOR = 0.6
 """The held-out accuracy below which a training says what usually helps."""
 _AUGMENTS = ("crop", "flip", "min_area", "jitter")
-_TRAINS_THE_BACKBONE = (
-    "unfreeze",
-    "leave_out",
-    "precision",
-    "devices",
-    "nodes",
-    "decay_head",
-    "clip",
-    "sync_bn",
-    "log_every",
-)
-"""Options that mean nothing where the head is trained alone, on features in memory."""
 
 
 def train_by_options(options: TrainOptions, command: Sequence[str] | None = None, note: Note = print_note) -> Trained:
@@ -68,7 +56,7 @@ def train_by_options(options: TrainOptions, command: Sequence[str] | None = None
         raise ArgumentError("Expected a folder for the trained network (--out).")
     recipe_of(options)  # a wrong number is refused before images are read
     _check_frozen(options)
-    fabric = _fabric(options)
+    fabric = fabric_on(options.device, options.devices, options.nodes, options.precision)
     images, opened, held_out = _open(options, fabric)
     classifier = single(opened)
     check_takes(classifier, images.shape)
@@ -142,7 +130,7 @@ def _check_frozen(options: TrainOptions) -> None:
     """Refuse what does not go with a frozen backbone, and a frozen backbone whose weights are random."""
     given = {each.name: flag(each) for each in fields(options) if getattr(options, each.name) != each.default}
     if options.freeze:
-        others = [given[name] for name in _TRAINS_THE_BACKBONE if name in given]
+        others = [flag(each) for each in fields(options) if each.metadata.get("backbone") and each.name in given]
         others += [f"--recipe {options.recipe}"] if options.recipe not in (None, "frozen") else []
         if others:
             raise ArgumentError(
@@ -171,10 +159,8 @@ def _check_frozen(options: TrainOptions) -> None:
 def _outcome(options: TrainOptions, trained: Trained, held_out: ImageSet | None) -> str:
     """Return the sentences that a training ends with; the accuracy on held-out images is logged."""
     last, epochs = trained.history[-1], trained.history[-1]["epoch"]
-    lines = [
-        f"Trained for {epochs} epoch{'s' * (epochs != 1)}: loss {last['loss']:.3f}, "
-        f"training accuracy {last['accuracy']:.2%}. The network is in {options.out}."
-    ]
+    done = f"Trained for {epochs} epoch{'s' * (epochs != 1)}: loss {last['loss']:.3f}"
+    lines = [f"{done}, training accuracy {last['accuracy']:.2%}. The network is in {options.out}."]
     if held_out is None:
         lines.append(
             "There are no held-out images: the training accuracy says little about new ones. Keep some of a folder apart, in a "
@@ -195,7 +181,7 @@ def _outcome(options: TrainOptions, trained: Trained, held_out: ImageSet | None)
         if untested:
             lines.append(f"Among them is none of {', '.join(untested[:8])}{', ...' if len(untested) > 8 else ''}.")
     if share < POOR:
-        pretrained = options.freeze or options.pretrained or options.weights is not None or options.source is not None
+        pretrained = options.freeze or options.pretrained or options.weights or options.source
         first = "" if pretrained else "a pretrained network (--network efficientnet-lite0 --freeze), "
         lines.append(
             f"That is poor: its classes, and what it flags, are of little use yet. What usually helps: {first}more images of "
@@ -234,14 +220,7 @@ def _new_network(options: TrainOptions, num_classes: int, in_channels: int) -> O
     ours = not (":" in name or name in INSTALLED or _is_python(name))
     fresh = ours and options.source is None and options.weights is None
     if options.dropout and not fresh:
-        beside = (
-            f"--from {options.source}"
-            if options.source
-            else f"--weights {options.weights}"
-            if ours
-            else f"--network {name}"
-        )
-        raise ArgumentError(f"Expected no --dropout beside {beside}, which has its own.")
+        raise ArgumentError(f"Expected no --dropout beside --from, --weights or {name}: such a network has its own.")
     if options.source is not None:
         (source,) = open_runs([options.source], options.network)
         opened = open_network(source, weights=options.weights, pretrained=options.pretrained)
@@ -288,31 +267,7 @@ def _head_maker(options: TrainOptions) -> HeadLike:
     name, arguments = options.head, head_arguments(options)
     if not arguments or name not in HEADS:
         return name  # an unknown name is refused where the head is made
-
-    def make(in_features: int, num_classes: int) -> Head:
-        try:
-            return HEADS[name](in_features, num_classes, **arguments)
-        except TypeError:
-            unknown = [f"--{option}" for option in arguments if option not in signature(HEADS[name]).parameters]
-            raise ArgumentError(f"The head {name!r} takes no {' and no '.join(unknown)}.") from None
-
-    return make
-
-
-def _fabric(options: TrainOptions) -> Fabric:
-    """Return the device, processes and arithmetic of a training, where this machine has them."""
-    chosen = resolve_device(options.device)
-    several = options.devices * options.nodes > 1
-    try:
-        return Fabric(
-            accelerator=chosen.type,
-            devices=options.devices if several else device_numbers(chosen),
-            num_nodes=options.nodes,
-            precision=options.precision,
-            strategy="ddp" if several else "auto",
-        )
-    except (RuntimeError, ValueError, TypeError, ImportError) as error:
-        raise ArgumentError(
-            f"Expected --device, --devices and --precision to be what this machine has but got {options.device}, "
-            f"{options.devices} and {options.precision}: {' '.join(str(error).split())} Try --device auto --devices 1."
-        ) from error
+    unknown = [f"--{option}" for option in arguments if option not in signature(HEADS[name]).parameters]
+    if unknown:
+        raise ArgumentError(f"The head {name!r} takes no {' and no '.join(unknown)}.")
+    return partial(HEADS[name], **arguments)
