@@ -16,9 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
-from offaxis.data.publishers import write_records
 from offaxis.networks.resnet import resnet_cifar, to_published
 from tests.data.openood_root import CLASSES, noise_root
+from tests.data.support import write_records
 from tests.operators import import_library
 from tests.test_docs import PAGES, ROOT, TUTORIALS, run_shell
 from tests.waiting import eventually, free_port

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from offaxis.data.catalogue import Entry, Layout, Split
-from offaxis.data.publishers import write_records
 
 Pixels = NDArray[np.uint8]
 Save = Callable[[Path, Pixels], None]
@@ -34,6 +33,12 @@ def save_image(path: Path, image: Pixels) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = image.transpose(1, 2, 0)
     Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(path)
+
+
+def write_records(path: Path, labels: Pixels, images: Pixels) -> None:
+    """Write labels (N, label_bytes) and images (N, c, h, w) as CIFAR's binary files have them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.concatenate([labels, images.reshape(len(images), -1)], axis=1).tofile(path)
 
 
 def write_idx(array: Pixels) -> bytes:

@@ -21,8 +21,8 @@ from PIL import Image
 
 from offaxis.data import TensorSet, load_images
 from offaxis.data import load as own_module
-from offaxis.data.archive import ArchiveLimits, unpack
 from offaxis.data.decode import decode, size_of
+from offaxis.data.download import unpack
 from offaxis.data.folder import FolderSet, walk
 from offaxis.data.load import has_mixed_sizes, own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
@@ -358,13 +358,17 @@ def test_links_and_devices_are_refused(tmp_path: Path) -> None:
         unpack(tmp_path / "x.zip", tmp_path / "out")
 
 
-def test_archives_that_grow_too_large_are_refused(tmp_path: Path) -> None:
+def test_archives_that_grow_too_large_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _archive(tmp_path / "x.tar.gz", {f"{i}": bytes(1000) for i in range(5)})
+    monkeypatch.setattr("offaxis.data.download.MAX_BYTES", 4_999)
     with pytest.raises(DataError, match=r"more than 4,999 bytes"):
-        unpack(path, tmp_path / "out", ArchiveLimits(bytes=4_999))
+        unpack(path, tmp_path / "out")
+    monkeypatch.setattr("offaxis.data.download.MAX_BYTES", 5_000)
+    monkeypatch.setattr("offaxis.data.download.MAX_FILES", 4)
     with pytest.raises(DataError, match=r"4 files"):
-        unpack(path, tmp_path / "out", ArchiveLimits(files=4))
-    unpack(path, tmp_path / "out", ArchiveLimits(bytes=5_000, files=5))
+        unpack(path, tmp_path / "out")
+    monkeypatch.setattr("offaxis.data.download.MAX_FILES", 5)
+    unpack(path, tmp_path / "out")
     assert len(list((tmp_path / "out").iterdir())) == 5
     (tmp_path / "no.tar").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"no.tar is no archive"):

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from offaxis.data.folder import Files
-from offaxis.data.pickles import read_pickle
 from offaxis.data.publishers import (
     read_cifar10_binary,
     read_cifar10_pickled,
@@ -26,6 +25,7 @@ from offaxis.data.publishers import (
     read_gtsrb_training,
     read_idx,
     read_idx_pair,
+    read_pickle,
     read_stl10,
     read_svhn,
 )
@@ -133,23 +133,15 @@ def _nested(depth: int) -> bytes:
     return b"\x80\x04]\x94" + b"".join(b"]\x94(" + 2 * (b"h" + bytes([number])) + b"e" for number in range(depth))
 
 
-_TEXT = b"X" + (2**16).to_bytes(4, "little") + b"x" * 2**16
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (_nested(60) + b"\x8c\x01x\x93.", "a list as a name"),
-        (_nested(60) + b"cnumpy\ndtype\nh\x3c\x85R.", "an array of a list"),
-        (b"\x80\x04" + 50_000 * b"]" + 49_999 * b"a" + b"\x8c\x01x\x93.", "a list as a name"),
+        (_nested(60) + b"\x8c\x01x\x93.", "is refused"),
+        (_nested(60) + b"cnumpy\ndtype\nh\x3c\x85R.", "an array without a type"),
+        (b"\x80\x04" + 50_000 * b"]" + 49_999 * b"a" + b"\x8c\x01x\x93.", "is refused"),
         (b"\x80\x04" + 50_000 * b"]" + 49_999 * b"a" + b".", "Expected a dictionary"),
-        (
-            b"\x80\x04c_codecs\nencode\n\x94" + _TEXT + b"X\x06\x00\x00\x00latin1\x86\x94" + 9 * b"h\x00h\x01R" + b".",
-            "more bytes than the file has",
-        ),
-        (b"\x80\x04cnumpy\ndtype\n(" + 100 * b"N" + b"tR.", "a call with 100 arguments"),
     ],
-    ids=["name", "type", "deep", "deep value", "copies", "arguments"],
+    ids=["name", "type", "deep", "deep value"],
 )
 def test_small_pickles_take_little_time_and_memory(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from offaxis.data.archive import HALF
 from offaxis.errors import ArgumentError, DataError, StorageError
 
 Split = Literal["train", "test"]
 Kind = Literal["objects", "glyphs", "street numbers", "scenes", "food", "textures", "signs", "pictures", "noise"]
 Group = Literal["near", "far", "noise"]
+HALF = ".half-unpacked"
+"""A file of this name lies in a folder for as long as an archive is being unpacked into what was there before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from offaxis.data import embedded
-from offaxis.data.archive import is_archive, unpack
 from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_pair, data_root, known
 from offaxis.data.decode import SUFFIXES, printable, size_of
+from offaxis.data.download import is_archive, unpack
 from offaxis.data.embedded import GaussianNoise, UniformNoise
 from offaxis.data.folder import Files, Reading, find_classes, find_images, has_images, ignored, read_files
 from offaxis.data.images import ImageSet, TensorSet

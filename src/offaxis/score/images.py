@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from offaxis.bundle import load
-from offaxis.data.archive import is_archive, read_each
 from offaxis.data.decode import MAX_BYTES, OTHER_SUFFIXES, SUFFIXES
+from offaxis.data.download import is_archive, read_each
 from offaxis.data.folder import ignored, walk
 from offaxis.data.images import hash_batch, unpack_hashes
 from offaxis.data.transforms import Preprocessing
