@@ -148,7 +148,7 @@ def test_scores_that_differ_in_the_last_bits_are_distinguished() -> None:
     [
         ([], [1.0], "ID"),
         ([1.0], [], "OOD"),
-        ([np.nan, 1.0], [1.0], "1 of 2"),
+        ([np.nan, 1.0], [1.0], "1 that are NaN"),
         ([1.0], [np.inf], "OOD"),
         ([[1.0]], [1.0], "ID"),
     ],

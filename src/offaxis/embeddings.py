@@ -33,15 +33,12 @@ from offaxis.networks.run import stream
 from offaxis.training.features import train_head
 
 BATCH = 4096  # rows that are scored together
-LARGE, LARGE_BATCH, ROWS_SEEN = (
-    10_000,
-    1024,
-    400_000,
-)  # more rows than LARGE go in larger steps, ROWS_SEEN of them in all
+LARGE = 10_000  # more rows than these are trained on in batches of LARGE_BATCH, ROWS_SEEN of them in all
+LARGE_BATCH, ROWS_SEEN = 1024, 400_000
 NEIGHBOURS, BANK = (
     10,
     20_000,
-)  # of knn where no k is named: neighbours (fewer below 100 rows), among as many rows at most
+)  # of knn where no k is named: neighbours (fewer below 100 rows), among so many rows at most
 OFFSET_ROWS = 2000  # rows whose scores set the threshold of fit()
 DENSE_BYTES = 4 * 2**30  # a sparse matrix that would be larger than this as an array is refused
 UNLABELLED = "knn"  # the detector where there are no labels and the requested one needs them
@@ -128,15 +125,10 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         network = self._make_network(detector, rows, labels, seed)
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-        seen = order
-        if detector.needs_fit:
-            sampled = isinstance(detector, KNN) and len(rows) > BANK and ":k=" not in str(self.detector)
-            seen = order[:BANK] if sampled else order
-            kept = seen.sort().values if sampled else slice(None)
-            detector.begin(network)
-            for outputs, part in stream(network, zip(rows[kept].split(BATCH), labels[kept].split(BATCH), strict=True)):
-                detector.update(outputs, part)
-            detector.finish()
+        sampled = isinstance(detector, KNN) and len(rows) > BANK and ":k=" not in str(self.detector)
+        seen = order[:BANK] if sampled else order
+        kept = seen.sort().values if sampled else slice(None)
+        detector.fit(network, zip(rows[kept].split(BATCH), labels[kept].split(BATCH), strict=True))
         self.network_, self.detector_ = network, detector
         self.calibration_: Calibration | None = None
         self._used = pack_hashes(hash_batch(rows), distinct=False)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from offaxis.errors import ArgumentError
+from offaxis.names import METRICS
 
 Scores = NDArray[np.floating]
 Counts = NDArray[np.int64]
@@ -23,11 +24,7 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
         >>> auroc([0.1, 0.2, 0.3], [0.3, 0.4])
         0.9166666666666666
     """
-    id_scores, ood_scores = _checked(id_scores, ood_scores)
-    id_scores, ood_scores = np.sort(id_scores), np.sort(ood_scores)
-    below = np.searchsorted(id_scores, ood_scores, "left").sum(dtype=np.int64)
-    not_above = np.searchsorted(id_scores, ood_scores, "right").sum(dtype=np.int64)
-    return float((int(below) + int(not_above)) / (2 * len(id_scores) * len(ood_scores)))
+    return _auroc_of(*_counts_up_to(*_checked(id_scores, ood_scores)))
 
 
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
@@ -93,15 +90,13 @@ def fpr_at_tpr_openood(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float =
     The threshold is the largest OOD score at which at least ``tpr`` of the OOD images are flagged; the result is the share
     of ID images that are flagged there.
     """
-    id_scores, ood_scores = _checked(id_scores, ood_scores)
     _check_rate(tpr)
-    return _first_fpr(*_from_above(*reversed(_counts_up_to(id_scores, ood_scores))), tpr)
+    return _first_fpr(*_from_above(*reversed(_counts_up_to(*_checked(id_scores, ood_scores)))), tpr)
 
 
 def detection_error(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Compute the smallest mean of the two error rates over all thresholds: min (P(ID flagged) + P(OOD accepted)) / 2."""
-    id_scores, ood_scores = _checked(id_scores, ood_scores)
-    return _error_of(*_counts_up_to(id_scores, ood_scores))
+    return _error_of(*_counts_up_to(*_checked(id_scores, ood_scores)))
 
 
 def roc_curve(
@@ -117,9 +112,7 @@ def roc_curve(
     Returns:
         The share of OOD images accepted (x) and of ID images accepted (y), both rising from 0 to 1.
     """
-    id_scores, ood_scores = _checked(id_scores, ood_scores)
-    id_counts, ood_counts = _counts_up_to(id_scores, ood_scores)
-    y, x = np.append(0, id_counts) / len(id_scores), np.append(0, ood_counts) / len(ood_scores)
+    y, x = (np.append(0, counts) / counts[-1] for counts in _counts_up_to(*_checked(id_scores, ood_scores)))
     if points is not None and len(x) > points:
         along = x + y  # from 0 to 2: even steps along it see the steep part as well as the flat one
         kept = np.unique(np.searchsorted(along, np.linspace(0, 2, points)).clip(max=len(x) - 1))
@@ -153,18 +146,8 @@ def all_metrics(id_scores: ArrayLike, ood_scores: ArrayLike) -> dict[str, float]
     }
 
 
-HIGHER_IS_BETTER = {
-    "auroc": True,
-    "aupr_in": True,
-    "aupr_out": True,
-    "aupr_in_trapezoid": True,
-    "aupr_out_trapezoid": True,
-    "accuracy_at_tpr95": True,
-    "fpr_at_tpr95": False,
-    "fpr_at_tpr95_ood": False,
-    "fpr_at_tpr95_openood": False,
-    "detection_error": False,
-}
+LOWER_IS_BETTER = ("fpr_at_tpr95", "fpr_at_tpr95_ood", "fpr_at_tpr95_openood", "detection_error")
+HIGHER_IS_BETTER = {name: name not in LOWER_IS_BETTER for name in METRICS}
 """The names that ``all_metrics`` returns, and whether higher is better."""
 
 
@@ -198,14 +181,11 @@ def bootstrap_interval(
     if metric is auroc:
         values = _resampled_auroc(id_scores, ood_scores, resamples, generator)
     else:
-        samples = ((_resample(id_scores, generator), _resample(ood_scores, generator)) for _ in range(resamples))
-        values = np.array([metric(first, second) for first, second in samples])
+        sets = id_scores, ood_scores
+        samples = ([generator.choice(scores, len(scores)) for scores in sets] for _ in range(resamples))
+        values = np.array([metric(*drawn) for drawn in samples])
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def _resample(scores: Scores, generator: np.random.Generator) -> Scores:
-    return scores[generator.integers(len(scores), size=len(scores))]
 
 
 def _resampled_auroc(
@@ -228,19 +208,17 @@ def _resampled_auroc(
 
 
 def _checked(id_scores: ArrayLike, ood_scores: ArrayLike) -> tuple[Scores, Scores]:
-    return _check("ID", id_scores), _check("OOD", ood_scores)
+    return _checked_row("ID", id_scores), _checked_row("OOD", ood_scores)
 
 
-def _check(which: str, scores: ArrayLike) -> Scores:
-    array = np.asarray(scores)
-    if array.ndim != 1 or array.size == 0:
-        raise ArgumentError(f"Expected a non-empty row of {which} scores but got an array of shape {array.shape}.")
-    if not np.issubdtype(array.dtype, np.floating):
-        array = array.astype(np.float64)
-    wrong = array.size - int(np.count_nonzero(np.isfinite(array)))
-    if wrong:
-        raise ArgumentError(f"Expected finite {which} scores but {wrong} of {array.size} are NaN or infinite.")
-    return array
+def _checked_row(which: str, scores: ArrayLike) -> Scores:
+    row = np.asarray(scores)
+    if row.ndim != 1 or row.size == 0 or not np.isfinite(row).all():
+        raise ArgumentError(
+            f"Expected a non-empty row of finite {which} scores but got shape {row.shape} with "
+            f"{np.count_nonzero(~np.isfinite(row))} that are NaN or infinite."
+        )
+    return row if np.issubdtype(row.dtype, np.floating) else row.astype(np.float64)
 
 
 def _counts_up_to(first: Scores, second: Scores) -> tuple[Counts, Counts]:
@@ -255,12 +233,8 @@ def _counts_up_to(first: Scores, second: Scores) -> tuple[Counts, Counts]:
 
 def _from_above(first: Counts, second: Counts) -> tuple[Counts, Counts]:
     """Convert counts up to each distinct score to counts of those not below it, from the largest score down."""
-    return _reversed(first), _reversed(second)
-
-
-def _reversed(counts: Counts) -> Counts:
-    result: Counts = counts[-1] - np.append(counts[:-1][::-1], 0)
-    return result
+    of_first, of_second = (counts[-1] - np.append(counts[:-1][::-1], 0) for counts in (first, second))
+    return of_first, of_second
 
 
 def _auroc_of(id_counts: Counts, ood_counts: Counts) -> float:

@@ -71,7 +71,7 @@ def test_compiled_members_count_and_the_scores_of_t2fnorm_are_those_of_its_metho
 
 def test_what_an_ensemble_refuses(toy: Toy, network_of: NetworkOf) -> None:
     ensemble, linear = network_of("ensemble"), network_of("linear")
-    with pytest.raises(DetectorError, match="Expected an Ensemble"):
+    with pytest.raises(DetectorError, match="Expected Ensemble"):
         CosineEnsemble().score_images(network_of("cosine"), toy.images)
     with pytest.raises(MissingOutputError, match="cosine"):
         CosineEnsemble().score_images(Ensemble([linear]), toy.images)

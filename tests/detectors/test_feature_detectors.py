@@ -201,7 +201,7 @@ def test_the_best_setting_is_found_even_where_every_tnr_is_zero() -> None:
     ood_scores = torch.stack([torch.full((20,), 3.0), torch.full((20,), 15.0)], 1)
     assert [fpr_at_tpr(id_scores[:, i], ood_scores[:, i]) for i in (0, 1)] == [1, 1]
     assert best_setting(id_scores, ood_scores) == 1
-    with pytest.raises(ArgumentError, match="non-empty row of OOD scores"):
+    with pytest.raises(ArgumentError, match="non-empty row of finite OOD scores"):
         best_setting(id_scores, ood_scores[:0])
 
 

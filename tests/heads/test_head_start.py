@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from offaxis import Classifier, CosineHead, LinearHead
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, describe_head, make_head
-from offaxis.heads.cosine import LearnedScale, PredictedScale, smallest_sufficient_scale, start_from_sizes, unit_length
+from offaxis.heads.cosine import PredictedScale, smallest_sufficient_scale, start_from_sizes, unit_length
 
 PAPER_NAMES = {
     "weight",
@@ -101,7 +101,7 @@ def test_a_class_count_gives_the_bound_of_normface() -> None:
         others = classes - 1
         # on the axis of its class, -1 / others away from every other
         assert math.isclose(math.log1p(others * math.exp(-s * (1 + 1 / others))), 0.01, rel_tol=1e-9)
-        assert LearnedScale(classes).value.item() == pytest.approx(s)
+        assert CosineHead(8, classes, scale="learned").scale.value.item() == pytest.approx(s)
 
 
 def test_near_the_start_a_step_moves_the_scale_as_far_as_in_the_paper() -> None:

@@ -220,7 +220,7 @@ def test_manifests_that_lie_are_refused(kept: dict[str, Any], tmp_path: Path) ->
     )
     refused(
         "ensemble",
-        "one network for energy",
+        "Classifier or Paired for energy",
         detector={"detector": "energy", "class": None, "arguments": {}, "tuned_on": None},
     )
     refused("leave-out", "fold for each of 3", network={**left, "left_out": left["left_out"][:2]})

@@ -95,7 +95,7 @@ def test_from_training_to_verdicts(
     assert run("evaluate", out, "--detectors", "native", *words).exit_code == 0
     assert {result.detector for result in Store(tmp_path / "store").results()} == {detector, "max-softmax"}
     refused = run("evaluate", out, "--detectors", "odin", *words)
-    assert "No detector fits x: odin: Expected one network for odin but got an ensemble of 2" in str(refused.exception)
+    assert "No detector fits x: odin: Expected Classifier or Paired for odin but got Ensemble" in str(refused.exception)
 
 
 def test_pairs_may_be_named_in_either_way(world: World, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_what_cannot_be_is_told(cosine_runs: list[Trained], world: World, tmp_pa
         DetectorError, first, second, "--as", "ensemble", "--detector", "knn"
     )
     assert "LeaveOutEnsemble" in refusal(DetectorError, first, second, "--as", "ensemble", "--detector", "leave-out")
-    assert "Expected an Ensemble" in refusal(DetectorError, first, "--detector", "cosine-ensemble")
+    assert "Expected Ensemble" in refusal(DetectorError, first, "--detector", "cosine-ensemble")
     linear = trained_for_a_moment(tmp_path / "linear", "linear").folder
     assert "cosine" in refusal(DetectorError, first, linear, "--as", "ensemble")
 

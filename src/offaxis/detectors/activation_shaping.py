@@ -15,6 +15,7 @@ They differ in g alone. For a cosine head f is the unit feature vector that the 
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -70,6 +71,7 @@ class ReAct(ShapedEnergy):
     name = "react"
     paper = "https://arxiv.org/abs/2111.12797"
     tunable = ("percentile",)
+    grid: Mapping[str, tuple[float, ...]] = {"percentile": (0.85, 0.9, 0.95, 0.99)}
 
     levels: Tensor
     thresholds: Tensor
@@ -78,11 +80,6 @@ class ReAct(ShapedEnergy):
         super().__init__()
         self.percentile = fraction("percentile", percentile)
         self.expect("levels", "thresholds")
-
-    @property
-    def grid(self) -> dict[str, tuple[float, ...]]:
-        """Return the quantiles to try."""
-        return {"percentile": (0.85, 0.9, 0.95, 0.99)}
 
     def begin(self, network: Network) -> None:
         """Copy the head and start the sample of activations."""
@@ -154,6 +151,7 @@ class ASH(ShapedEnergy):
     paper = "https://arxiv.org/abs/2209.09858"
     tunable = ("percentile",)
     options = ("variant",)
+    grid: Mapping[str, tuple[float, ...]] = {"percentile": (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)}
 
     def __init__(self, percentile: float = 0.9, variant: str = "s") -> None:
         super().__init__()
@@ -161,11 +159,6 @@ class ASH(ShapedEnergy):
             raise ArgumentError(f"Expected argument `variant` to be one of {', '.join(VARIANTS)} but got {variant!r}.")
         self.percentile = fraction("percentile", percentile)
         self.variant = variant
-
-    @property
-    def grid(self) -> dict[str, tuple[float, ...]]:
-        """Return the fractions to try."""
-        return {"percentile": (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)}
 
     def shape(self, inputs: Tensor) -> Tensor:
         """Prune and reshape the inputs (N, d) -> (N, d)."""
@@ -187,15 +180,11 @@ class SCALE(ShapedEnergy):
     name = "scale"
     paper = "https://arxiv.org/abs/2310.00227"
     tunable = ("percentile",)
+    grid: Mapping[str, tuple[float, ...]] = {"percentile": (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)}
 
     def __init__(self, percentile: float = 0.85) -> None:
         super().__init__()
         self.percentile = fraction("percentile", percentile)
-
-    @property
-    def grid(self) -> dict[str, tuple[float, ...]]:
-        """Return the fractions to try."""
-        return {"percentile": (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)}
 
     def shape(self, inputs: Tensor) -> Tensor:
         """Multiply each row of the inputs (N, d) by one number."""

@@ -27,7 +27,8 @@ from offaxis.errors import (
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32
 from offaxis.metrics import auroc, fpr_at_tpr
-from offaxis.networks.combine import check_single
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.combine import Paired
 from offaxis.networks.run import (
     Batches,
     ImageBatches,
@@ -117,6 +118,8 @@ class Detector(Fitted, ABC):
         name: its name in tables, files and on the command line.
         paper: link to the paper; may be empty.
         uses: the fields of Outputs that it reads.
+        takes: the kinds of networks that it scores: for most none of ensembles, whose logits are logarithms of averaged
+            probabilities and whose features are concatenated.
         needs_fit: whether ``fit`` must come before ``score``.
         fits_on_images: whether ``fit`` needs the images themselves and makes passes of its own.
         tunable: the hyperparameters, which are constructor arguments and attributes of the same name.
@@ -140,6 +143,7 @@ class Detector(Fitted, ABC):
     name: str
     paper: str = ""
     uses: tuple[str, ...] = ("logits",)
+    takes: tuple[type[torch.nn.Module], ...] = (Classifier, Paired)
     needs_fit: bool = False
     fits_on_images: bool = False
     tunable: tuple[str, ...] = ()
@@ -225,8 +229,13 @@ class Detector(Fitted, ABC):
         return {}
 
     def check_network(self, network: Network) -> None:
-        """Raise DetectorError where the score has no meaning for such a network: for most, for an ensemble."""
-        check_single(self.name, network)
+        """Raise DetectorError where the score has no meaning for such a network."""
+        if not isinstance(getattr(network, "_orig_mod", network), self.takes):  # torch.compile wraps it
+            raise DetectorError(
+                f"Expected {' or '.join(kind.__name__ for kind in self.takes)} for {self.name} but got "
+                f"{type(network).__name__}: of an ensemble, cosine-ensemble scores cosine networks, leave-out those of "
+                "train_leave_out() and max-softmax any; other detectors score its members one by one."
+            )
 
     def suits(self, network: Network) -> bool:
         """Return whether it is among the detectors of a network that are named together (``"native"``, ``"all"``)."""

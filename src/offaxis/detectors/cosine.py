@@ -24,15 +24,15 @@ prototypes of the head ``isomax`` ranks images as the cosine does: :math:`\min_j
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector, Passes
 from offaxis.detectors.statistics import ClassMoments
-from offaxis.errors import DetectorError
 from offaxis.heads import Head, IsoMaxHead, Outputs
 from offaxis.heads.base import at_least_float32
-from offaxis.networks.combine import Ensemble
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.combine import Ensemble, Paired
 from offaxis.networks.run import Network, eval_mode
 
 
@@ -56,9 +56,11 @@ class Cosine(Detector):
     name = "cosine"
     paper = "https://arxiv.org/abs/1905.10628"
     uses = ("cosine",)
-
-    def check_network(self, network: Network) -> None:
-        """Accept every network: an ensemble's cosine is the mean over its members."""
+    takes: tuple[type[nn.Module], ...] = (
+        Classifier,
+        Paired,
+        Ensemble,
+    )  # an ensemble's cosine is the mean over its members
 
     def suits(self, network: Network) -> bool:
         """Return whether it is a single network: the cosine of an ensemble has a name of its own."""
@@ -78,6 +80,7 @@ class CosineEnsemble(Cosine):
     """
 
     name = "cosine-ensemble"
+    takes = (Ensemble,)
     options = ("networks",)
 
     def __init__(self, networks: int = 5) -> None:
@@ -88,14 +91,6 @@ class CosineEnsemble(Cosine):
     def passes(self) -> Passes:
         """Return one forward pass through each network."""
         return Passes(self.networks)
-
-    def check_network(self, network: Network) -> None:
-        """Raise DetectorError unless the network is an Ensemble."""
-        if not isinstance(network, Ensemble):
-            raise DetectorError(
-                f"Expected an Ensemble for {self.name} but got a {type(network).__name__}: make one with "
-                "Ensemble([network, ...]), or use the cosine detector for a single network."
-            )
 
     def suits(self, network: Network) -> bool:
         """Return whether it is an ensemble."""

@@ -17,7 +17,7 @@ with probabilities at temperature T. The published training: 100 epochs, batches
 and 75 %, weight decay 5e-4, dropout 0.3 in wide ResNets, and the checkpoint with the best AUROC on an OOD validation set.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import torch
@@ -61,7 +61,13 @@ class LeaveOut(Detector):
     name = "leave-out"
     paper = "https://arxiv.org/abs/1809.03576"
     uses = ()
+    takes = (LeaveOutEnsemble,)
+    reads = Reads.IMAGES  # every network has its own outputs and its own perturbation
     tunable = ("temperature", "eps")
+    grid: Mapping[str, tuple[float, ...]] = {
+        "temperature": (1.0, 10.0, 100.0, 1000.0),
+        "eps": (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.0024, 0.005, 0.01),
+    }
     options = ("std", "networks", "selected_on")
 
     def __init__(
@@ -82,30 +88,9 @@ class LeaveOut(Detector):
         self.tuned_on = selected_on and f"{selected_on} (epochs)"
 
     @property
-    def reads(self) -> Reads:
-        """Return images: every network has its own outputs and its own perturbation."""
-        return Reads.IMAGES
-
-    @property
     def passes(self) -> Passes:
         """Return two forward and one backward pass through each network; one forward where eps is 0."""
         return Passes(2 * self.networks, self.networks) if self.eps else Passes(self.networks)
-
-    @property
-    def grid(self) -> dict[str, tuple[float, ...]]:
-        """Return the temperatures and the magnitudes to try."""
-        return {
-            "temperature": (1.0, 10.0, 100.0, 1000.0),
-            "eps": (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.0024, 0.005, 0.01),
-        }
-
-    def check_network(self, network: Network) -> None:
-        """Raise DetectorError unless the network is a LeaveOutEnsemble."""
-        if not isinstance(network, LeaveOutEnsemble):
-            raise DetectorError(
-                f"Expected a LeaveOutEnsemble for {self.name} but got a {type(network).__name__}: "
-                "train_leave_out() makes one."
-            )
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute one network's part of the score (N,), without a perturbation."""

@@ -10,6 +10,8 @@ r"""Scores of the logits alone: one paper a class, nothing is fitted.
   the negative.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,9 @@ from offaxis.detectors.base import Detector
 from offaxis.errors import at_least_one, positive
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32
-from offaxis.networks.run import Network, widest
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.combine import Ensemble, Paired
+from offaxis.networks.run import widest
 
 
 def max_softmax_score(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -30,9 +34,7 @@ class MaxSoftmax(Detector):
 
     name = "max-softmax"
     paper = "https://arxiv.org/abs/1610.02136"
-
-    def check_network(self, network: Network) -> None:
-        """Accept every network: the probabilities of an ensemble are the mean over its members."""
+    takes = (Classifier, Paired, Ensemble)  # the probabilities of an ensemble are the mean over its members
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) from the Outputs of N images."""
@@ -105,16 +107,12 @@ class GEN(Detector):
     name = "gen"
     paper = "https://doi.org/10.1109/CVPR52729.2023.02293"
     tunable = ("gamma", "top")
+    grid: Mapping[str, tuple[float, ...]] = {"gamma": (0.01, 0.1, 0.5, 1.0)}
 
     def __init__(self, gamma: float = 0.1, top: int | None = None) -> None:
         super().__init__()
         self.gamma = positive("gamma", gamma)
         self.top = None if top is None else at_least_one("top", top)
-
-    @property
-    def grid(self) -> dict[str, tuple[float, ...]]:
-        """Return exponents around the paper's."""
-        return {"gamma": (0.01, 0.1, 0.5, 1.0)}
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) from the Outputs of N images."""

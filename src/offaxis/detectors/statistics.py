@@ -50,23 +50,12 @@ class Fitted(nn.Module):
         own = all(buffer is not None for buffer in self._buffers.values())
         return own and all(part.fitted for part in self.children() if isinstance(part, Fitted))
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name, buffer in self._buffers.items():
             value = state_dict.get(prefix + name)
             if isinstance(value, Tensor) and (buffer is None or buffer.shape != value.shape):
                 self._buffers[name] = torch.empty_like(value)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class ClassMoments:

@@ -40,18 +40,9 @@ class Outputs(NamedTuple):
 
     def detached(self) -> "Outputs":
         """Return the same values without a graph for gradients."""
-
-        def plain(value: Tensor | None) -> Tensor | None:
-            return None if value is None else value.detach()
-
-        return Outputs(
-            features=self.features.detach(),
-            logits=self.logits.detach(),
-            cosine=plain(self.cosine),
-            scale=plain(self.scale),
-            layers=None if self.layers is None else {name: layer.detach() for name, layer in self.layers.items()},
-            score_logits=plain(self.score_logits),
-        )
+        layers = None if self.layers is None else {name: layer.detach() for name, layer in self.layers.items()}
+        plain = {name: value.detach() for name, value in self._asdict().items() if isinstance(value, Tensor)}
+        return self._replace(**plain, layers=layers)
 
 
 class Head(nn.Module, ABC):

@@ -1,7 +1,5 @@
 """Batch normalisation whose statistics may span processes, on any device."""
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,26 +20,13 @@ def _processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-class _SumOverProcesses(torch.autograd.Function):
-    """The sum over all processes, differentiable: the gradient of a sum goes to every summand, so it is summed as well."""
-
-    @staticmethod
-    def forward(_context: Any, tensor: Tensor) -> Tensor:
-        total = tensor.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(_context: Any, *gradients: Tensor) -> Tensor:
-        total = gradients[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
-
-
 def _sum_over_processes(tensor: Tensor) -> Tensor:
+    """Compute the sum over all processes, differentiable: the gradient of a sum goes to every summand."""
     if _processes() == 1:
         return tensor
-    total: Tensor = _SumOverProcesses.apply(tensor)  # type: ignore[no-untyped-call]
+    from torch.distributed.nn.functional import all_reduce  # some builds of PyTorch lack it
+
+    total: Tensor = all_reduce(tensor)
     return total
 
 
@@ -60,24 +45,17 @@ class SyncedBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (N, C, ...) by the global batch in train mode, by running statistics otherwise."""
+        tensors = (self.running_mean, self.running_var, self.weight, self.bias)
         if not self.training:
-            return self._by_running_statistics(input)
-        if _processes() > 1:
-            return self._by_global_batch(input)
-        if input.numel() == input.shape[1]:
+            # Statistics are cast to the input's type: a network turned to half precision keeps a float32 head input.
+            mean, var, weight, bias = (None if t is None else t.to(input.dtype) for t in tensors)
+            return F.batch_norm(input, mean, var, weight, bias, training=mean is None, eps=self.eps)
+        own = {t.dtype for t in tensors if t is not None}
+        if _processes() == 1 and input.numel() == input.shape[1]:
             raise HeadError(ONE_IMAGE)
         # PyTorch's own refuses a float32 input where the network, and this with it, was turned to half precision.
-        return super().forward(input) if self._takes(input.dtype) else self._by_global_batch(input)
-
-    def _takes(self, dtype: torch.dtype) -> bool:
-        own = {t.dtype for t in (self.weight, self.running_mean) if t is not None}
-        return own <= {dtype} or (own == {torch.float32} and dtype in (torch.float16, torch.bfloat16))
-
-    def _by_running_statistics(self, input: Tensor) -> Tensor:
-        # Statistics are cast to the input's type: a network turned to half precision keeps a float32 head input.
-        tensors = (self.running_mean, self.running_var, self.weight, self.bias)
-        mean, var, weight, bias = (None if t is None else t.to(input.dtype) for t in tensors)
-        return F.batch_norm(input, mean, var, weight, bias, training=mean is None, eps=self.eps)
+        taken = own <= {input.dtype} or (own == {torch.float32} and input.dtype in (torch.float16, torch.bfloat16))
+        return super().forward(input) if taken and _processes() == 1 else self._by_global_batch(input)
 
     def _by_global_batch(self, input: Tensor) -> Tensor:
         over = [0, *range(2, input.dim())]
@@ -116,29 +94,21 @@ def synchronise(module: nn.Module) -> nn.Module:
         HeadError: one of them is of a kind that does more than normalise, such as timm's with an activation inside; then
             nothing is changed.
     """
-    for name, part in module.named_modules():
-        if isinstance(part, _BatchNorm) and not isinstance(part, SyncedBatchNorm) and type(part) not in _PLAIN:
+    parts = [
+        (n, p)
+        for n, p in module.named_modules(remove_duplicate=False)
+        if isinstance(p, _BatchNorm) and type(p) is not SyncedBatchNorm
+    ]
+    for name, part in parts:
+        if type(part) not in _PLAIN:
             raise HeadError(
                 f"Expected batch normalisations of PyTorch but {name} is a {type(part).__name__}, which may do more than "
                 "normalise, so it cannot be synchronised: train without sync_bn."
             )
-    _replace(module)
+    for name, part in parts:
+        # The very same parameters and buffers, so that optimisers made earlier still hold them.
+        synced = SyncedBatchNorm(part.num_features, part.eps, part.momentum, part.affine, part.track_running_stats)
+        synced._parameters, synced._buffers = part._parameters, part._buffers
+        parent, _, own = name.rpartition(".")
+        setattr(module.get_submodule(parent), own, synced.train(part.training))
     return module
-
-
-def _replace(module: nn.Module) -> None:
-    for name, child in module.named_children():
-        if isinstance(child, _BatchNorm) and not isinstance(child, SyncedBatchNorm):
-            synced = SyncedBatchNorm(
-                child.num_features,
-                eps=child.eps,
-                momentum=child.momentum,
-                affine=child.affine,
-                track_running_stats=child.track_running_stats,
-            )
-            synced.train(child.training)
-            # The very same parameters and buffers, so that optimisers made earlier still hold them.
-            synced._parameters, synced._buffers = child._parameters, child._buffers
-            setattr(module, name, synced)
-        else:
-            _replace(child)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, at_least_one
 from offaxis.heads.base import LARGEST_EXPONENT, LARGEST_FEATURE, Head, Outputs, at_least_float32, linear_parameters
 from offaxis.heads.batch_norm import SyncedBatchNorm
 
@@ -102,32 +102,20 @@ def smallest_sufficient_scale(num_classes: int, loss: float = 0.01) -> float:
     return others / (others + 1) * math.log(others / math.expm1(loss))
 
 
-class LearnedScale(nn.Module):
-    """NormFace's scale: one parameter for all images, learned like a weight.
-
-    It starts at ``smallest_sufficient_scale``.
-    """
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.value = nn.Parameter(torch.tensor(smallest_sufficient_scale(num_classes)))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """(N, d) -> (N,), the same number N times."""
-        return self.value.to(features.dtype).expand(features.shape[0])
-
-
-class ConstantScale(nn.Module):
-    """Return a fixed scale, a hyperparameter, as in most metric-learning methods."""
+class CommonScale(nn.Module):
+    """One scale for all images: learned like a weight (NormFace), or fixed, as in most metric-learning methods."""
 
     value: Tensor
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value: float, learned: bool) -> None:
         super().__init__()
-        self.register_buffer("value", torch.tensor(float(value)))
+        if learned:
+            self.value = nn.Parameter(torch.tensor(float(value)))
+        else:
+            self.register_buffer("value", torch.tensor(float(value)))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(N, d) -> (N,), the constant N times."""
+        """(N, d) -> (N,), the same number N times."""
         return self.value.to(features.dtype).expand(features.shape[0])
 
 
@@ -140,9 +128,9 @@ def make_scale(scale: Scale, in_features: int, num_classes: int, start: Start) -
             return PredictedScale(in_features)
         return PredictedScale(in_features, start_from_sizes(in_features, num_classes), gain=0.0)
     if scale == "learned":
-        return LearnedScale(num_classes)
+        return CommonScale(smallest_sufficient_scale(num_classes), learned=True)
     if isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf:
-        return ConstantScale(scale)
+        return CommonScale(scale, learned=False)
     raise ArgumentError(
         f'Expected argument `scale` to be "predicted", "learned" or a positive number but got {scale!r}.'
     )
@@ -181,9 +169,7 @@ class CosineHead(Head):
         start: Start = "sizes",
     ) -> None:
         super().__init__(in_features, num_classes)
-        if hidden is not None and (not isinstance(hidden, int) or hidden < 1):
-            raise ArgumentError(f"Expected argument `hidden` to be None or a positive whole number but got {hidden!r}.")
-        width = hidden or in_features
+        width = in_features if hidden is None else at_least_one("hidden", hidden)
         self.hidden = nn.Linear(in_features, hidden) if hidden else None
         self.weight, _ = linear_parameters(width, num_classes)
         self.scale = make_scale(scale, width, num_classes, start)

@@ -9,7 +9,7 @@ by length alone. At test the logits are plain z, and the paper's score is max-so
 import torch
 from torch import Tensor
 
-from offaxis.errors import ArgumentError
+from offaxis.errors import positive
 from offaxis.heads.base import Outputs
 from offaxis.heads.linear import LinearHead
 
@@ -37,7 +37,7 @@ class LogitNormHead(LinearHead):
 
     def __init__(self, in_features: int, num_classes: int, tau: float = 0.04) -> None:
         super().__init__(in_features, num_classes)
-        self.tau = check_tau(tau)
+        self.tau = positive("tau", tau)
         self.arguments = {"tau": tau}
 
     def outputs(self, features: Tensor) -> Outputs:
@@ -49,10 +49,3 @@ class LogitNormHead(LinearHead):
             length = torch.linalg.vector_norm(logits, dim=1, keepdim=True)
             # zero logits (a head that starts at zero) count as of length 1: over EPS, the gradient would be huge
             return Outputs(f, logits / (self.tau * torch.where(length > EPS, length + EPS, torch.ones_like(length))))
-
-
-def check_tau(tau: float) -> float:
-    """Return a temperature, a positive number."""
-    if isinstance(tau, bool) or not isinstance(tau, (int, float)) or not 0 < tau < float("inf"):
-        raise ArgumentError(f"Expected argument `tau` to be a positive number but got {tau!r}.")
-    return float(tau)

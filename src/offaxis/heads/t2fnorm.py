@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from offaxis.errors import positive
 from offaxis.heads.base import Head, Outputs, at_least_float32, bounded, linear_parameters
 from offaxis.heads.cosine import EPS
-from offaxis.heads.logitnorm import check_tau
 
 
 class T2FNormHead(Head):
@@ -37,7 +37,7 @@ class T2FNormHead(Head):
     def __init__(self, in_features: int, num_classes: int, tau: float = 0.1) -> None:
         super().__init__(in_features, num_classes)
         self.weight, self.bias = linear_parameters(in_features, num_classes)
-        self.tau = check_tau(tau)
+        self.tau = positive("tau", tau)
         self.arguments = {"tau": tau}
 
     def outputs(self, features: Tensor) -> Outputs:

@@ -154,20 +154,6 @@ def find_network(module: nn.Module) -> AnyNetwork:
     )
 
 
-def check_single(detector: str, network: object) -> None:
-    """Check that a detector whose score is that of one network gets one.
-
-    Raises:
-        DetectorError: the network is an ensemble. Its logits are logarithms of averaged probabilities and its features
-            are concatenated, which such a detector was not made for.
-    """
-    if isinstance(network, Ensemble):
-        raise DetectorError(
-            f"Expected one network for {detector} but got an ensemble of {len(network.members)}: score its members one by one. "
-            "cosine-ensemble scores an ensemble of cosine networks, leave-out one of leave-out networks, max-softmax both."
-        )
-
-
 class SelectedEpoch(NamedTuple):
     """The epoch whose weights a network has kept.
 
