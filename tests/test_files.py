@@ -211,7 +211,7 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
 
 def test_lines_come_back_or_are_refused(tmp_path: Path) -> None:
     records: list[dict[str, Any]] = [{"step": 1, "loss": 0.1}, {"path": "ä\n", "checksum of": None}]
-    lines = [json_line(record, ensure_ascii=False).encode() for record in records]
+    lines = [json_line(record).encode() for record in records]
     assert list(read_lines(lines, tmp_path, DataError, "r")) == records
     chance = random.Random(0)
     for _ in range(300):

@@ -151,7 +151,7 @@ class TrainingStopped(TrainingError):  # noqa: N818 - a state, not a fault
         self.exit_code = 128 + (signal_number or 15)
 
 
-def _checked(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> float:
+def _require_number(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> float:
     """Return a number for which ``holds`` is true, one of Python's, which can be stored; or raise ArgumentError."""
     known: Any = Real  # a type checker holds no float for a Real
     if isinstance(value, bool) or not isinstance(value, known) or not holds(value):
@@ -161,17 +161,17 @@ def _checked(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -
 
 def positive(name: str, value: float) -> float:
     """Return a finite number above zero, or raise ArgumentError."""
-    return _checked(name, value, lambda number: 0 < number < math.inf, "a positive number")
+    return _require_number(name, value, lambda number: 0 < number < math.inf, "a positive number")
 
 
 def not_negative(name: str, value: float) -> float:
     """Return a finite number, zero or above, or raise ArgumentError."""
-    return _checked(name, value, lambda number: 0 <= number < math.inf, "zero or a positive number")
+    return _require_number(name, value, lambda number: 0 <= number < math.inf, "zero or a positive number")
 
 
 def fraction(name: str, value: float) -> float:
     """Return a number in [0, 1), or raise ArgumentError."""
-    return _checked(name, value, lambda number: 0 <= number < 1, "a fraction in [0, 1)")
+    return _require_number(name, value, lambda number: 0 <= number < 1, "a fraction in [0, 1)")
 
 
 def true_or_false(name: str, value: bool) -> bool:
@@ -188,7 +188,7 @@ def true_or_false(name: str, value: bool) -> bool:
 def at_least_one(name: str, value: int) -> int:
     """Return a whole number of at least one, or raise ArgumentError."""
     whole = isinstance(value, Integral)
-    return int(_checked(name, value, lambda number: whole and number >= 1, "a whole number of at least 1"))
+    return int(_require_number(name, value, lambda number: whole and number >= 1, "a whole number of at least 1"))
 
 
 def channel_std(value: Sequence[float] | None) -> tuple[float, ...] | None:

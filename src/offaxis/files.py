@@ -197,12 +197,9 @@ def read_arrays(
         raise error(f"{path} is damaged ({str(problem)[:200] or type(problem).__name__}): {remedy}.") from problem
 
 
-_ENCODERS = {plain: json.JSONEncoder(ensure_ascii=plain).encode for plain in (True, False)}
-
-
-def json_line(record: Mapping[str, Any], *, ensure_ascii: bool = True) -> str:
+def json_line(record: Mapping[str, Any]) -> str:
     """Return a line of a log or a journal: the record as JSON with a checksum of the line."""
-    text = _ENCODERS[ensure_ascii](record)[:-1]
+    text = json.dumps(record)[:-1]
     return f'{text}, "checksum": "{hashlib.sha256(text.encode()).hexdigest()[:16]}"}}\n'
 
 

@@ -4,7 +4,8 @@ The command line lists these names in its help without the import of what they n
 """
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -19,34 +20,22 @@ if TYPE_CHECKING:
 Object = TypeVar("Object")
 
 
-class Named(MutableMapping[str, Object]):
+class Named(UserDict[str, Object]):
     """Objects by name; those that are given as ``"module:Object"`` are imported when they are first asked for."""
 
+    data: dict[str, Any]
+
     def __init__(self, places: Mapping[str, str]) -> None:
-        self._entries: dict[str, Any] = dict(places)
+        super().__init__()
+        self.data.update(places)
 
     def __getitem__(self, name: str) -> Object:
-        entry = self._entries[name]
+        entry = self.data[name]
         if isinstance(entry, str):
             module, _, attribute = entry.partition(":")
-            entry = self._entries[name] = getattr(import_module(module), attribute)
+            entry = self.data[name] = getattr(import_module(module), attribute)
         found: Object = entry
         return found
-
-    def __setitem__(self, name: str, value: Object) -> None:
-        self._entries[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
 
 
 def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:

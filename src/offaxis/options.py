@@ -43,7 +43,7 @@ def option(default: Any, help: str | None, group: str | None = None, **how: Any)
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
-def _numbers(text: str) -> tuple[float, ...]:
+def _parse_numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
@@ -74,7 +74,7 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in re.split(r",(?![^(\[]*[)\]])", text) if word.strip())
 
 
-_NUMBERS: dict[str, Any] = {"parse": _numbers, "text": lambda values: ",".join(map(str, values))}
+_NUMBERS: dict[str, Any] = {"parse": _parse_numbers, "text": lambda values: ",".join(map(str, values))}
 _PARTS: dict[str, Any] = {"parse": _parts, "text": ",".join}
 _SHORT: dict[str, Any] = {"text": lambda value: value if isinstance(value, str) else f"{value:g}"}
 _RECIPES: dict[str, Any] = {"shown": "the recipe's"}
@@ -115,7 +115,7 @@ class Options:
             if how.get("argument"):
                 yield from value if isinstance(value, tuple) else (text(value),)
                 continue
-            name = flag(each)
+            name = flag_of(each)
             if isinstance(value, bool):
                 yield name if value else f"--no-{name[2:]}"
             elif isinstance(value, tuple) and "parse" not in how:
@@ -126,7 +126,7 @@ class Options:
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Self:
         """Return the options that words of the shell give; those of other versions and running ones are left out."""
-        own = {flag(each): each for each in fields(cls)}
+        own = {flag_of(each): each for each in fields(cls)}
         hints, given, rest = get_type_hints(cls), dict[str, Any](), iter(words)
         for word in rest:
             each = own.get(word) or own.get(f"--{word.removeprefix('--no-')}")
@@ -144,12 +144,12 @@ class Options:
         return cls(**given)
 
 
-def flag(each: "Field[Any]") -> str:
+def flag_of(each: "Field[Any]") -> str:
     """Return the name of an option in the shell, the one that sets it."""
     return str(each.metadata.get("flags") or f"--{each.name.replace('_', '-')}")
 
 
-class Command(NamedTuple):
+class ShellCommand(NamedTuple):
     """A command of the shell.
 
     Attributes:
@@ -165,16 +165,16 @@ class Command(NamedTuple):
     extra: str | None
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, ShellCommand] = {}
 """The words of each command, without ``offaxis``, in the order in which a user meets them."""
 Task = TypeVar("Task", bound=Options)
 
 
 def command(words: str, function: str, *examples: str, extra: str | None = None) -> Callable[[type[Task]], type[Task]]:
-    """Make a command of a class of options; see ``Command``."""
+    """Make a command of a class of options; see ``ShellCommand``."""
 
     def register(options: type[Task]) -> type[Task]:
-        COMMANDS[words] = Command(options, function, examples, extra)
+        COMMANDS[words] = ShellCommand(options, function, examples, extra)
         return options
 
     return register
@@ -470,7 +470,7 @@ class TrainOptions(RunningOptions):
 
 @command(
     "bundle",
-    "offaxis.cli.bundle:bundle",
+    "offaxis.cli.bundle:write_bundle",
     "offaxis bundle runs/digits --calibrate digits --out digits.oax",
     "offaxis bundle runs/d0 runs/d1 runs/d2 --as ensemble --calibrate digits --out three.oax",
     "offaxis bundle timm:resnet18 --weights mine.pt --fit photos/train --calibrate photos/new --out mine.oax",
@@ -547,7 +547,7 @@ class BundleOptions(RunningOptions, NetworkOption):
 
 @command(
     "score",
-    "offaxis.cli.score:score",
+    "offaxis.cli.score:score_paths",
     "offaxis score digits.oax photo.jpg",
     "offaxis score digits.oax photos/ more.zip --out scores.csv",
     "offaxis score digits.oax photos/ --fdr 0.1 --out scores.csv",
@@ -612,7 +612,7 @@ class ServeOptions(DeviceOption, CodeOptions):
     engine: EngineName = _engine()
 
 
-@command("calibrate", "offaxis.cli.bundle:calibrate", "offaxis calibrate digits.oax photos/ --alpha 0.01")
+@command("calibrate", "offaxis.cli.bundle:calibrate_bundle", "offaxis calibrate digits.oax photos/ --alpha 0.01")
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(RunningOptions, CodeOptions):
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
@@ -636,7 +636,7 @@ class CalibrateOptions(RunningOptions, CodeOptions):
 
 @command(
     "export",
-    "offaxis.cli.bundle:export",
+    "offaxis.cli.bundle:export_bundle",
     "offaxis export digits.oax --onnx digits.onnx",
     "offaxis export digits.oax --onnx small.onnx --int8 --calibrate digits --ood letters",
     "offaxis export runs/cifar10 --published best.ckpt",
@@ -658,7 +658,7 @@ class ExportOptions(DataOption, CodeOptions):
 
 @command(
     "evaluate",
-    "offaxis.cli.evaluate:evaluate",
+    "offaxis.cli.evaluate:evaluate_networks",
     "offaxis evaluate runs/digits --ood letters,photographs,gaussian --out results/digits",
     "offaxis evaluate resnet18-32 --weights best.ckpt --benchmark openood-cifar10 --data data --out results/openood",
 )
@@ -715,7 +715,7 @@ class EvaluateOptions(RunningOptions, NetworkOption):
     validation: int = option(1000, "Images of each set that tuning may see; never more than a fifth.", least=0)
 
 
-@command("report", "offaxis.cli.evaluate:report", "offaxis report results/digits --out report")
+@command("report", "offaxis.cli.evaluate:write_report", "offaxis report results/digits --out report")
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(DataOption):
     """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
@@ -742,7 +742,7 @@ class ReportOptions(DataOption):
             raise ArgumentError(f"Expected metrics out of {', '.join(METRICS)} but got {', '.join(self.metrics)!r}.")
 
 
-@command("reproduce", "offaxis.cli.reproduce:reproduce", "offaxis reproduce one-vs-one --scale laptop --dry-run")
+@command("reproduce", "offaxis.cli.reproduce:reproduce_item", "offaxis reproduce one-vs-one --scale laptop --dry-run")
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(RunningOptions):
     """Compute a table or a figure of the paper again; what is there already is not computed again."""
@@ -776,7 +776,7 @@ class PaperOptions(Options):
     csv: bool = option(False, "One line per number, with every name as printed.", flags="--csv")
 
 
-@command("bench cost", "offaxis.cli.reproduce:measure", "offaxis bench cost --network wrn-16-4 --rounds 3")
+@command("bench cost", "offaxis.cli.reproduce:print_cost", "offaxis bench cost --network wrn-16-4 --rounds 3")
 @dataclass(frozen=True, kw_only=True)
 class CostOptions(DeviceOption):
     """Measure the paper's table of computing times: seconds per batch for Mahalanobis, ODIN and the cosine score."""

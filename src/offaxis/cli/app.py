@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from offaxis import __version__
 from offaxis.errors import ArgumentError, MissingPackageError, OffaxisError, StorageError, TrainingStopped
 from offaxis.files import DISK_ERRORS
-from offaxis.options import COMMANDS, Command, Options
+from offaxis.options import COMMANDS, Options, ShellCommand
 from offaxis.progress import print_note
 
 GROUPS = {
@@ -108,7 +108,7 @@ def offaxis_command(
 # commands from options ------------------------------------------------------------------------------------------------
 
 
-def _runner(command: Command) -> Callable[..., None]:
+def _runner(command: ShellCommand) -> Callable[..., None]:
     """Return a function for Typer whose parameters are the options of a command, and that runs it."""
     own = {each.name: each for each in fields(command.options)}
     hints = get_type_hints(command.options)

@@ -1,6 +1,7 @@
 """``offaxis bundle``, ``calibrate`` and ``export``: a run -> a bundle, a new calibration, an ONNX file."""
 
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ from offaxis.networks.open import open_network, open_runs
 from offaxis.networks.resnet import to_published
 from offaxis.networks.saved import describe, must_be_given
 from offaxis.onnx import check_exportable, export_int8, export_onnx, output_names
-from offaxis.options import BundleOptions, CalibrateOptions, ExportOptions
+from offaxis.options import BundleOptions, CalibrateOptions, ExportOptions, flag_of
 from offaxis.progress import counting, print_note
 from offaxis.training.record import single
 
 
-def bundle(options: BundleOptions, words: tuple[str, ...]) -> None:
+def write_bundle(options: BundleOptions, words: tuple[str, ...]) -> None:
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
     assert options.out is not None
     if options.folder:
@@ -43,7 +44,7 @@ def bundle(options: BundleOptions, words: tuple[str, ...]) -> None:
             f"{count} calibration images leave with {options.out}: anyone who has the bundle can see them.", "yellow"
         )
     model.save(options.out, folder=options.folder)
-    _report(model, options.out)
+    _print_calibration(model, options.out)
     name = shlex.quote(str(options.out))
     own = _own_code(model, options.network or options.networks[0], options.detector)
     print_note(f"To use it: offaxis score {name} IMAGES{own}, or offaxis serve {name}{own}")
@@ -57,7 +58,7 @@ def _own_code(model: Model, network: str, detector: str | None) -> str:
     return "".join(f" {option} {shlex.quote(value)}" for option, value in own.items())
 
 
-def calibrate(options: CalibrateOptions, _: tuple[str, ...]) -> None:
+def calibrate_bundle(options: CalibrateOptions, _: tuple[str, ...]) -> None:
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
     if options.out is None and str(options.bundle).startswith(PREFIX):
         raise ArgumentError(
@@ -85,42 +86,37 @@ def calibrate(options: CalibrateOptions, _: tuple[str, ...]) -> None:
             f"{gone} of the {before} images that the bundle kept to show are not among these, and are no longer in it."
         )
     model.save(out, folder=out.is_dir())
-    _report(model, out)
+    _print_calibration(model, out)
 
 
-def _report(model: Model, path: Path) -> None:
+def _print_calibration(model: Model, path: Path) -> None:
     """Print the detector, its threshold and the share of ID images that it will flag."""
     calibration = model.calibration
-    about = f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above"
     sure = "" if calibration.confidence is None else f", confidence {calibration.confidence:g}"
     level = f"(alpha {calibration.alpha:g}{sure})"
     if calibration.per_class:
         thresholds = [value for value in calibration.class_thresholds() if value is not None]
         rates = [rate for rate in calibration.class_flag_rates() if rate is not None]
-        lines = [
-            f"{about} {min(thresholds):.4g} to {max(thresholds):.4g}, by predicted class {level}.",
-            f"In the long run it flags {min(r.mean for r in rates):.2%} to {max(r.mean for r in rates):.2%} of the ID images "
-            "of a class; nine of ten calibration sets of these sizes give "
-            f"{min(r.low for r in rates):.2%} to {max(r.high for r in rates):.2%}.",
-        ]
+        threshold = f"{min(thresholds):.4g} to {max(thresholds):.4g}, by predicted class {level}"
+        flagged = f"{min(r.mean for r in rates):.2%} to {max(r.mean for r in rates):.2%} of the ID images of a class"
+        whose, sets = "ID images of each class", "sets of these sizes"
     else:
-        rate = calibration.flag_rate()
-        lines = [
-            f"{about} {calibration.threshold():.4g} {level}.",
-            f"In the long run it flags {rate.mean:.2%} of ID images; nine of ten calibration sets of this size give "
-            f"{rate.low:.2%} to {rate.high:.2%}.",
-        ]
+        rates = [calibration.flag_rate()]
+        threshold = f"{calibration.threshold():.4g} {level}"
+        flagged, whose, sets = f"{rates[0].mean:.2%} of ID images", "ID images", "sets of this size"
+    lines = [
+        f"{path}: {model.detector.name} on {len(calibration.scores)} calibration images, flagged above {threshold}.",
+        f"In the long run it flags {flagged}; nine of ten calibration {sets} give {min(r.low for r in rates):.2%} to "
+        f"{max(r.high for r in rates):.2%}.",
+    ]
     if calibration.confidence is not None:
-        whose = "ID images of each class" if calibration.per_class else "ID images"
         lines.append(
             f"With a probability of {calibration.confidence:.4g} over calibration sets it flags at most "
             f"{calibration.alpha:.4g} of {whose} in the long run."
         )
     few = [name for name, enough in zip(model.classes, calibration.enough(), strict=True) if not enough]
     if few and calibration.per_class:
-        lines.append(
-            f"Not enough calibration images for a verdict: {', '.join(few[:8])}{', ...' if len(few) > 8 else ''}."
-        )
+        lines.append(f"Not enough calibration images for a verdict: {', '.join(few[:8])}{', ...' * (len(few) > 8)}.")
     held_out = model.provenance.get("held_out")
     if held_out is not None:
         accuracy = "" if held_out["accuracy"] is None else f"the class of {held_out['accuracy']:.2%} is right, and "
@@ -135,25 +131,22 @@ def _report(model: Model, path: Path) -> None:
     print_note("\n".join(lines))
 
 
-def export(options: ExportOptions, _: tuple[str, ...]) -> None:
+def export_bundle(options: ExportOptions, _: tuple[str, ...]) -> None:
     """Write a bundle as one ONNX graph (uint8 pixels in; logits, cosine, score and p-value out), or a network's weights."""
     if (options.onnx is None) == (options.published is None):
         raise ArgumentError("Expected one of --onnx FILE and --published FILE.")
-    of_onnx = ("int8", "calibrate", "ood", "skip_bad")
-    useless = [f"--{name.replace('_', '-')}" for name in of_onnx if getattr(options, name)]
-    if options.published is not None:
-        if useless:
-            raise ArgumentError(f"Expected --published FILE alone but got {', '.join(useless)}: these are for --onnx.")
+    of_int8 = ("int8", "calibrate", "ood", "skip_bad")
+    given = [flag_of(each) for each in fields(options) if each.name in of_int8 and getattr(options, each.name)]
+    if given and not (options.onnx and options.int8 and options.calibrate):
+        raise ArgumentError(
+            f"Expected --int8 and --calibrate IMAGES together, beside --onnx FILE, but got {', '.join(given)}: the quantised "
+            "graph is calibrated anew, and without it no images are read."
+        )
+    if options.published is None:
+        _export_onnx(options)
+    else:
         _export_published(options.bundle, options.network, options.published)
         print_note(f"{options.published}: a state dictionary that OpenOOD and open_network(..., weights=FILE) read.")
-        return
-    if options.int8 != (options.calibrate is not None):
-        raise ArgumentError("Expected --int8 and --calibrate IMAGES together: the quantised graph is calibrated anew.")
-    if not options.int8 and (options.ood or options.skip_bad):
-        raise ArgumentError(
-            "Expected --int8 and --calibrate beside --ood and --skip-bad: without them no images are read."
-        )
-    _export_onnx(options)
 
 
 def _export_published(source: Path, network: str | None, out: Path) -> None:

@@ -21,7 +21,7 @@ SHOWN = 20
 """Rows of the table in the terminal."""
 
 
-def evaluate(options: EvaluateOptions, words: tuple[str, ...]) -> None:
+def evaluate_networks(options: EvaluateOptions, words: tuple[str, ...]) -> None:
     """Compare detectors on trained networks; it can be stopped at any time and resumes where it stopped."""
 
     def note(text: str) -> None:
@@ -73,7 +73,7 @@ def _ranked(rows: list[tuple[str, Summary]], grouped: bool = False) -> Table:
     return table
 
 
-def report(options: ReportOptions, _: tuple[str, ...]) -> None:
+def write_report(options: ReportOptions, _: tuple[str, ...]) -> None:
     """Write tables (Markdown, CSV, LaTeX) and one self-contained page from stored results; no network is needed."""
     results, out = Store.existing(options.store), options.out
     beside = beside_view if options.paper else None

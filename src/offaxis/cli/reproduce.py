@@ -21,7 +21,7 @@ from offaxis.paper.settings import SCALES, Settings
 from offaxis.progress import print_note
 
 
-def reproduce(options: ReproduceOptions, _: tuple[str, ...]) -> None:
+def reproduce_item(options: ReproduceOptions, _: tuple[str, ...]) -> None:
     """Compute a table or a figure of the paper again; what is there already is not computed again."""
     console, item = Console(), options.item
     if item is None:
@@ -107,7 +107,7 @@ def _run(steps: Sequence[Command], quiet: bool) -> None:
         step.run(quiet=quiet, note=note)
 
 
-def measure(options: CostOptions, _: tuple[str, ...]) -> None:
+def print_cost(options: CostOptions, _: tuple[str, ...]) -> None:
     """Measure the paper's table of computing times: seconds per batch for Mahalanobis, ODIN and the cosine score."""
     where = str(resolve_device(options.device))
     costs = []

@@ -17,7 +17,7 @@ from offaxis.score import score_images, sentences
 FEW = 16  # single images, which PyTorch has scored before a graph for onnxruntime is exported
 
 
-def score(options: ScoreOptions, _: tuple[str, ...]) -> None:
+def score_paths(options: ScoreOptions, _: tuple[str, ...]) -> None:
     """Score images: one row each with class, probability, cosine, score, p-value and verdict, or the error.
 
     A summary (.summary.json) and a page of the images with the highest scores (.html) are written beside the rows.
@@ -60,7 +60,7 @@ def _paths(given: tuple[str, ...]) -> Iterable[str]:
         )
     if "-" not in given:
         return given
-    return (name for path in given for name in (_lines() if path == "-" else (path,)))
+    return (name for path in given for name in (_standard_input() if path == "-" else (path,)))
 
 
 def _few(given: tuple[str, ...]) -> bool:
@@ -68,7 +68,7 @@ def _few(given: tuple[str, ...]) -> bool:
     return len(given) <= FEW and all(Path(path).suffix.lower() in SUFFIXES for path in given)
 
 
-def _lines() -> Iterator[str]:
+def _standard_input() -> Iterator[str]:
     if sys.stdin.isatty():
         raise ArgumentError(
             "Expected paths, or a list of them on standard input: find photos -name '*.jpg' | offaxis score x.oax -"

@@ -200,8 +200,7 @@ class DataLoaderBatches(TrainingBatches):
         for epoch in range(first // per_epoch, -(-last // per_epoch)):
             torch.manual_seed(self.derived_seed("order", epoch))
             count = 0
-            for images, labels in self.loader:
-                count += 1
+            for count, (images, labels) in enumerate(self.loader, 1):
                 if count > per_epoch:
                     break
                 yield Share(images, labels, 0, len(images))

@@ -5,7 +5,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -197,22 +197,19 @@ def extract_features(
     indices = torch.arange(len(images)).split(BATCH)
     device = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
 
-    def prepared(places: range) -> Iterator[Tensor]:
-        chosen = [indices[place] for place in places]
-        for place, rows, pixels in zip(places, chosen, images.stream(chosen), strict=True):
-            if view is None:
-                yield normalise(pixels)
-            else:
-                batches, number = view
-                share = Share(pixels, batches.labels[rows], 0, len(rows))
-                yield batches.prepare(number * len(indices) + place, share, device)[0]
+    batches, number = view or (None, 0)
 
     def compute(places: range) -> Tensor:
-        parts = []
-        for done, batch in zip(places, prepared(places), strict=True):
+        parts, chosen = list[Tensor](), [indices[place] for place in places]
+        for place, rows, pixels in zip(places, chosen, images.stream(chosen), strict=True):
+            if batches is None:
+                batch = normalise(pixels)
+            else:
+                share = Share(pixels, batches.labels[rows], 0, len(rows))
+                batch, _ = batches.prepare(number * len(indices) + place, share, device)
             for part, _ in prepared_batches(classifier, [batch]):
                 parts.append(classifier.features(part).flatten(1).float().cpu())
-            progress.to(done + 1)
+            progress.to(place + 1)
         require_finite("the network's features", torch.cat(parts))
         return torch.cat(parts)
 
@@ -225,10 +222,9 @@ def extract_features(
             "images": images.fingerprint,
             "normalise": [normalise.mean, normalise.std],
         }
-    if view is not None:
-        recipe = view[0].recipe
-        key |= {"view": view[1], "seed": view[0].seed}
-        key |= {"augmentation": [recipe.crop, recipe.flip, recipe.min_area, recipe.jitter]}
+    if batches is not None:
+        changes = [getattr(batches.recipe, name) for name in ("crop", "flip", "min_area", "jitter")]
+        key |= {"view": number, "seed": batches.seed, "augmentation": changes}
     found, size = [], PART // BATCH
     with Progress(title, len(indices), quiet) as progress, eval_mode(classifier), torch.no_grad():
         for first in range(0, len(indices), size):
@@ -345,13 +341,8 @@ def train_frozen(
     with folder or nullcontext():
         open_run(fabric, folder, record, resume)
         started = time.monotonic()
-        extract = partial(
-            extract_features,
-            classifier,
-            normalise=batches.normalise,
-            cache=None if cache is None else Path(cache),
-            quiet=quiet,
-        )
+        kept = None if cache is None else Path(cache)
+        extract = partial(extract_features, classifier, normalise=batches.normalise, cache=kept, quiet=quiet)
         seen = [extract(images)]
         seen += [extract(images, view=(batches, n), title=f"features of view {n + 1}") for n in range(1, views)]
         features, labels = torch.cat(seen).to(fabric.device), batches.labels.repeat(views)

@@ -26,7 +26,7 @@ from offaxis.networks.library import INSTALLED
 from offaxis.networks.open import open_network, open_runs
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.networks.run import accuracy, check_takes
-from offaxis.options import TrainOptions, flag
+from offaxis.options import TrainOptions, flag_of
 from offaxis.progress import counting, print_note
 from offaxis.training.features import train_frozen, with_enough_epochs
 from offaxis.training.leave_out import MarginEntropyLoss
@@ -73,10 +73,9 @@ def train_by_options(options: TrainOptions, command: Sequence[str] | None = None
         "quiet": options.quiet,
     }
     if options.freeze:
-        enough = with_enough_epochs(recipe, len(images) * options.views) if options.epochs is None else recipe
-        trained = train_frozen(
-            classifier, images, enough, views=options.views, cache=cache_folder() / "features", **run
-        )
+        recipe = with_enough_epochs(recipe, len(images) * options.views) if options.epochs is None else recipe
+        kept = cache_folder() / "features"
+        trained = train_frozen(classifier, images, recipe, views=options.views, cache=kept, **run)
     else:
         if options.sync_bn:
             synchronise(classifier.backbone)
@@ -128,9 +127,9 @@ def _has_test_images(options: TrainOptions) -> bool:
 
 def _check_frozen(options: TrainOptions) -> None:
     """Refuse what does not go with a frozen backbone, and a frozen backbone whose weights are random."""
-    given = {each.name: flag(each) for each in fields(options) if getattr(options, each.name) != each.default}
+    given = {each.name: flag_of(each) for each in fields(options) if getattr(options, each.name) != each.default}
     if options.freeze:
-        others = [flag(each) for each in fields(options) if each.metadata.get("backbone") and each.name in given]
+        others = [flag_of(each) for each in fields(options) if each.metadata.get("backbone") and each.name in given]
         others += [f"--recipe {options.recipe}"] if options.recipe not in (None, "frozen") else []
         if others:
             raise ArgumentError(
@@ -220,7 +219,7 @@ def _new_network(options: TrainOptions, num_classes: int, in_channels: int) -> O
     ours = not (":" in name or name in INSTALLED or _is_python(name))
     fresh = ours and options.source is None and options.weights is None
     if options.dropout and not fresh:
-        raise ArgumentError(f"Expected no --dropout beside --from, --weights or {name}: such a network has its own.")
+        raise ArgumentError(f"Expected no --dropout beside --from, --weights or --network {name}, which has its own.")
     if options.source is not None:
         (source,) = open_runs([options.source], options.network)
         opened = open_network(source, weights=options.weights, pretrained=options.pretrained)
