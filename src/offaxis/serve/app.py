@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+from prometheus_client import generate_latest
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -253,7 +254,9 @@ class App:
         service = self.service
         service.metrics.queue.set(len(service.served.batcher.queue))
         service.metrics.decoding.set(service.decoder.images)
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            generate_latest(service.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:

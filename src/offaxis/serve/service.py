@@ -4,18 +4,16 @@ import asyncio
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
-import prometheus_client
 import torch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from torch import Tensor
 
 from offaxis import __version__
-from offaxis.calibration.calibration import Calibration
 from offaxis.calibration.drift import DriftMonitor, DriftState
 from offaxis.data.vectors import VectorInput
 from offaxis.explain import Explanation, calibration_histogram, explain
@@ -32,16 +30,16 @@ class Metrics:
     """Prometheus metrics: requests, latency, verdicts, p-values, queue and drift, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.registry = registry = prometheus_client.CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
 
-        def counter(name: str, about: str, *labels: str) -> prometheus_client.Counter:
-            return prometheus_client.Counter(f"offaxis_{name}", about, labels, registry=registry)
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"offaxis_{name}", about, labels, registry=registry)
 
-        def gauge(name: str, about: str, *labels: str) -> prometheus_client.Gauge:
-            return prometheus_client.Gauge(f"offaxis_{name}", about, labels, registry=registry)
+        def gauge(name: str, about: str, *labels: str) -> Gauge:
+            return Gauge(f"offaxis_{name}", about, labels, registry=registry)
 
-        def histogram(name: str, about: str, buckets: Sequence[float], *labels: str) -> prometheus_client.Histogram:
-            return prometheus_client.Histogram(f"offaxis_{name}", about, labels, buckets=buckets, registry=registry)
+        def histogram(name: str, about: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"offaxis_{name}", about, labels, buckets=buckets, registry=registry)
 
         self.requests = counter("requests", "Requests by route and status.", "route", "status")
         about = "From the head of the request to the end of the response."
@@ -60,7 +58,7 @@ class Metrics:
         about = "When the model began to be served, in seconds since 1970."
         self.since = gauge("model_start_time_seconds", about)
         self._warned = 0
-        prometheus_client.ProcessCollector(registry=registry)  # memory, processor time, open files, start; on Linux
+        ProcessCollector(registry=registry)  # memory, processor time, open files, start; on Linux
         for verdict in Verdict:  # from 0 on: the first of a series that did not exist is no increase to Prometheus
             self.verdicts.labels(verdict.value)
         for result in ("served", "refused", "unchanged"):
@@ -87,15 +85,12 @@ class Metrics:
         self.warnings.inc(max(0, drift.warnings - self._warned))
         self._warned = drift.warnings
 
-    def set_model(self, engine: str, detector: str) -> None:
-        """Note which model is served from now on."""
+    def set_model(self, served: "ServedModel") -> None:
+        """Note which model is served from now on, and where its drift monitor stands."""
         self.model.clear()
-        self.model.labels(__version__, engine, detector).set(1)
+        self.model.labels(__version__, served.description["engine"], served.description["detector"]).set(1)
         self.since.set_to_current_time()
-
-    def text(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
-        return prometheus_client.generate_latest(self.registry)
+        self.set_drift(served.drift_monitor.state())
 
 
 TRACE = 400  # points of the drift chart
@@ -108,6 +103,9 @@ class ServedModel:
         model: a calibrated model; it runs on the device it is on.
         limits: sizes and times.
         level: the probability that the drift monitor ever alarms on an ID stream.
+
+    Attributes:
+        requests: how many are in work, from their decoding on.
     """
 
     def __init__(self, model: Model, limits: Limits, level: float) -> None:
@@ -117,25 +115,7 @@ class ServedModel:
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
         self.description = describe(model, limits)  # here, as it takes a second at its first time
-        self._requests, self._idle = 0, asyncio.Event()
-        self._idle.set()
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Count a request from its decoding on, before its images are in the queue: ``retire`` waits for it."""
-        self._requests += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            if not self._requests:
-                self._idle.set()
-
-    async def retire(self) -> None:
-        """Finish the requests that are in work, then stop; none may begin any more."""
-        await self._idle.wait()
-        await self.batcher.stop()
+        self.requests = 0
 
     def watch(self, predictions: Sequence[Prediction]) -> list[float]:
         """Give the scores of a request to the drift monitor; return their online p-values."""
@@ -160,7 +140,7 @@ class Service:
         self.metrics = Metrics()
         self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
         self.served = ServedModel(model, self.limits, level)
-        self._note_model()
+        self.metrics.set_model(self.served)
 
     async def __aenter__(self) -> Self:
         self.served.batcher.start()
@@ -201,15 +181,11 @@ class Service:
             return False
         new.batcher.start()
         self.served = new
-        self._note_model()
-        await old.retire()
+        self.metrics.set_model(self.served)
+        while old.requests:
+            await asyncio.sleep(0.01)
+        await old.batcher.stop()
         return True
-
-    def _note_model(self) -> None:
-        """Tell the metrics which model is served and where its drift monitor stands."""
-        about = self.served.description
-        self.metrics.set_model(about["engine"], about["detector"])
-        self.metrics.set_drift(self.served.drift_monitor.state())
 
     async def ready(self) -> bool:
         """Return whether the network answers a test image within a few seconds, in its turn."""
@@ -236,12 +212,14 @@ class Service:
             Refusal: the queue is full or the prediction takes too long (503 in both cases: it asks to try again).
         """
         served = self.served
+        served.requests += 1
         try:
-            with served.in_use():
-                async with asyncio.timeout(self.limits.seconds_to_answer):
-                    results, explanations = await self._results(served, [data for _, data in images], explained)
+            async with asyncio.timeout(self.limits.seconds_to_answer):
+                results, explanations = await self._results(served, [data for _, data in images], explained)
         except TimeoutError:
             raise overloaded(self.limits) from None
+        finally:
+            served.requests -= 1
         whole = [result for result in results if not isinstance(result, str)]
         online = iter(served.watch(whole) if watched else [None] * len(whole))
         records: list[dict[str, Any]] = []
@@ -291,8 +269,8 @@ def trial_input(model: Model) -> Tensor:
 def describe(model: Model, limits: Limits) -> dict[str, Any]:
     """Return the response of /v1/model."""
     calibration = model.calibration
-    of_all, of_classes = _rates(calibration)
     thresholds = calibration.class_thresholds() if calibration.per_class else None
+    rates = calibration.class_flag_rates() if calibration.per_class else ()
     record = json.dumps(model.provenance, ensure_ascii=False).encode("utf-8", "replace")  # names need not be UTF-8
     return {
         "offaxis": __version__,
@@ -311,23 +289,11 @@ def describe(model: Model, limits: Limits) -> dict[str, Any]:
         ],
         "calibration": {
             "images": len(calibration.scores),
-            "flag_rate": of_all,
-            "class_flag_rates": of_classes,
+            "flag_rate": None if calibration.per_class else asdict(calibration.flag_rate()),
+            "class_flag_rates": [rate and asdict(rate) for rate in rates] if calibration.per_class else None,
             "histogram": calibration_histogram(calibration),
         },
         "examples": 0 if model.examples is None else len(model.examples.pixels),
         "provenance": json.loads(record),
-        "limits": {
-            "body_bytes": limits.body_bytes,
-            "images": limits.images,
-            "pixels": limits.pixels,
-            "request_pixels": limits.request_pixels,
-        },
+        "limits": {name: getattr(limits, name) for name in ("body_bytes", "images", "pixels", "request_pixels")},
     }
-
-
-def _rates(calibration: Calibration) -> tuple[dict[str, Any] | None, list[dict[str, Any] | None] | None]:
-    """Return the expected share of new ID images that is flagged: over all, or within each class that has verdicts."""
-    if not calibration.per_class:
-        return asdict(calibration.flag_rate()), None
-    return None, [None if rate is None else asdict(rate) for rate in calibration.class_flag_rates()]
