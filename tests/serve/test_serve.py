@@ -38,7 +38,7 @@ from offaxis.networks.combine import AnyNetwork
 from offaxis.options import ServeOptions
 from offaxis.serve.queue import Limits
 from offaxis.serve.server import make_server, serve
-from offaxis.serve.service import describe
+from offaxis.serve.service import describe_model
 from tests.models import World
 from tests.serve.serving import altered, png, running
 from tests.waiting import eventually, free_port
@@ -139,7 +139,7 @@ def test_the_histogram_is_of_what_the_verdict_depends_on(model: Model, world: Wo
     two = Model.calibrated(world.trained, world.calibration, used=[world.train], detector="two-cosines")
     assert two.calibration.cosine is not None
     for each, of, values in ((model, "cosine", -model.calibration.scores), (two, "score", two.calibration.scores)):
-        shown = describe(each, Limits())["calibration"]["histogram"]
+        shown = describe_model(each, Limits())["calibration"]["histogram"]
         assert shown["of"] == of
         assert (shown["edges"][0], shown["edges"][-1]) == pytest.approx((values.min(), values.max()))
 
@@ -150,7 +150,7 @@ def test_each_class_is_described_where_verdicts_are_per_class(address: str, mode
     assert about["calibration"]["flag_rate"] == asdict(model.calibration.flag_rate())
 
     calibration = replace(model.calibration, per_class=True, alpha=0.04)  # for some classes there are too few images
-    about = describe(replace(model, calibration=calibration), Limits())
+    about = describe_model(replace(model, calibration=calibration), Limits())
     assert about["threshold"] is about["calibration"]["flag_rate"] is None
     assert about["class_thresholds"] == calibration.class_thresholds()
     rates = about["calibration"]["class_flag_rates"]

@@ -255,7 +255,7 @@ def test_a_wrong_method_gets_a_sentence(model: Model) -> None:
 def test_the_model_is_described_without_a_pause(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The description, which imports scipy, is made before the first request, not by it."""
     with running(model) as (address, _):
-        monkeypatch.setattr("offaxis.serve.service.describe", None)
+        monkeypatch.setattr("offaxis.serve.service.describe_model", None)
         assert httpx.get(f"{address}/v1/model").json()["classes"] == list(model.classes)
 
 

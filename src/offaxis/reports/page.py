@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from offaxis import __version__
+from offaxis import __version__, data
 from offaxis.data import CATALOGUE, relation
 from offaxis.data.catalogue import data_root
 from offaxis.errors import OffaxisError
@@ -26,9 +26,6 @@ from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
 from offaxis.reports.report import IDSection
 from offaxis.reports.result_tables import METRIC_TITLES, dependency_tables, set_title
 from offaxis.reports.tables import html, templates
-
-if TYPE_CHECKING:  # a report without pictures needs no torch
-    from offaxis.data import ImageSet
 
 MOST_RANKED = 24
 FREE_BARS, TUNED_BARS = 2, 3
@@ -256,9 +253,9 @@ class Thumbnails:
 
     def __init__(self, store: Store, root: Path | None = None) -> None:
         self.store, self.root, self.about = store, root, store.sets()
-        self._sets: dict[str, ImageSet | str] = {}
+        self._sets: dict[str, data.ImageSet | str] = {}
 
-    def images(self, id_key: str, set_key: str) -> "ImageSet | str":
+    def images(self, id_key: str, set_key: str) -> "data.ImageSet | str":
         """Return a set, matched to an ID set, or the reason why it cannot be shown."""
         if set_key not in self._sets:
             like = None if set_key == id_key else self.images(id_key, id_key)
@@ -268,16 +265,14 @@ class Thumbnails:
                 self._sets[set_key] = self._read(set_key, like)
         return self._sets[set_key]
 
-    def _read(self, set_key: str, like: "ImageSet | None") -> "ImageSet | str":
+    def _read(self, set_key: str, like: "data.ImageSet | None") -> "data.ImageSet | str":
         about = self.about[set_key]
         name, options = about.get("path", about["name"]), about.get("options", {})
         if name in CATALOGUE and "test" not in CATALOGUE[name].available(data_root(self.root)):
             return "not on this machine"  # said without torch, which takes seconds to import
-        from offaxis.data import limit_images, load_images
-
         try:  # decoded when they are read: a page shows a few images of a part of a set
-            found = load_images(name, root=self.root, like=like, force=True, in_memory=False, **options)
-            images = limit_images(found, about["images"])
+            found = data.load_images(name, root=self.root, like=like, force=True, in_memory=False, **options)
+            images = data.limit_images(found, about["images"])
         except (OffaxisError, OSError):
             return "not on this machine"
         return images if images.fingerprint == about["fingerprint"] else "not the images that were evaluated"
@@ -330,7 +325,7 @@ def extreme_images(
     return strips, notes, pictures
 
 
-def _data_uri(images: "ImageSet", index: int) -> str:
+def _data_uri(images: "data.ImageSet", index: int) -> str:
     import torch
 
     array = images.batch(torch.tensor([index]))[0].permute(1, 2, 0).numpy()

@@ -59,7 +59,7 @@ class Table:
 def markdown(table: Table) -> str:
     """Return a GitHub table with its title and note."""
     aligned = ["---" if place < table.heads else "---:" for place in range(len(table.columns))]
-    head, *rows = _texts(table, lambda text: text.replace("|", r"\|"), "**{}**")
+    head, *rows = _shown_rows(table, lambda text: text.replace("|", r"\|"), "**{}**")
     lines = [f"| {' | '.join(row)} |" for row in (head, aligned, *rows)]
     note = f"\n{table.note}\n" if table.note else ""
     return f"### {table.title}\n\n" + "\n".join(lines) + "\n" + note
@@ -67,7 +67,7 @@ def markdown(table: Table) -> str:
 
 def comma_separated(table: Table) -> str:
     """Return CSV with numbers in full precision; columns of percentages say so in their heads."""
-    return csv_text(table.columns, [list(map(_exact, row, table.columns)) for row in table.rows])
+    return csv_text(table.columns, [list(map(_csv_entry, row, table.columns)) for row in table.rows])
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -82,7 +82,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def latex(table: Table) -> str:
     """Return a ``tabular`` with booktabs rules, in a ``table`` with a caption."""
     spec = "l" * table.heads + "r" * (len(table.columns) - table.heads)
-    head, *rows = [f"    {' & '.join(row)} \\\\" for row in _texts(table, escape, r"\textbf{{{}}}")]
+    head, *rows = [f"    {' & '.join(row)} \\\\" for row in _shown_rows(table, escape, r"\textbf{{{}}}")]
     body = "\n".join([r"    \toprule", head, r"    \midrule", *rows, r"    \bottomrule"])
     caption = escape(f"{table.title}. {table.note}".strip())
     return (
@@ -143,19 +143,19 @@ def percent(value: float | None, std: float | None = None) -> str:
     return f"{100 * value:.2f}" + ("" if std is None else f"({100 * std:.2f})")
 
 
-def _texts(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
+def _shown_rows(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
     """Return the heads and the rows as texts, with what is the best of its kind in bold."""
     rows = [
-        [bold.format(escaped(e.text)) if e.best else escaped(e.text) for e in map(_value_of, row)] for row in table.rows
+        [bold.format(escaped(e.text)) if e.best else escaped(e.text) for e in map(_as_value, row)] for row in table.rows
     ]
     return [[escaped(column) for column in table.columns], *rows]
 
 
-def _value_of(entry: Entry) -> Value:
+def _as_value(entry: Entry) -> Value:
     return entry if isinstance(entry, Value) else Value(None, entry)
 
 
-def _exact(entry: Entry, head: str) -> str | float | None:
+def _csv_entry(entry: Entry, head: str) -> str | float | None:
     """Return what CSV holds of an entry: a number in full, in percent where the head of its column says so."""
     if isinstance(entry, str) or entry.number is None:
         return entry if isinstance(entry, str) else None

@@ -88,7 +88,7 @@ def score_images(model: Model, options: ScoreOptions, paths: Iterable[str] | Non
                 p_values.append(row["p_value"])
 
         for row in journal.rows():
-            seen.add(_key(row["path"]))
+            seen.add(_path_key(row["path"]))
             note(row)
         for rows in _scored(model, paths, options, seen, own):
             journal.add(rows)
@@ -128,20 +128,20 @@ def _scored(
         new = (item for item in sources(found) if _note(seen, item.name))
         yield from score_sources(model, new, options.batch, options.workers)
         return
-    for rows in score_with_ray((path for path in found if holds_several(path) or _key(path) not in seen), options):
+    for rows in score_with_ray((path for path in found if holds_several(path) or _path_key(path) not in seen), options):
         yield [row for row in rows if _note(seen, row["path"])]
 
 
 def _note(seen: set[bytes], path: str) -> bool:
     """Return whether this path is new, and add it to the seen ones."""
-    key = _key(path)
+    key = _path_key(path)
     if key in seen:
         return False
     seen.add(key)
     return True
 
 
-def _key(path: str) -> bytes:
+def _path_key(path: str) -> bytes:
     """Return sixteen bytes for a path, with or without a leading ``./``: millions of them fit in memory."""
     text = path if path.isascii() else readable(path)
     return hashlib.blake2b(text.removeprefix("./").encode(), digest_size=16).digest()

@@ -76,12 +76,12 @@ def sources(files: Iterable[str]) -> Iterator[ImageSource]:
             yield ImageSource(file, file)
             continue
         try:
-            yield from _members(file) if is_archive(file) else _array_rows(file)
+            yield from _archive_members(file) if is_archive(file) else _array_rows(file)
         except (DataError, OSError) as error:
             yield ImageSource(file, None, str(error))
 
 
-def _members(archive: str) -> Iterator[ImageSource]:
+def _archive_members(archive: str) -> Iterator[ImageSource]:
     for name, data in read_each(Path(archive), MAX_BYTES):
         if not ignored(name.rpartition("/")[2]):
             reason = f"it has more than {MAX_BYTES:,} bytes" if data is None else None

@@ -321,10 +321,10 @@ def _csv_rows(lines: Iterable[str]) -> Iterator[Row | None]:
         if number == 0 and cells == list(FIELDS):
             yield None
         else:
-            yield {name: _value_of(name, cell) for name, cell in zip(FIELDS, cells, strict=True)}
+            yield {name: _cell_value(name, cell) for name, cell in zip(FIELDS, cells, strict=True)}
 
 
-def _value_of(field: str, cell: str) -> str | float | None:
+def _cell_value(field: str, cell: str) -> str | float | None:
     """Return the value of which ``_csv_cell`` made a cell."""
     if not cell or field in NUMBERS:
         return float(cell) if cell else None

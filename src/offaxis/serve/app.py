@@ -215,7 +215,7 @@ class App:
 
     async def predict(self, request: Request) -> Response:
         """Answer POST /v1/predict: class, p-value and verdict of each image, or of each feature vector."""
-        explained, watched = flag(request, "explain", False), flag(request, "watch", True)
+        explained, watched = query_flag(request, "explain", False), query_flag(request, "watch", True)
         service = self.service
         async with self._body(request) as body:
             kind = request.headers.get("content-type", "")
@@ -312,7 +312,7 @@ def error_response(error: Exception, request_id: str) -> Response:
     return JSONResponse({"error": error.reason}, error.status, headers)
 
 
-def flag(request: Request, name: str, default: bool) -> bool:
+def query_flag(request: Request, name: str, default: bool) -> bool:
     """Return whether a parameter of the query is 1, and the default where it is absent."""
     given = request.query_params.get(name) if request.scope["query_string"] else None
     if given is None:

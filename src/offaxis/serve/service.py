@@ -114,7 +114,7 @@ class ServedModel:
         self.batcher = Batcher(model.predict_each, limits, any_size=model.engine is not None)
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
-        self.description = describe(model, limits)  # here, as it takes a second at its first time
+        self.description = describe_model(model, limits)  # here, as it takes a second at its first time
         self.requests = 0
 
     def watch(self, predictions: Sequence[Prediction]) -> list[float]:
@@ -266,7 +266,7 @@ def trial_input(model: Model) -> Tensor:
     return model.preprocessing.example(1, torch.Generator().manual_seed(0))
 
 
-def describe(model: Model, limits: Limits) -> dict[str, Any]:
+def describe_model(model: Model, limits: Limits) -> dict[str, Any]:
     """Return the response of /v1/model."""
     calibration = model.calibration
     thresholds = calibration.class_thresholds() if calibration.per_class else None
