@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -298,13 +298,14 @@ class FairDecoder:
         if self.pixels > self.limits.all_pixels:
             raise overloaded(self.limits)
 
-        async def finish(result: Result, size: int) -> Pixels | str:
-            if not isinstance(result, tuple):
-                return result
-            pixels, _ = await self._in_turn(share, size, lambda: self._open(result, wanted))
-            return cast(Pixels | str, pixels)
-
-        return await asyncio.gather(*(finish(*each) for each in opened))
+        results: list[Any] = [result for result, _ in opened]
+        large = [number for number, result in enumerate(results) if isinstance(result, tuple)]
+        turns = [
+            self._in_turn(share, opened[number][1], partial(self._open, results[number], wanted)) for number in large
+        ]
+        for number, (pixels, _) in zip(large, await asyncio.gather(*turns), strict=True):
+            results[number] = pixels
+        return results
 
     async def _in_turn(self, share: _Share, cost: int, work: Callable[[], T]) -> T:
         """Return the result of work that a thread does when it is the turn of its request."""
