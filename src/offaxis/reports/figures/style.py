@@ -39,32 +39,8 @@ INK = "#222222"
 FAINT = "#8a8a8a"
 """Lines of reference: chance, a threshold."""
 
-_SETTINGS: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so a figure is the same on every machine
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-    "hatch.linewidth": 0.7,
-    "image.interpolation": "nearest",
-    "image.cmap": "gray",
-    "svg.hashsalt": "offaxis",  # else every file has other names inside
-    "svg.fonttype": "path",
-}
+STYLE = "offaxis.reports.figures.offaxis"
+"""Fonts, lines and grids: ``offaxis.mplstyle`` in this folder."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +78,7 @@ def mark(number: int) -> Mark:
 @contextmanager
 def settings() -> Iterator[None]:
     """Apply our settings over matplotlib's defaults, not the user's, until the end of the block."""
-    with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
+    with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings():
         # a name in a script that the font lacks is drawn as boxes: no reason to stop a report
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
