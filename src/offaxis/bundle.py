@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from offaxis.calibration.calibration import Calibration
@@ -34,13 +32,14 @@ from offaxis.model import Examples, Model
 from offaxis.networks.combine import AnyNetwork
 from offaxis.networks.library import Builder
 from offaxis.networks.open import NetworkSource, open_for_weights
-from offaxis.networks.saved import build_checked, describe, must_be_given, restore
+from offaxis.networks.saved import build_checked, describe, must_be_given, restore, tensor_bytes
 from offaxis.onnx import with_engine
 from offaxis.options import EngineName
 
 FORMAT = "offaxis-bundle"
 VERSION = 2
 MANIFEST = "bundle.json"
+_AGAIN = "Copy it again, or make it again."
 FILES = ("network.safetensors", "detector.safetensors", "calibration.safetensors", "used.safetensors")
 LEFT_BY_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")
 MAX_MANIFEST = 8 * 2**20
@@ -92,7 +91,7 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
             Classifier, a Paired or an Ensemble; a bare module, which then gets the bundle's head (``attach``); or whatever
             else ``open_network`` takes, such as ``file.py:function``.
         engine: what runs the network: ``"torch"``, ``"onnx"`` (faster on a CPU, outputs within 1e-4), or ``"auto"``:
-            onnxruntime wherever the model can be exported. The first time the export takes some seconds.
+            onnxruntime wherever the model can be exported. The export takes some seconds.
 
     Raises:
         BundleError: it is absent, damaged, foreign or of another version; its network must be given, or its detector
@@ -107,15 +106,7 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
         raise
     except OffaxisError as error:
         raise BundleError(f"{where}: {error}") from error
-    except (
-        SafetensorError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        RuntimeError,
-    ) as error:
+    except Exception as error:  # of whatever a description, tensors or a detector's arguments that lie run into
         raise BundleError(f"{where} does not hold a whole bundle ({_said(error)}).") from error
     return model if engine == "torch" else with_engine(model, engine)
 
@@ -155,10 +146,10 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
     if model.examples is not None:
         tensors |= {f"examples.{name}": getattr(model.examples, name) for name in EXAMPLES}
     files = {
-        "network.safetensors": _bytes(model.network.state_dict()),
-        "detector.safetensors": _bytes(detector.state_dict()),
-        "calibration.safetensors": _bytes(tensors),
-        "used.safetensors": _bytes({"hashes": model.used, "calibrated_on": model.calibrated_on}),
+        "network.safetensors": tensor_bytes(model.network.state_dict()),
+        "detector.safetensors": tensor_bytes(detector.state_dict()),
+        "calibration.safetensors": tensor_bytes(tensors),
+        "used.safetensors": tensor_bytes({"hashes": model.used, "calibrated_on": model.calibrated_on}),
     }
     meta = {
         "network": describe(model.network, builder),
@@ -178,10 +169,9 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
     network = build_checked(meta["network"], weights, given)
     _restore_in_precision(network, weights)
     classes, promise = meta["classes"], meta["calibration"]
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise BundleError("it does not hold a list of class names.")
-    if not isinstance(promise["per_class"], bool) or not isinstance(meta["provenance"], dict):
-        raise BundleError("it does not say whether verdicts are per class, or how it was made.")
+    names = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+    if not names or not isinstance(promise["per_class"], bool) or not isinstance(meta["provenance"], dict):
+        raise BundleError("it does not name its classes, say whether verdicts are per class, or how it was made.")
     tensors = _other_tensors(files)
     calibration = Calibration.from_scores(
         tensors["scores"].numpy(),
@@ -214,15 +204,13 @@ def _other_tensors(files: Mapping[str, bytes]) -> dict[str, Tensor]:
     """Return the tensors of calibration, hashes and examples, each of the type that it must be."""
     tensors = {"calibrated_on": torch.empty(0, 16, dtype=torch.uint8)}  # older bundles have none
     tensors |= load_tensors(files["calibration.safetensors"]) | load_tensors(files["used.safetensors"])
-    for name, tensor in tensors.items():
-        if (tensor.dtype, tensor.dim()) != TENSORS.get(name):
-            raise BundleError(
-                f"its tensor {name} is of another kind than it must be ({tensor.dtype}, {tensor.dim()}-d)."
-            )
-    if len({len(tensor) for name, tensor in tensors.items() if name.startswith("examples.")}) > 1:
-        raise BundleError("its examples do not belong together.")
-    if any(tensors[name].shape[1] != 16 for name in ("hashes", "calibrated_on")):
-        raise BundleError("its hashes of images are not of 16 bytes.")
+    wrong = [name for name, tensor in tensors.items() if (tensor.dtype, tensor.dim()) != TENSORS.get(name)]
+    wrong = wrong or [name for name in ("hashes", "calibrated_on") if tensors[name].shape[1] != 16]
+    examples = [name for name in tensors if name.startswith("examples.")]
+    if len({len(tensors[name]) for name in examples}) > 1:
+        wrong = examples
+    if wrong:
+        raise BundleError(f"its tensors {', '.join(wrong)} are of another type or shape than they must be.")
     return tensors
 
 
@@ -231,12 +219,9 @@ def _restore_in_precision(network: AnyNetwork, weights: dict[str, Tensor]) -> No
     kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
     if len(kinds) == 1 and kinds <= PRECISIONS:
         network.to(kinds.pop())
-    own = network.state_dict()
-    wrong = [name for name, tensor in weights.items() if name in own and own[name].dtype != tensor.dtype]
-    if wrong:
-        raise BundleError(
-            f"its weights {wrong[0]} are {weights[wrong[0]].dtype} where {own[wrong[0]].dtype} was expected."
-        )
+    for name, tensor in network.state_dict().items():
+        if name in weights and weights[name].dtype != tensor.dtype:
+            raise BundleError(f"its weights {name} are {weights[name].dtype} where {tensor.dtype} was expected.")
     restore(network, weights, Path("network.safetensors"))
     network.eval()
 
@@ -268,11 +253,6 @@ def _check_rebuilt(model: Model, meta: dict[str, Any], files: dict[str, bytes]) 
             "written. Give the builder that made the network, save(path, builder={'library': ..., 'name': ..., 'arguments': "
             "{...}}); for a detector of your own, keep everything that it needs in arguments and buffers."
         )
-
-
-def _bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    # Tied parameters would share memory, which safetensors refuses; a clone of each is the plain way out.
-    return save_tensors({name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()})
 
 
 # manifest and tensors -> one file or a folder, and back ---------------------------------------------------------------
@@ -327,18 +307,16 @@ def check_replaceable(path: Path) -> None:
         return
     try:
         check_plain(path / MANIFEST, MAX_MANIFEST)
-        manifest = json.loads((path / MANIFEST).read_bytes())
-        own = (MANIFEST, *FILES, *LEFT_BY_SYSTEMS)
-        foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in own)
-    except (OSError, ValueError, RecursionError):
-        manifest, foreign = None, []
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        ours = json.loads((path / MANIFEST).read_bytes())["format"] == FORMAT
+    except (OSError, LookupError, TypeError, ValueError, RecursionError):
+        ours = False
+    if not ours:
         raise StorageError(f"{path} is there already and is no bundle: name another place.")
-    if foreign:
-        others = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
+    own = (MANIFEST, *FILES, *LEFT_BY_SYSTEMS)
+    if foreign := sorted(entry.name for entry in path.iterdir() if entry.name not in own):
         raise StorageError(
-            f"Expected nothing but a bundle in the folder {path}, which is replaced as a whole, but got {others} beside it: "
-            "name another folder, and copy the files of the bundle from there."
+            f"Expected nothing but a bundle in the folder {path}, which is replaced as a whole, but got "
+            f"{', '.join(foreign[:5])} beside it: name another folder, and copy the files of the bundle from there."
         )
 
 
@@ -352,17 +330,16 @@ def read_files(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         raise BundleError(
             f"There is no bundle at {path}: make one with `offaxis bundle RUN --calibrate IMAGES --out {path}`."
         )
-    again = "Copy it again, or make it again."
     try:
         files = _folder_files(path) if path.is_dir() else _zip_files(path)
         manifest = _check_manifest(path, files.pop(MANIFEST))
         for name in FILES:
             if _sha256(files[name]) != manifest["files"][name]["sha256"]:
-                raise BundleError(f"{path} is damaged: the checksum of {name} is wrong. {again}")
+                raise BundleError(f"{path} is damaged: the checksum of {name} is wrong. {_AGAIN}")
     except OSError as error:
         raise BundleError(f"{path} cannot be read ({error.strerror or error}).") from error
-    except (zipfile.BadZipFile, EOFError, RuntimeError, ValueError, LookupError, TypeError) as error:
-        raise BundleError(f"{path} is damaged or truncated ({_said(error)}). {again}") from error
+    except (zipfile.BadZipFile, struct.error, EOFError, RuntimeError, ValueError, LookupError, TypeError) as error:
+        raise BundleError(f"{path} is damaged or truncated ({_said(error)}). {_AGAIN}") from error
     return manifest, files
 
 
@@ -382,33 +359,29 @@ def _zip_files(path: Path) -> dict[str, bytes]:
         raise BundleError(f"Expected a bundle of offaxis but {path} is no plain file.")
     size = path.stat().st_size
     with path.open("rb") as file:
-        if file.read(2) != b"PK":
-            raise BundleError(f"Expected a bundle of offaxis but {path} is no zip file.")
+        start = file.read(2)
         file.seek(max(0, size - _END.size))
         end = file.read()
-    if len(end) != _END.size or not end.startswith(b"PK\x05\x06"):
-        raise BundleError(f"{path} is damaged or truncated: it does not end as a bundle does. Copy it again.")
-    _, _, _, _, members, directory, _, _ = _END.unpack(end)
-    if members > len(FILES) + 1 or directory > _MOST_DIRECTORY:  # a list of millions would be read at once
-        raise BundleError(f"Expected the {len(FILES) + 1} files of a bundle but {path} holds {members:,}.")
+    if start != b"PK":
+        raise BundleError(f"Expected a bundle of offaxis but {path} is no zip file.")
+    sign, _, _, _, members, directory, _, _ = _END.unpack(end)  # struct.error is for a file that is cut
+    if sign != b"PK\x05\x06" or members > len(FILES) + 1 or directory > _MOST_DIRECTORY:
+        # a list of millions would be read at once
+        raise BundleError(f"{path} is damaged, or holds other files than a bundle. {_AGAIN}")
     with zipfile.ZipFile(path) as pack:
         if MANIFEST not in pack.namelist():
+            raise BundleError(f"Expected a bundle of offaxis but {path} has no {MANIFEST}.")
+        entries = pack.infolist()
+        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not stored or sum(entry.file_size for entry in entries) > size:
             raise BundleError(
-                f"Expected a bundle of offaxis but {path} is another kind of zip file: it has no {MANIFEST}."
+                f"{path} is refused: the files of a bundle are stored one after the other, not compressed."
             )
-        if any(info.compress_type != zipfile.ZIP_STORED for info in pack.infolist()):
-            raise BundleError(f"{path} is refused: the files of a bundle are stored, not compressed.")
-        if sum(info.file_size for info in pack.infolist()) > size:
-            raise BundleError(f"{path} is damaged: its files are larger than itself. Copy it again.")
         return {name: pack.read(name) for name in pack.namelist()}
 
 
 def _check_manifest(path: Path, data: bytes) -> dict[str, Any]:
-    try:
-        manifest = json.loads(data) if len(data) <= MAX_MANIFEST else None
-        intact = isinstance(manifest, dict) and manifest.get("sha256") == manifest_digest(manifest)
-    except RecursionError as error:
-        raise ValueError(f"{MANIFEST} is nested too deeply") from error
+    manifest = json.loads(data) if len(data) <= MAX_MANIFEST else None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise BundleError(f"Expected a bundle of offaxis but {path} was written by something else.")
     version = manifest.get("version")
@@ -418,8 +391,8 @@ def _check_manifest(path: Path, data: bytes) -> dict[str, Any]:
             f"{path} is a bundle of version {version!r} but this offaxis reads version {VERSION}: "
             + ("make it again with `offaxis bundle`." if older else "install a newer offaxis.")
         )
-    if not intact:
-        raise BundleError(f"{path} is damaged: {MANIFEST} has been changed or cut. Copy it again, or make it again.")
+    if manifest.get("sha256") != manifest_digest(manifest):
+        raise BundleError(f"{path} is damaged: {MANIFEST} has been changed or cut. {_AGAIN}")
     return manifest
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -136,10 +136,7 @@ class Model:
             DetectorError: the detector cannot score such a network.
         """
         if isinstance(preprocessing, VectorInput):
-            raise ArgumentError(
-                "Expected the preprocessing of images but got that of feature vectors: offaxis.EmbeddingDetector calibrates "
-                "these, and Model.recalibrated."
-            )
+            raise ArgumentError("Expected images but got feature vectors: offaxis.EmbeddingDetector calibrates these.")
         several = isinstance(network, Sequence) and not isinstance(network, str)
         opened = combine(network) if several else open_network(network, head="keep")  # type: ignore[arg-type]
         loader = is_loader(images)
@@ -165,13 +162,15 @@ class Model:
         named = [each.classes for each in labelled if len(each.classes) == opened.network.num_classes]
         numbers = tuple(map(str, range(opened.network.num_classes)))
         names = tuple(classes) or opened.classes or tuple(named[0] if named else numbers)
-        made = _calibrate(opened.network, images, wanted, detector, compared, names, promise)
+        calibration, about, calibrated_on = _calibrate(
+            opened.network, images, wanted, detector, compared, names, promise
+        )
         return cls(
             network=opened.network,
             preprocessing=wanted,
             classes=names,
             detector=detector,
-            calibration=made.calibration,
+            calibration=calibration,
             provenance={
                 "versions": versions(),
                 "command": None,
@@ -183,11 +182,11 @@ class Model:
                 "members": list(opened.members),
                 "training_command": opened.command,
                 "id_sets": [other.describe() for other in sets],
-                "calibration_set": made.images,
+                "calibration_set": about,
                 "overlap_checked": bool(compared),
             },
             used=pack_hashes(hashes),
-            calibrated_on=made.hashes,
+            calibrated_on=calibrated_on,
         )
 
     @property
@@ -223,13 +222,13 @@ class Model:
             "confidence": own.confidence if confidence is None else confidence,
         }
         used = [unpack_hashes(self.used)] if len(self.used) and not is_loader(images) else []
-        made = _calibrate(self.network, images, self.preprocessing, self.detector, used, self.classes, promise)
-        provenance = {**self.provenance, "calibration_set": made.images, "overlap_checked": bool(used)}
-        provenance.pop("held_out", None)  # what was held out may be calibrated on now
-        examples = None if self.examples is None else self.examples.among(made.hashes)
-        return replace(
-            self, calibration=made.calibration, provenance=provenance, calibrated_on=made.hashes, examples=examples
+        calibration, about, hashes = _calibrate(
+            self.network, images, self.preprocessing, self.detector, used, self.classes, promise
         )
+        provenance = {**self.provenance, "calibration_set": about, "overlap_checked": bool(used)}
+        provenance.pop("held_out", None)  # what was held out may be calibrated on now
+        examples = None if self.examples is None else self.examples.among(hashes)
+        return replace(self, calibration=calibration, provenance=provenance, calibrated_on=hashes, examples=examples)
 
     def opened(self) -> OpenedNetwork:
         """Return the network with what the model knows of it, as ``open_network`` does."""
@@ -284,12 +283,20 @@ class Model:
             DataError: an image cannot be read.
             BadOutputsError: the network gives NaN or infinity for an image.
         """
-        if is_loader(images):
-            parts = (self._predict(self._of_size(batch)) for batch, _ in as_batches(images, None, 256))
-        else:
+        predictions: list[Prediction] = []
+        if not is_loader(images):
             wanted: Any = as_image_set(images) if _is_dataset(images) else images
-            parts = (self.predict_batch(batch) for batch in self.preprocessing.batch(wanted))
-        return [prediction for part in parts for prediction in part]
+            for batch in self.preprocessing.batch(wanted):
+                predictions += self.predict_batch(batch)
+            return predictions
+        for batch, _ in as_batches(images, None, 256):
+            if tuple(batch.shape[1:]) != self.preprocessing.shape:
+                raise DataError(
+                    f"Expected batches of images {self.preprocessing.shape} from the DataLoader but got "
+                    f"{tuple(batch.shape[1:])}: resize them in its transform, or pass the data set, which is resized here."
+                )
+            predictions += self._predict(batch)
+        return predictions
 
     def predict_batch(self, pixels: Tensor) -> list[Prediction]:
         """Predict one batch of pixels uint8 (N, c, h, w), of the network's size, or of rows (N, d), in one pass.
@@ -315,40 +322,31 @@ class Model:
 
     def _predict(self, images: Tensor) -> list[Prediction]:
         """Predict normalised images (N, c, h, w): the only place where a model runs its network."""
-        parts = memory_parts(to_network(self.network, images))
+        predictions: list[Prediction] = []
         with running():
-            return [p for part in parts for p in self._predict_part(part)]
-
-    def _predict_part(self, batch: Tensor) -> list[Prediction]:
-        outputs = run_batch(self.network, batch, self.detector.layers)
-        if self.detector.reads is Reads.IMAGES:
-            scores = self.detector.score_images(self.network, batch)
-        else:
-            scores = self.detector.score(outputs)
-        count(len(batch), PASSED)
-        cosine = None if outputs.cosine is None else outputs.cosine.float().cpu().numpy()
-        return self._predictions(scores.cpu().double().numpy(), outputs.logits.float().cpu().numpy(), cosine)
-
-    def _of_size(self, batch: Tensor) -> Tensor:
-        shape = self.preprocessing.shape
-        if tuple(batch.shape[1:]) != shape:
-            raise DataError(
-                f"Expected batches of images {shape} from the DataLoader but got {tuple(batch.shape[1:])}: resize them in its "
-                "transform, or pass the data set, which is resized here."
-            )
-        return batch
+            for batch in memory_parts(to_network(self.network, images)):
+                outputs = run_batch(self.network, batch, self.detector.layers)
+                if self.detector.reads is Reads.IMAGES:
+                    scores = self.detector.score_images(self.network, batch)
+                else:
+                    scores = self.detector.score(outputs)
+                count(len(batch), PASSED)
+                cosine = None if outputs.cosine is None else outputs.cosine.float().cpu().numpy()
+                logits = outputs.logits.float().cpu().numpy()
+                predictions += self._predictions(scores.cpu().double().numpy(), logits, cosine)
+        return predictions
 
     def _predictions(self, scores: Scores, logits: Floats, cosine: Floats | None) -> list[Prediction]:
         """Return the predictions from scores (N,), logits (N, C) and cosines (N, C)."""
+        calibration, names = self.calibration, self.classes
         probabilities = class_probabilities(logits, cosine)
         closeness = probabilities if cosine is None else cosine
         indices, values = largest(closeness, min(NEAREST, closeness.shape[1]))
         predicted = probabilities.argmax(1)
-        p_values = self.calibration.p_values(scores).tolist()
-        of_classes = self.calibration.class_p_values(scores, predicted).tolist()
+        p_values = calibration.p_values(scores).tolist()
+        of_classes = calibration.class_p_values(scores, predicted).tolist()
         class_p_values = [None if p != p else p for p in of_classes]  # NaN: too few calibration images
         chances, numbers = probabilities.max(1).tolist(), scores.tolist()
-        levels, per_class, names = self.calibration.levels, self.calibration.per_class, self.classes
         return [
             Prediction(
                 class_name=names[index],
@@ -358,26 +356,29 @@ class Model:
                 score=numbers[i],
                 p_value=p_values[i],
                 class_p_value=class_p_values[i],
-                verdict=verdict(p_values[i], class_p_values[i], levels[index], per_class),
+                verdict=verdict(p_values[i], class_p_values[i], calibration.levels[index], calibration.per_class),
                 nearest=tuple([(names[c], value) for c, value in zip(indices[i], values[i], strict=True)]),
             )
             for i, index in enumerate(predicted.tolist())
         ]
 
+    @property
+    def _architecture(self) -> str:
+        return self.provenance.get("architecture") or type(self.network).__name__
+
     def __repr__(self) -> str:
-        network = self.provenance.get("architecture") or type(self.network).__name__
         return (
-            f"Model({network}, {len(self.classes)} classes, detector {self.detector.name}, alpha {self.calibration.alpha:g}, "
-            f"calibrated on {len(self.calibration.scores):,})"
+            f"Model({self._architecture}, {len(self.classes)} classes, detector {self.detector.name}, "
+            f"alpha {self.calibration.alpha:g}, calibrated on {len(self.calibration.scores):,})"
         )
 
     def _repr_html_(self) -> str:
         names, shape = ", ".join(self.classes[:8]) + (", …" if len(self.classes) > 8 else ""), self.preprocessing.shape
-        kind, count = repr(self).split(",")[0][len("Model(") :], sum(p.numel() for p in self.network.parameters())
+        weights = sum(p.numel() for p in self.network.parameters())
         images = f"images of {shape[1]}x{shape[2]}, {'grey' if shape[0] == 1 else 'RGB'}" if len(shape) == 3 else ""
         rows = {
             "classes": escape(f"{len(self.classes)}: {names}"),
-            "network": escape(f"{kind}, {count:,} parameters"),
+            "network": escape(f"{self._architecture}, {weights:,} parameters"),
             "input": images or f"vectors of {shape[0]} numbers",
             "detector": escape(self.detector.name),
             "calibrated on": f"{len(self.calibration.scores):,} ID images",
@@ -422,14 +423,6 @@ class Model:
         return push(self, repo, results=results, accuracy=accuracy, private=private, token=token)
 
 
-class _Calibrated(NamedTuple):
-    """A calibration, what is recorded of its images, and their hashes (n, 16); none of a DataLoader's and of vectors."""
-
-    calibration: Calibration
-    images: dict[str, Any]
-    hashes: Tensor
-
-
 def _calibrate(
     network: AnyNetwork,
     images: Any,
@@ -438,24 +431,26 @@ def _calibrate(
     used: Sequence[Any],
     classes: tuple[str, ...],
     promise: Promise,
-) -> _Calibrated:
-    """Calibrate on images, on a DataLoader or on feature vectors; those that were ``used`` before are refused."""
-    hashes: list[bytes] = []
+) -> tuple[Calibration, dict[str, Any], Tensor]:
+    """Calibrate on images, on a DataLoader or on feature vectors; those that were ``used`` before are refused.
+
+    Returns:
+        The calibration, what is recorded of its images, and their hashes (n, 16); none of a DataLoader's and of vectors.
+    """
     if isinstance(wanted, VectorInput):
-        rows = torch.cat([torch.empty(0, *wanted.shape), *wanted.batch(images)])
-        calibration = calibrate(network, rows, None, detector, used=used, **promise)
-        about: dict[str, Any] = {"name": "feature vectors", "images": len(rows), "fingerprint": None}
-    elif is_loader(images):
-        calibration = calibrate(network, images, None, detector, used=used, **promise)
-        name, count = LoaderBatches(images).name, len(calibration.scores)
-        about = {"name": name, "images": count, "fingerprint": None}
-    else:
-        fitted = wanted.match(as_image_set(images))
-        calibration = calibrate(network, fitted, wanted.normalise, detector, used=used, **promise)
-        about, hashes = fitted.describe(), list(image_hashes(fitted))
-        if fitted.classes and tuple(fitted.classes) != classes:  # its labels are numbers of other classes
-            calibration = replace(calibration, accuracy=None)
-    return _Calibrated(calibration, about, pack_hashes(hashes))
+        images = torch.cat([torch.empty(0, *wanted.shape), *wanted.batch(images)])
+    elif not is_loader(images):
+        images = wanted.match(as_image_set(images))
+    of_images = isinstance(images, ImageSet)
+    normalise = wanted.normalise if of_images and isinstance(wanted, Preprocessing) else None
+    calibration = calibrate(network, images, normalise, detector, used=used, **promise)
+    if not of_images:
+        name = LoaderBatches(images).name if is_loader(images) else "feature vectors"
+        about = {"name": name, "images": len(calibration.scores), "fingerprint": None}
+        return calibration, about, pack_hashes([])
+    if images.classes and tuple(images.classes) != classes:  # its labels are numbers of other classes
+        calibration = replace(calibration, accuracy=None)
+    return calibration, images.describe(), pack_hashes(image_hashes(images))
 
 
 def _preprocessing_of(opened: OpenedNetwork, images: Any) -> Preprocessing:
@@ -465,12 +460,13 @@ def _preprocessing_of(opened: OpenedNetwork, images: Any) -> Preprocessing:
             "Expected `preprocessing` beside a network: its image size, mean and std, as in "
             "offaxis.data.Preprocessing((3, 32, 32), offaxis.data.Normalise(mean, std))."
         )
-    if not is_loader(images):
-        return Preprocessing(as_image_set(images).shape, opened.normalise, opened.resize)
-    for batch, _ in as_batches(images, None, 256):
+    if is_loader(images):
+        batch = next((batch for batch, _ in as_batches(images, None, 256)), None)
+        if batch is None:
+            raise DataError("Expected calibration images but the DataLoader gives no batch.")
         channels, height, width = batch.shape[1:]
         return Preprocessing((channels, height, width), opened.normalise, opened.resize)
-    raise DataError("Expected calibration images but the DataLoader gives no batch.")
+    return Preprocessing(as_image_set(images).shape, opened.normalise, opened.resize)
 
 
 def _fitting_images(detector: Detector, fit: Any, used: Sequence[Any]) -> Any:

@@ -26,16 +26,14 @@ from torch import Tensor, nn
 from offaxis.calibration.calibration import Calibration, check_overlap
 from offaxis.calibration.conformal import p_value
 from offaxis.data import ImageSet, match
-from offaxis.data.catalogue import cache_folder
 from offaxis.data.images import unpack_hashes
 from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import Reads
-from offaxis.errors import ArgumentError, ExportError, MissingPackageError, StorageError
-from offaxis.files import read_arrays, replacing, write_arrays
+from offaxis.errors import ArgumentError, ExportError, MissingPackageError
+from offaxis.files import replacing
 from offaxis.metrics import auroc
 from offaxis.model import Model
 from offaxis.networks.run import eval_mode, tracing
-from offaxis.networks.saved import checksum
 from offaxis.options import EngineName
 from offaxis.prediction import Floats, Scores
 
@@ -173,21 +171,15 @@ def graph_bytes(model: Model, p_values: bool = True) -> bytes:
 
 def check_exportable(model: Model) -> None:
     """Raise ExportError where the detector cannot be part of a graph, with the reason."""
-    name = model.detector.name
     if not isinstance(model.preprocessing, Preprocessing):
         raise ExportError(
             "Expected a model of images to export but this one scores feature vectors: use the bundle itself (offaxis score, "
             "offaxis serve), or export the network that computes the features."
         )
-    if model.detector.reads is Reads.IMAGES:
+    if model.detector.reads is not Reads.OUTPUTS:
         raise ExportError(
-            f"{name} calls the network itself, for gradients with respect to the image or in another mode, which an ONNX graph "
-            "cannot. Make a bundle with a detector that reads outputs (cosine, cosine-ensemble, energy, max-softmax, knn, ...)."
-        )
-    if model.detector.reads is Reads.LAYERS:
-        raise ExportError(
-            f"{name} reads inner layers, which the network gives through hooks that a graph does not have. Make a bundle with "
-            "a detector that reads outputs (cosine, energy, max-softmax, knn, vim, ...)."
+            f"Expected a detector that reads outputs but {model.detector.name} reads {model.detector.reads.value}, which a "
+            "graph cannot. Make a bundle with another (cosine, cosine-ensemble, energy, max-softmax, knn, ...)."
         )
 
 
@@ -233,6 +225,8 @@ def _on_cpu(model: Model) -> Iterator[None]:
 def _write_metadata(proto: Any, model: Model) -> None:
     """Write preprocessing, classes, detector, level and provenance into the metadata of the graph."""
     calibration = model.calibration
+    deciding = "class_p_value" if calibration.per_class else "p_value"
+    level = "alpha" if calibration.confidence is None else "levels[class]"
     metadata = {
         "offaxis": json.dumps({"format": "offaxis-onnx", "version": 1}),
         "preprocessing": json.dumps(model.preprocessing.to_json()),
@@ -241,9 +235,7 @@ def _write_metadata(proto: Any, model: Model) -> None:
         "alpha": repr(calibration.alpha),
         "per_class": json.dumps(calibration.per_class),
         "provenance": json.dumps(model.provenance),
-        "verdict": "out-of-distribution where "
-        + ("class_p_value" if calibration.per_class else "p_value")
-        + (" <= alpha" if calibration.confidence is None else " <= levels[class]"),
+        "verdict": f"out-of-distribution where {deciding} <= {level}",
     }
     if calibration.per_class:
         metadata["class_thresholds"] = json.dumps(calibration.class_thresholds())
@@ -297,14 +289,15 @@ def _p_value_difference(calibration: Calibration, found: dict[str, NDArray[Any]]
     """Return how far p-values lie outside of those of scores within the tolerance."""
     score, predicted = found["score"].astype(np.float64), found["logits"].argmax(1)
     slack = TOLERANCE * max(1.0, float(np.abs(score).max()))
-    low, high = calibration.p_values(score + slack), calibration.p_values(score - slack)
-    apart = np.maximum(low - found["p_value"], found["p_value"] - high)
+    bounds = {"p_value": [calibration.p_values(score + shift) for shift in (slack, -slack)]}
     if calibration.per_class:
-        own = found["class_p_value"]
-        low, high = (calibration.class_p_values(score + s, predicted) for s in (slack, -slack))
-        too_few = np.isnan(low) & np.isnan(own)
-        apart = np.maximum(apart, np.where(too_few, 0.0, np.maximum(low - own, own - high)))
-    return float(np.maximum(0.0, apart.max()))
+        bounds["class_p_value"] = [calibration.class_p_values(score + shift, predicted) for shift in (slack, -slack)]
+    apart = 0.0
+    for name, (low, high) in bounds.items():
+        own = found[name]
+        outside = np.maximum(low - own, own - high)[~(np.isnan(low) & np.isnan(own))]  # NaN: too few calibration images
+        apart = float(np.maximum(apart, outside.max(initial=0.0)))
+    return apart
 
 
 def _random_pixels(model: Model, count: int) -> Tensor:
@@ -350,7 +343,7 @@ def with_engine(model: Model, engine: EngineName = "auto", *, threads: int | Non
         model: a calibrated model.
         engine: ``"onnx"`` runs it in onnxruntime, ``"torch"`` in PyTorch, ``"auto"`` in onnxruntime on a CPU wherever the
             model can be exported with the same outputs and the packages of ``offaxis[onnx]`` are installed. An export takes
-            some seconds, so the graph is kept in the user's cache folder.
+            some seconds.
         threads: of onnxruntime; by default ``OMP_NUM_THREADS``, else one fewer than there are cores, so that images can be
             decoded meanwhile.
 
@@ -361,42 +354,21 @@ def with_engine(model: Model, engine: EngineName = "auto", *, threads: int | Non
     if engine not in get_args(EngineName):
         known = ", ".join(get_args(EngineName))
         raise ArgumentError(f"Expected argument `engine` to be one of {known} but got {engine!r}.")
-    plain = replace(model, engine=None)
-    if engine == "torch" or (engine == "auto" and model.device.type != "cpu"):
+    plain, on_cpu = replace(model, engine=None), model.device.type == "cpu"
+    if engine == "torch" or (engine == "auto" and not on_cpu):
         return plain
-    if model.device.type != "cpu":
-        raise ArgumentError(
-            f"Expected the CPU for onnxruntime but the model is on {model.device}: choose --device cpu."
-        )
+    if not on_cpu:
+        raise ArgumentError(f"Expected the CPU for onnxruntime but got {model.device}: choose --device cpu.")
     try:
-        session = _session_of(plain, threads or default_threads())
+        check_exportable(plain)
+        session = make_session(graph_bytes(plain, p_values=False), threads or default_threads())
+        _check_same(plain, session, p_values=False)
     except (ExportError, MissingPackageError) as error:
         if engine == "onnx":
             raise
         log.info("PyTorch runs the network: %s", error)
         return plain
     return replace(plain, engine=OnnxEngine(session, tuple(output_names(model, p_values=False))))
-
-
-def _session_of(model: Model, threads: int) -> Any:
-    """Return a session of the kept graph, or of a new one where there is none that agrees with PyTorch."""
-    check_exportable(model)
-    package("onnxruntime")
-    settings = (torch.__version__, model.preprocessing.to_json(), model.detector.name, model.detector.arguments)
-    key = checksum(nn.ModuleList([model.network, model.detector]), (*settings, repr(model.network)))
-    kept = cache_folder() / "onnx" / f"{key[:32]}.npz"
-    try:
-        session = make_session(read_arrays(kept, ExportError, "it is made again")["graph"].tobytes(), threads)
-        _check_same(model, session, p_values=False)
-    except (ExportError, LookupError):  # there is none, or it is damaged
-        content = graph_bytes(model, p_values=False)
-        session = make_session(content, threads)
-        _check_same(model, session, p_values=False)
-        try:
-            write_arrays(kept, {"graph": np.frombuffer(content, np.uint8)}, compress=False)
-        except StorageError as error:
-            log.info("the graph could not be kept: %s", error)
-    return session
 
 
 def make_session(content: bytes, threads: int) -> Any:
@@ -492,8 +464,7 @@ def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[
         old, new = (_outputs(engine, held_out) for engine in engines)
         aurocs = {}
         for other in ood:
-            shaped = match(other, wanted.shape, wanted.resize)
-            before, after = (_outputs(engine, shaped)[0] for engine in engines)
+            before, after = (_outputs(engine, match(other, wanted.shape, wanted.resize))[0] for engine in engines)
             aurocs[other.name] = (auroc(old[0], before), auroc(new[0], after))
         calibration = Calibration.from_scores(
             new[0],

@@ -173,7 +173,7 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
         (("--detectors", "magic"), "magic"),
         (("--detectors", "knn:k"), "knn:k=10"),
         (("--detectors", "knn:size=3"), "does not take"),
-        (("--as", "paired"), "2 networks"),
+        (("--as", "paired"), "got 1 as 'paired'"),
         (("--ood", "svhn"), "svhn"),
         (("--device", "abacus"), "can use here (auto, cpu"),
         (("--device", "meta"), "but got 'meta'"),

@@ -1,7 +1,6 @@
 """The engine that runs a model's network: onnxruntime where it gives the same outputs, PyTorch elsewhere."""
 
 import os
-import random
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -23,28 +22,16 @@ from offaxis.cli.app import app
 from offaxis.data import load_images
 from offaxis.data.transforms import Preprocessing
 from offaxis.errors import ArgumentError, ExportError, MissingPackageError
-from offaxis.files import read_arrays
 from offaxis.networks.combine import AnyNetwork
 from offaxis.onnx import export_onnx, graph_bytes, with_engine
 from offaxis.training import laptop
-from tests.hostile.damage import flipped
 from tests.models import World
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "cache_folder", lambda: cache)
-
-
-def test_onnxruntime_gives_the_same_predictions(bundle: Path, world: World, cache: Path) -> None:
+def test_onnxruntime_gives_the_same_predictions(bundle: Path, world: World) -> None:
     plain, fast = offaxis.load(bundle), offaxis.load(bundle, engine="onnx")
     assert plain.engine is None
     assert fast.engine is not None
@@ -57,32 +44,14 @@ def test_onnxruntime_gives_the_same_predictions(bundle: Path, world: World, cach
         low, high = plain.calibration.p_values(np.array([expected.score + 1e-4, expected.score - 1e-4]))
         assert low <= found.p_value <= high
     assert ties <= 2
-    assert len(list((cache / "onnx").glob("*.npz"))) == 1
     assert fast.predict([]) == []
 
 
-def test_the_graph_is_kept_and_a_damaged_one_is_made_again(
-    model: Model, world: World, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_engine(model, "onnx")
-    (kept,) = (cache / "onnx").glob("*.npz")
-    content, made = kept.read_bytes(), list[int]()
-    graph = read_arrays(kept, ExportError, "")["graph"].tobytes()
-
-    def export(of: Model, p_values: bool) -> bytes:
-        made.append(1)
-        return graph
-
-    monkeypatch.setattr(engines, "graph_bytes", export)
-    with_engine(model, "onnx")
-    assert not made
-    for damage in (content[: len(content) // 2], flipped(content, random.Random(0), 1000, len(content) - 1000)):
-        made.clear()
-        kept.write_bytes(damage)
-        assert with_engine(model, "onnx").engine is not None
-        assert made == [1]
-        assert read_arrays(kept, ExportError, "")["graph"].tobytes() == graph
-    other = replace(model, network=_other(model))  # the kept graph is not this network's
+def test_a_graph_of_other_outputs_is_not_used(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_bytes(model, p_values=False)
+    monkeypatch.setattr(engines, "graph_bytes", lambda of, p_values: graph)
+    assert with_engine(model, "onnx").engine is not None
+    other = replace(model, network=_other(model))  # the graph is not this network's
     with pytest.raises(ExportError, match="differs from PyTorch"):
         with_engine(other, "onnx")
     assert with_engine(other, "auto").engine is None
@@ -154,16 +123,6 @@ def test_without_onnxruntime_pytorch_runs_it(model: Model, monkeypatch: pytest.M
     assert with_engine(model, "auto").engine is None
     with pytest.raises(MissingPackageError):
         with_engine(model, "onnx")
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(engines, "cache_folder", lambda: tmp_path / "file")
-    content = graph_bytes(model, p_values=False)
-    monkeypatch.setattr(engines, "graph_bytes", lambda *_, **__: content)
-    assert with_engine(model, "onnx").engine is not None
 
 
 def test_an_unknown_engine_is_refused(model: Model) -> None:
@@ -250,14 +209,19 @@ def test_an_int8_graph_that_loses_is_refused(
 
 
 def test_a_few_images_are_scored_without_an_export_and_a_folder_with_one(
-    bundle: Path, pictures: list[Path], cache: Path
+    bundle: Path, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for file in (cache / "onnx").glob("*.npz"):
-        file.unlink()
+    made = list[int]()
+
+    def export(of: Model, p_values: bool) -> bytes:
+        made.append(1)
+        return graph_bytes(of, p_values)
+
+    monkeypatch.setattr(engines, "graph_bytes", export)
     result = CliRunner().invoke(app, ["score", str(bundle), *map(str, pictures[:2])])
     assert result.exit_code == 0, result.output
     assert result.stdout.count(str(pictures[0].parent)) == 2
-    assert not list((cache / "onnx").glob("*.npz"))
+    assert not made
     result = CliRunner().invoke(app, ["score", str(bundle), str(pictures[0].parent)])
     assert result.exit_code == 0, result.output
-    assert len(list((cache / "onnx").glob("*.npz"))) == 1
+    assert made == [1]

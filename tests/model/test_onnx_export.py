@@ -138,7 +138,7 @@ def test_detectors_that_read_outputs_are_exported_and_others_say_why_not(
         detector.fit(world.trained.classifier, [(world.normalise(world.train.batch(rows)), world.train.labels[rows])])
     if detector.reads is not Reads.OUTPUTS or name == "generalized-odin":
         model = Model.calibrated(world.trained, world.calibration)
-        with pytest.raises(ExportError, match="gradients|hooks"):
+        with pytest.raises(ExportError, match="reads (images|layers)"):
             check_exportable(replace(model, detector=detector))
         return
     model = Model.calibrated(world.trained, world.calibration, detector=detector)

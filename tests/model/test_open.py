@@ -407,7 +407,7 @@ def test_combined_networks_keep_the_fields(cosine_runs: list[Trained]) -> None:
         combine([ensemble, third])
     with pytest.raises(ArgumentError, match="pair of single networks, .* got Paired"):
         combine([pair, third], "paired")
-    with pytest.raises(ArgumentError, match="trained on one set .* were trained on small-digits and letters"):
+    with pytest.raises(ArgumentError, match="trained on one set .* are small-digits and letters"):
         combine([first, replace(second, id="letters")])
 
 

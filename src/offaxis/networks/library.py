@@ -16,14 +16,12 @@ from torch import nn
 
 from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, CheckpointError, MissingPackageError, OffaxisError
-from offaxis.files import is_regular
+from offaxis.files import is_regular, read_json
 from offaxis.names import alike
 from offaxis.networks.attaching import find_output_layer
 
 Builder = dict[str, Any]
 """``{"library": "timm", "name": ..., "arguments": {...}}``, with one of the libraries above, as JSON can hold it."""
-
-_MAX_JSON = 16 * 2**20
 
 # Arguments of timm's create_model that would read files or fetch weights.
 _REFUSED = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable")
@@ -84,9 +82,7 @@ def make_named(
 
 def find_builder(network: nn.Module) -> Builder | None:
     """Return the builder of a network whose output layer ``attach`` replaced; None where it is of no known library."""
-    package = type(network).__module__.partition(".")[0]
-    find = {"timm": _of_timm, "torchvision": _of_torchvision, "transformers": _of_transformers}.get(package)
-    for builder in find(network) if find is not None else ():
+    for builder in _candidates(network):
         with torch.device("meta"):
             try:
                 fresh = make_network(builder)
@@ -161,9 +157,8 @@ def _make_timm(timm: Any, name: str, arguments: dict[str, Any], pretrained: bool
         raise ArgumentError(
             f"Expected a network that timm {timm.__version__} has but got {name!r}.{alike(name, timm.list_models())}"
         )
-    refused = [key for key in arguments if key in _REFUSED]
-    if refused:
-        raise ArgumentError(f"Expected arguments of timm without {', '.join(_REFUSED)} but {name!r} has {refused[0]}.")
+    if refused := sorted(arguments.keys() & set(_REFUSED)):
+        raise ArgumentError(f"Expected arguments of timm that fetch nothing but {name!r} has {', '.join(refused)}.")
     network: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
     return network
 
@@ -245,28 +240,24 @@ def _input_config(library: str, name: str, network: nn.Module) -> InputConfig:
     return InputConfig((int(size[0]), int(size[1])) if len(size) == 2 else None, normalise)
 
 
-def _of_timm(network: Any) -> Iterator[Builder]:
-    config = getattr(network, "pretrained_cfg", None) or {}
-    name = config.get("architecture")
-    first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
-    channels = {"in_chans": first.in_channels} if first is not None else {}
-    size = getattr(getattr(network, "patch_embed", None), "img_size", None)
-    sizes = {"img_size": list(size)} if size is not None else {}
-    for arguments in ({}, channels, sizes, {**channels, **sizes}):
-        yield {"library": "timm", "name": name, "arguments": arguments}
-
-
-def _of_torchvision(network: nn.Module) -> Iterator[Builder]:
-    """Iterate over all networks of the same file: those of torchvision do not know their names."""
-    models = importlib.import_module("torchvision.models")
-    file = type(network).__module__
-    for name in models.list_models(module=models):
-        if models.get_model_builder(name).__module__ == file:
-            yield {"library": "torchvision", "name": name, "arguments": {}}
-
-
-def _of_transformers(network: Any) -> Iterator[Builder]:
-    yield {"library": "transformers", "name": type(network).__name__, "arguments": _arguments(network.config)}
+def _candidates(network: Any) -> Iterator[Builder]:
+    """Iterate over the builders that may have made a network, by the library of its class."""
+    library = type(network).__module__.partition(".")[0]
+    if library == "timm":
+        config = getattr(network, "pretrained_cfg", None) or {}
+        first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
+        channels = {} if first is None else {"in_chans": first.in_channels}
+        size = getattr(getattr(network, "patch_embed", None), "img_size", None)
+        sizes = {} if size is None else {"img_size": list(size)}
+        for arguments in ({}, channels, sizes, {**channels, **sizes}):
+            yield {"library": library, "name": config.get("architecture"), "arguments": arguments}
+    elif library == "torchvision":  # whose networks do not know their names: all of the same file
+        models = importlib.import_module("torchvision.models")
+        for name in models.list_models(module=models):
+            if models.get_model_builder(name).__module__ == type(network).__module__:
+                yield {"library": library, "name": name, "arguments": {}}
+    elif library == "transformers":
+        yield {"library": library, "name": type(network).__name__, "arguments": _arguments(network.config)}
 
 
 def _arguments(config: Any) -> dict[str, Any]:
@@ -338,12 +329,4 @@ def _image_config(folder: Path, network: dict[str, Any]) -> InputConfig:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file of a model's folder; None where there is no such file."""
-    if not is_regular(path):
-        return None
-    try:
-        found = json.loads(path.read_bytes()[:_MAX_JSON])
-    except (OSError, ValueError, RecursionError) as error:
-        raise ArgumentError(f"{path} is damaged ({error}): fetch the model again.") from error
-    if not isinstance(found, dict):
-        raise ArgumentError(f"{path} is damaged (it holds no object): fetch the model again.")
-    return found
+    return read_json(path, ArgumentError, "fetch the model again", required=False) if is_regular(path) else None

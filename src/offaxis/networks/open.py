@@ -25,7 +25,7 @@ from offaxis.networks.attaching import attach, find_output_layer
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.combine import AnyNetwork, Ensemble, LeaveOutEnsemble, Paired, find_network, folds
 from offaxis.networks.library import INSTALLED, LIBRARIES, make_named, make_network
-from offaxis.networks.opened import LEAVE_OUT, OpenedNetwork, check_agreement, check_folds
+from offaxis.networks.opened import LEAVE_OUT, NAMES, OpenedNetwork, check_agreement, check_folds
 from offaxis.networks.resnet import OUTPUT_LAYERS, PUBLISHED_NORMALISE
 from offaxis.networks.saved import is_of_classifier, load_weights, read_weights, trained_channels
 
@@ -127,10 +127,6 @@ def open_runs(paths: Sequence[str], network: str | None) -> list[NetworkSource]:
     return [path if network is None else _read_recorded(path, network) for path in paths]
 
 
-COUNTS = {"single": (1, 1), "ensemble": (2, None), "paired": (2, 2), "leave-out": (2, None)}
-"""Kind of combination -> the smallest and the largest number of its members."""
-
-
 def combine(members: Sequence[NetworkSource], kind: str = "ensemble", label: str | None = None) -> OpenedNetwork:
     """Combine networks into one.
 
@@ -146,15 +142,13 @@ def combine(members: Sequence[NetworkSource], kind: str = "ensemble", label: str
         ArgumentError: an unknown kind, too few or too many members, members in another order, or members that differ in
             their classes, their normalisation or the set that they were trained on.
     """
-    if kind not in COUNTS:
-        raise ArgumentError(f"Expected networks combined as {', '.join(COUNTS)} (--as in the shell) but got {kind!r}.")
-    least, most = COUNTS[kind]
-    if not least <= len(members) <= (most or len(members)):
-        count = f"{least}" if least == most else f"at least {least}"
+    count = len(members)
+    fits = {"single": count == 1, "paired": count == 2, "ensemble": count > 1, "leave-out": count > 1}
+    if not fits.get(kind):
         raise ArgumentError(
-            f"Expected {count} network{'s' if least > 1 else ''} to combine as {kind} but got {len(members)}. Several are "
-            "combined as ensemble (cosines and probabilities are averaged), as paired (the first predicts the class, the "
-            "second gives the detection score) or as leave-out; in the shell: --as ensemble."
+            f"Expected one network (single), two (paired: the first predicts the class, the second gives the detection score) "
+            "or several (ensemble: cosines and probabilities are averaged; leave-out) but got "
+            f"{count} as {kind!r}; in the shell: --as ensemble."
         )
     opened = [open_network(member, head="keep") for member in members]
     first, main = opened[0], opened[1 if kind == "paired" else 0]
@@ -202,15 +196,6 @@ def _name(source: NetworkSource, number: int) -> str:
 
 # networks by name ----------------------------------------------------------------------------------------------------
 
-_NAMES = {
-    "wide_resnet": r"wrn-(?P<depth>\d+)-(?P<width>\d+)(?P<half>-half)?",
-    "densenet_bc": r"densenet-(?P<depth>\d+)-(?P<growth>\d+)(?P<half>-half)?",
-    "resnet18_32": "resnet18-32",
-    "resnet_cifar": r"resnet(?P<depth>\d+)-cifar",
-    "convnet": r"convnet-(?P<width>\d+)",
-}
-"""Function of offaxis.networks -> its names; ``-half`` is a stride of 2 in the first convolution."""
-
 
 def by_name(name: str) -> Callable[..., Classifier]:
     """Return the function that makes the network of a name: ``wrn-28-10``, ``densenet-100-12``, ``resnet18-32``.
@@ -236,7 +221,8 @@ def by_name(name: str) -> Callable[..., Classifier]:
 
 def _parse_name(name: str) -> tuple[str, dict[str, int]] | None:
     """Return the function of offaxis.networks that a name stands for, and its sizes."""
-    for function, pattern in _NAMES.items():
+    for function, template in NAMES.items():
+        pattern = re.sub(r"{(\w+)}", r"(?P<\1>\\d+)", template.replace("{half}", "(?P<half>-half)?"))
         if found := re.fullmatch(pattern, name):
             parts = found.groupdict()
             half = {"stem_stride": 2} if parts.pop("half", None) else {}
@@ -416,8 +402,7 @@ def _open_named(name: str, options: _Options) -> OpenedNetwork:
     classifier = make(num_classes=num_classes, head=head, in_channels=options.in_channels or 3)
     if options.weights is None:
         return OpenedNetwork(network=classifier, origin=name)
-    channels = trained_channels(classifier, weights)
-    if options.in_channels is None and channels is not None:
+    if options.in_channels is None and (channels := trained_channels(classifier, weights)) is not None:
         classifier = make(num_classes=num_classes, head=head, in_channels=channels)
     linear = classifier.head.state_dict().keys() == {"weight", "bias"}
     load_weights(classifier, weights, options.weights, published, take=linear)
@@ -427,22 +412,21 @@ def _open_named(name: str, options: _Options) -> OpenedNetwork:
 
 def _open_library(package: str, name: str, options: _Options) -> OpenedNetwork:
     """Build a network of timm, torchvision or transformers and give it one of our heads."""
-    if options.pretrained and options.weights is not None:
-        raise ArgumentError("Expected either --pretrained or --weights FILE but got both: leave one of them out.")
-    if options.pretrained and package == "transformers":
-        raise ArgumentError(f"Expected no --pretrained beside transformers:{name}, whose folder holds the weights.")
-    channels, weights = options.in_channels, options.weights
+    channels, weights, keep = options.in_channels, options.weights, options.head == "keep"
+    own = weights is not None or package == "transformers"
+    if options.pretrained and own:
+        raise ArgumentError(
+            f"Expected no --pretrained beside {package}:{name} and its weights in a file: leave it out."
+        )
     if channels not in (None, 3) and package != "timm":
         raise ArgumentError(
             f"Expected colour images for {package}:{name} but got in_channels={channels}: repeat grey images three times, or "
             "use timm, which has networks for any number of channels."
         )
-    keep = options.head == "keep"
-    if keep and package != "transformers" and not (weights or options.pretrained):
+    if keep and not (own or options.pretrained):
         raise ArgumentError(
             f"Expected --weights FILE (or --pretrained) beside {package}:{name}, whose output layer is to be kept: without "
-            f"them nothing in it is trained. In Python: open_network('{package}:{name}', head='keep', pretrained=True), or "
-            "weights=FILE."
+            "them nothing in it is trained."
         )
     if channels is None and package == "timm" and weights is not None:
         channels = trained_channels(make_network({"library": package, "name": name}), read_weights(weights))

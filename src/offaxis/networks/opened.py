@@ -63,17 +63,17 @@ class OpenedNetwork:
 
     def __post_init__(self) -> None:
         part = _representative(self.network)
-        object.__setattr__(self, "kind", _kind(self.network))
-        fields: dict[str, Any] = {
-            "architecture": self.architecture or _architecture(part),
-            "head": self.head or describe_head(part.head) or {"name": type(part.head).__name__, **part.head.arguments},
-        }
-        dropout = (part.origin or {}).get("dropout", 0.0)
-        fields["label"] = self.label or make_label(
-            **fields, recipe=self.recipe, dropout=dropout, leave_out=self.trained_without_classes
+        architecture = self.architecture or _architecture(part)
+        head = self.head or describe_head(part.head) or {"name": type(part.head).__name__, **part.head.arguments}
+        label = self.label or make_label(
+            architecture=architecture,
+            head=head,
+            recipe=self.recipe,
+            dropout=(part.origin or {}).get("dropout", 0.0),
+            leave_out=self.trained_without_classes,
         )
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+        kind = _kind(self.network)
+        vars(self).update(architecture=architecture, head=head, label=label, kind=kind)
 
     @cached_property
     def weights(self) -> str:
@@ -105,6 +105,16 @@ LEAVE_OUT = " leave-out"
 """The end of the label of a network that was trained without some classes."""
 
 
+NAMES = {
+    "wide_resnet": "wrn-{depth}-{width}{half}",
+    "densenet_bc": "densenet-{depth}-{growth}{half}",
+    "resnet18_32": "resnet18-32",
+    "resnet_cifar": "resnet{depth}-cifar",
+    "convnet": "convnet-{width}",
+}
+"""Function of offaxis.networks -> the name of its network; ``-half`` is a stride of 2 in the first convolution."""
+
+
 def make_label(
     *,
     architecture: str | None,
@@ -134,15 +144,7 @@ def make_label(
 
 def short_name(network: Mapping[str, Any]) -> str:
     """Return the name that ``offaxis.networks.by_name`` takes for a network's description: ``wrn-10-2-half``."""
-    half = "-half" if network.get("stem_stride") == 2 else ""
-    names = {
-        "wide_resnet": "wrn-{depth}-{width}",
-        "densenet_bc": "densenet-{depth}-{growth}",
-        "resnet18_32": "resnet18-32",
-        "resnet_cifar": "resnet{depth}-cifar",
-        "convnet": "convnet-{width}",
-    }
-    return names[network["name"]].format(**network) + half
+    return NAMES[network["name"]].format(half="-half" if network.get("stem_stride") == 2 else "", **network)
 
 
 def _short(value: object) -> str:
@@ -192,38 +194,19 @@ def check_folds(members: Sequence[tuple[str, dict[str, Any] | None]], dealt: Seq
 
 
 def check_agreement(members: Sequence[OpenedNetwork], names: Sequence[str], kind: str) -> None:
-    """Refuse members with other classes, another normalisation or another training set, as far as they are known."""
-    first = members[0]
+    """Refuse members with other classes, another normalisation, size or training set, as far as they are known."""
+    facts: dict[str, Callable[[OpenedNetwork], object]] = {
+        "that have the same number of classes": lambda member: member.network.num_classes,
+        "for the same classes in the same order": lambda member: member.classes,
+        "that take the same normalised images": lambda member: member.normalise,
+        "that take images of one size": lambda member: member.size and (*member.size, member.resize),
+        "that were trained on one set": lambda member: member.id,
+    }
     for other, name in zip(members[1:], names[1:], strict=True):
-        where = f"{names[0]} and {name}"
-        named = first.classes and other.classes
-        if first.network.num_classes != other.network.num_classes or (named and first.classes != other.classes):
-            raise ArgumentError(
-                f"Expected networks for the same classes in the same order ({kind}) but {where} differ: "
-                f"{_shown(first)} and {_shown(other)}. Train them on one set."
-            )
-        if first.normalise and other.normalise and first.normalise != other.normalise:
-            raise ArgumentError(
-                f"Expected networks that take the same normalised images ({kind}) but {where} were trained with another mean "
-                f"and std: {first.normalise.mean}, {first.normalise.std} and {other.normalise.mean}, "
-                f"{other.normalise.std}. Train them on one set, or with the same normalise."
-            )
-        if first.size and other.size and (first.size, first.resize) != (other.size, other.resize):
-            raise ArgumentError(
-                f"Expected networks that take images of one size ({kind}) but {where} take {_size(first)} and {_size(other)}."
-            )
-        if first.id and other.id and first.id != other.id:
-            raise ArgumentError(
-                f"Expected networks that were trained on one set ({kind}) but {where} were trained on {first.id} and "
-                f"{other.id}."
-            )
-
-
-def _size(member: OpenedNetwork) -> str:
-    assert member.size is not None
-    return f"{member.size[1]}x{member.size[0]}" + (f" ({member.resize})" if member.resize else "")
-
-
-def _shown(member: OpenedNetwork) -> str:
-    names = member.classes or tuple(map(str, range(member.network.num_classes)))
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        for expected, fact in facts.items():
+            one, another = fact(members[0]), fact(other)
+            if one and another and one != another:
+                raise ArgumentError(
+                    f"Expected networks {expected} ({kind}) but those of {names[0]} and {name} are {str(one)[:200]} "
+                    f"and {str(another)[:200]}. Train them on one set."
+                )
