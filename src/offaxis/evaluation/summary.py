@@ -1,9 +1,8 @@
 """Results -> means and standard deviations over seeds and over sets, and the differences between two detectors."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -109,26 +108,76 @@ def summarise(results: Iterable[Result], view: View = "one-vs-one", metric: str 
 def summarise_metrics(results: Iterable[Result], view: View, metrics: Sequence[str]) -> dict[str, list[Summary]]:
     """Summarise as ``summarise`` does by each of several metrics, which share the grouping of the results."""
     results = distinguish_networks(results)
-    every = [metric for metric in metrics if all(metric in result.metrics for result in results)]
-    found = _summaries(results, view, every)
-    for metric in metrics:  # results of earlier versions lack some
-        if metric not in found:
-            found |= _summaries([result for result in results if metric in result.metrics], view, (metric,))
-    return {metric: found[metric] for metric in metrics}
-
-
-def _summaries(results: Sequence[Result], view: View, metrics: Sequence[str]) -> dict[str, list[Summary]]:
     names = method_names(results)
-    rows: dict[RowKey, list[tuple[str, Result]]] = {}
+    members: dict[RowKey, list[tuple[str, Result]]] = {}
     for row, result in view_rows(results, view):
-        rows.setdefault(row_key(result), []).append((row, result))
-    grouped = [_Grouped(members, names[key]) for key, members in rows.items()]
+        members.setdefault(row_key(result), []).append((row, result))
     found = {}
     for metric in metrics:
+        own = {key: [(row, r) for row, r in some if metric in r.metrics] for key, some in members.items()}
+        summaries = [_summary(some, names[key], metric) for key, some in own.items() if some]
         sign = -1 if HIGHER_IS_BETTER[metric] else 1
-        summaries = [one.summary(metric) for one in grouped]
         found[metric] = sorted(summaries, key=lambda s: (s.id, sign * s.groups["all"].mean))
     return found
+
+
+def _summary(members: Sequence[tuple[str, Result]], method: str, metric: str) -> Summary:
+    """Summarise the results of one row of the ranking, each with the set that its column is named by."""
+    first = members[0][1]
+    known = {row: result.group for row, result in members if row == result.ood}
+    values: dict[str, dict[int, list[float]]] = {}
+    for row, result in members:
+        values.setdefault(row, {}).setdefault(result.seed, []).append(result.metrics[metric])
+    rows = sorted(values, key=lambda row: _place(known.get(row) or relation(first.id, row).group, row))
+    cells = {(seed, row): _mean_std(own).mean for row in rows for seed, own in values[row].items()}
+    groups = {group: [row for row in rows if group in ("all", known.get(row))] for group in GROUPS}
+    return Summary(
+        id=first.id,
+        network=first.network,
+        fields=first,
+        detector=first.detector,
+        state=first.state,
+        method=method,
+        passes=(max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members)),
+        groups={group: _spread(cells, own) for group, own in groups.items() if own},
+        rows={row: _mean_std([value for own in values[row].values() for value in own]) for row in rows},
+        cells=cells,
+        metric=metric,
+    )
+
+
+def _place(group: Group, row: str) -> tuple[int, int, str]:
+    """Return the place of a set in every table: near before far before noise, then as in the catalogue."""
+    names = list(CATALOGUE)
+    return GROUPS.index(group), names.index(row) if row in CATALOGUE else len(names), row
+
+
+def _mean_std(values: Sequence[float]) -> MeanStd:
+    if len(values) == 1:  # most often
+        return MeanStd(values[0], None, 1)
+    return MeanStd(float(np.mean(values)), float(np.std(values, ddof=1)), len(values))
+
+
+def _spread(cells: Mapping[tuple[int, str], float], rows: Sequence[str]) -> Spread:
+    """Compute the spread over the sets that every seed has; where no set is shared by all seeds, over all sets."""
+    values = _shared_cells(cells, rows)
+    if not values.size:
+        values = np.array([[np.mean([v for (_, r), v in cells.items() if r == row]) for row in rows]])
+    seeds, sets = values.shape
+    return Spread(
+        mean=float(values.mean()),
+        seed_std=float(values.mean(1).std(ddof=1)) if seeds > 1 else None,
+        set_std=float(values.mean(0).std(ddof=1)) if sets > 1 else None,
+        seeds=seeds,
+        sets=sets,
+    )
+
+
+def _shared_cells(cells: Mapping[tuple[int, str], float], rows: Iterable[str]) -> NDArray[np.float64]:
+    """Return the values (seeds, sets) of the sets that every seed has."""
+    seeds = sorted({seed for seed, _ in cells})
+    shared = [row for row in rows if all((seed, row) in cells for seed in seeds)]
+    return np.array([[cells[seed, row] for row in shared] for seed in seeds], np.float64)
 
 
 def row_key(result: Result) -> RowKey:
@@ -187,18 +236,13 @@ def distinguish_networks(networks: Iterable[Network]) -> list[Network]:
         by_weights = facts.setdefault((one.id, one.called), {})
         if one.weights not in by_weights:
             by_weights[one.weights] = one.facts
-    labels = {
-        (id_name, label, weights): f"{label} ({words})"
+    words = {
+        (id_name, label, weights): text
         for (id_name, label), by_weights in facts.items()
-        for weights, words in zip(by_weights, differences_in_words(list(by_weights.values())), strict=True)
-        if words
+        for weights, text in zip(by_weights, differences_in_words(list(by_weights.values())), strict=True)
     }
-    if not labels:
-        return networks
-    return [
-        one if (label := labels.get((one.id, one.called, one.weights))) is None else one.with_label(label)
-        for one in networks
-    ]
+    named = [(one, words[one.id, one.called, one.weights]) for one in networks]
+    return [one.with_label(f"{one.called} ({text})") if text else one for one, text in named]
 
 
 def differences_in_words(networks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -284,116 +328,6 @@ def is_oracle(summary: Summary, view: View) -> bool:
     return view == "one-vs-one" and summary.state == "tuned"
 
 
-def spread_of(values: NDArray[np.float64]) -> Spread:
-    """Compute the mean and both standard deviations of values (seeds, sets)."""
-    seeds, sets = values.shape
-    return Spread(
-        mean=float(values.mean()),
-        seed_std=float(values.mean(1).std(ddof=1)) if seeds > 1 else None,
-        set_std=float(values.mean(0).std(ddof=1)) if sets > 1 else None,
-        seeds=seeds,
-        sets=sets,
-    )
-
-
-class _Grouped:
-    """The results of one row of the ranking, by OOD set and seed: what its summaries by all metrics share.
-
-    Args:
-        members: (row of the table by set, result).
-        method: what tables call the detector.
-    """
-
-    def __init__(self, members: Sequence[tuple[str, Result]], method: str) -> None:
-        self.first, self.method = members[0][1], method
-        results: dict[str, dict[int, list[Result]]] = {}
-        groups: dict[str, Group] = {}
-        for row, result in members:
-            results.setdefault(row, {}).setdefault(result.seed, []).append(result)
-            if row == result.ood:
-                groups[row] = result.group
-        order = sorted(results, key=lambda row: _place(groups.get(row) or relation(self.first.id, row).group, row))
-        self.results = {row: results[row] for row in order}
-        self.passes = (max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members))
-        self.cells = {(seed, row): own for row, by_seed in self.results.items() for seed, own in by_seed.items()}
-        self.groups = {
-            group: rows
-            for group in GROUPS
-            if (rows := [row for row in self.results if group in ("all", groups.get(row))])
-        }
-        self.places = {group: complete_places(self.cells, rows) for group, rows in self.groups.items()}
-
-    def summary(self, metric: str) -> Summary:
-        """Return the summary by one metric."""
-        first = self.first
-        cells = {cell: _mean([r.metrics[metric] for r in own]) for cell, own in self.cells.items()}
-        return Summary(
-            id=first.id,
-            network=first.network,
-            fields=first,
-            detector=first.detector,
-            state=first.state,
-            method=self.method,
-            passes=self.passes,
-            groups=self._spreads(cells),
-            rows={
-                row: _mean_std([r.metrics[metric] for own in by_seed.values() for r in own])
-                for row, by_seed in self.results.items()
-            },
-            cells=cells,
-            metric=metric,
-        )
-
-    def _spreads(self, cells: Mapping[tuple[int, str], float]) -> dict[str, Spread]:
-        """Compute spreads over the sets that every seed has; where no set is shared by all seeds, over all sets."""
-        values = np.array(list(cells.values()), np.float64)
-        spreads = {}
-        for group, rows in self.groups.items():
-            if self.places[group].size:
-                spreads[group] = spread_of(values[self.places[group]])
-            else:
-                each = [np.mean([v for (_, r), v in cells.items() if r == row]) for row in rows]
-                spreads[group] = spread_of(np.array([each], np.float64))
-        return spreads
-
-
-def _place(group: Group, row: str) -> tuple[int, int, str]:
-    """Return the place of a set in every table: near before far before noise, then as in the catalogue."""
-    places = _places()
-    return GROUPS.index(group), places.get(row, len(places)), row
-
-
-@cache
-def _places() -> dict[str, int]:
-    return {name: place for place, name in enumerate(CATALOGUE)}
-
-
-def _mean(values: list[float]) -> float:
-    """Compute what NumPy does, without an array for the few values that there usually are (it adds fewer than 8 in order)."""
-    return sum(values) / len(values) if len(values) < 8 else float(np.mean(values))
-
-
-def _mean_std(values: list[float]) -> MeanStd:
-    count = len(values)
-    if count == 1:
-        return MeanStd(values[0], None, 1)
-    if count >= 8:  # np.mean and np.std(ddof=1) to the bit, in a third of their time
-        array = np.array(values)
-        rest = array - (mean := np.add.reduce(array) / count)
-        return MeanStd(float(mean), math.sqrt(np.add.reduce(rest * rest) / (count - 1)), count)
-    mean = _mean(values)
-    return MeanStd(mean, math.sqrt(sum((v - mean) * (v - mean) for v in values) / (count - 1)), count)
-
-
-def complete_places(cells: Iterable[tuple[int, str]], rows: Iterable[str]) -> NDArray[np.int64]:
-    """Return (seeds, sets): where among the cells the value of each seed and set is, for the sets that every seed has."""
-    place = {cell: at for at, cell in enumerate(cells)}
-    seeds = sorted({seed for seed, _ in place})
-    kept = [row for row in rows if all((seed, row) in place for seed in seeds)]
-    found = np.array([[place[seed, row] for row in kept] for seed in seeds], np.int64)
-    return found.reshape(len(seeds), len(kept))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The difference between two detectors, taken pair by pair: same seed, same set.
@@ -432,8 +366,7 @@ def compare_pairs(
     """Compare two detectors at a time on the seeds and sets that they share.
 
     The interval is a percentile bootstrap that resamples sets *and* seeds, so it covers other sets like these and other
-    trainings, as far as a handful of each can. With fewer than about five seeds or sets it is too narrow. The intervals of
-    all pairs are computed together.
+    trainings, as far as a handful of each can. With fewer than about five seeds or sets it is too narrow.
 
     Args:
         pairs: the first and the second detector of each, of one call of ``summarise``.
@@ -444,45 +377,34 @@ def compare_pairs(
     Raises:
         ArgumentError: two have no set in common that they have for every seed in common.
     """
-    matrices = [_differences(first, second) for first, second in pairs]
-    bounds: list[tuple[float | None, float | None]] = [(None, None)] * len(pairs)
-    drawn = [place for place, matrix in enumerate(matrices) if matrix.size > 1]
-    for start in range(0, len(drawn), _TOGETHER):
-        some = drawn[start : start + _TOGETHER]
-        means = np.empty((len(some), resamples))
-        for row, place in zip(means, some, strict=True):
-            of_seeds, of_sets = _draws(*matrices[place].shape, resamples, seed)
-            row[:] = ((of_seeds @ matrices[place]) * of_sets).sum(1)
-        ends = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=1, overwrite_input=True)
-        for place, low, high in zip(some, *ends.tolist(), strict=True):
-            bounds[place] = (low, high)
-    return [
-        Comparison(
-            first=first.title,
-            second=second.title,
-            difference=float(matrix.mean()),
-            low=low,
-            high=high,
-            wins=int(((matrix if HIGHER_IS_BETTER[first.metric] else -matrix) > 0).sum()),
-            pairs=matrix.size,
-            seeds=len(matrix),
-            sets=matrix.shape[1],
+    found = []
+    for first, second in pairs:
+        shared = {cell: value - second.cells[cell] for cell, value in first.cells.items() if cell in second.cells}
+        matrix = _shared_cells(shared, dict.fromkeys(row for _, row in shared))
+        if not matrix.size:
+            raise ArgumentError(
+                f"{first.title} and {second.title} have no set in common for all seeds that they share."
+            )
+        low = high = None
+        if matrix.size > 1:
+            of_seeds, of_sets = _draws(*matrix.shape, resamples, seed)
+            means = ((of_seeds @ matrix) * of_sets).sum(1)
+            low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2]).tolist()
+        better = matrix if HIGHER_IS_BETTER[first.metric] else -matrix
+        found.append(
+            Comparison(
+                first=first.title,
+                second=second.title,
+                difference=float(matrix.mean()),
+                low=low,
+                high=high,
+                wins=int((better > 0).sum()),
+                pairs=matrix.size,
+                seeds=len(matrix),
+                sets=matrix.shape[1],
+            )
         )
-        for (first, second), matrix, (low, high) in zip(pairs, matrices, bounds, strict=True)
-    ]
-
-
-_TOGETHER = 256
-"""Pairs whose resamples are in memory at once."""
-
-
-def _differences(first: Summary, second: Summary) -> NDArray[np.float64]:
-    """Return the differences (seeds, sets) on the seeds and sets that two detectors share."""
-    shared = {cell: value - second.cells[cell] for cell, value in first.cells.items() if cell in second.cells}
-    places = complete_places(shared, dict.fromkeys(row for _, row in shared))
-    if not places.size:
-        raise ArgumentError(f"{first.title} and {second.title} have no set in common for all seeds that they share.")
-    return np.array(list(shared.values()), np.float64)[places]
+    return found
 
 
 @lru_cache(maxsize=16)  # all pairs of a table share the resamples
