@@ -430,7 +430,9 @@ def test_networks_of_a_list_are_compared_and_seeds_have_a_deviation(
 def test_networks_of_a_list_that_cannot_be_distinguished_are_refused(subject: Make, world: World) -> None:
     bare = [subject("cosine", seed).network for seed in (0, 1)]
     given: Any = {"normalise": NORMALISE, "detectors": "cosine"}
-    with pytest.raises(EvaluationError, match=r"Two networks are called 'own network' with seed 0.*seed=1"):
+    with pytest.raises(
+        EvaluationError, match=r"Another network in the list is called 'own network' with seed 0.*seed=1"
+    ):
         offaxis.evaluate(bare, world["id"], world["ood"], **given)
     told = [offaxis.open_network(network, seed=seed) for seed, network in enumerate(bare)]
     assert {r.seed for r in offaxis.evaluate(told, world["id"], world["ood"], **given)} == {0, 1}

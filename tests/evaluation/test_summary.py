@@ -13,9 +13,6 @@ from offaxis.evaluation.protocols import (
     EMBEDDED,
     FRAME_FREE,
     FRAMED,
-    less_biased_results,
-    less_biased_rows,
-    one_vs_one_results,
     sets_for,
 )
 from offaxis.evaluation.summary import (
@@ -25,7 +22,10 @@ from offaxis.evaluation.summary import (
     compare_pairs,
     distinguish_networks,
     largest_tests,
+    less_biased_results,
+    less_biased_rows,
     method_names,
+    one_vs_one_results,
     reference_of,
     summarise,
     views_in,

@@ -87,7 +87,7 @@ def test_the_commands_stand_for_what_is_called(
         return []
 
     monkeypatch.setattr("offaxis.training.start.train_by_options", remember)
-    monkeypatch.setattr("offaxis.evaluation.start.evaluate_by_options", remember)
+    monkeypatch.setattr("offaxis.evaluation.evaluating.evaluate_by_options", remember)
     monkeypatch.setattr("offaxis.cli.evaluate.evaluate_by_options", remember)
     program = get_command(app)
     chain = Reproduction(SCALES[scale], tmp_path, tmp_path / "runs")

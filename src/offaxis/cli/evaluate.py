@@ -7,8 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from offaxis.evaluation.evaluating import evaluate_by_options
 from offaxis.evaluation.records import Result
-from offaxis.evaluation.start import evaluate_by_options
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import Summary, is_oracle, summarise, views_in
 from offaxis.options import EvaluateOptions, ReportOptions

@@ -18,10 +18,9 @@ from offaxis.data.splits import VALIDATION_IMAGES
 from offaxis.detectors import Detector
 from offaxis.detectors.base import try_fit_all
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
+from offaxis.evaluation.protocols import EvaluationSet, LabelledBatches, Sets, TrainingImages
 from offaxis.evaluation.records import NetworkRecord, Result, result_key
-from offaxis.evaluation.results import Results
 from offaxis.evaluation.scores import Array, DetectorRun, ScoreRequest, compute_scores, score_requests
-from offaxis.evaluation.sets import EvaluationSet, LabelledBatches, Sets, TrainingImages
 from offaxis.evaluation.store import Store, narrow
 from offaxis.metrics import (
     all_metrics,
@@ -83,7 +82,7 @@ class Evaluation:
         store: where scores are kept, and results in a folder.
         named: the detectors that were asked for one by one, and are missed where they cannot be fitted.
         options: all keywords of ``evaluate`` that it was given or has by default.
-        note: called with the name of a detector that has no result, and a sentence that says why.
+        notes: (detector, sentence) for each that was left out or seems wrong.
     """
 
     opened: OpenedNetwork
@@ -92,7 +91,13 @@ class Evaluation:
     store: Store
     named: Set[str]
     options: EvaluateKeywords
-    note: Callable[[str, str], object]
+    notes: list[tuple[str, str]]
+
+    def note(self, detector: str, text: str) -> None:
+        """Note a sentence on a detector of this network."""
+        self.notes.append((detector, f"{self.opened.label}: {text}"))
+        if self.options["note"] is not None:
+            self.options["note"](self.notes[-1][1])
 
     @cached_property
     def fields(self) -> dict[str, Any]:
@@ -101,11 +106,8 @@ class Evaluation:
 
     def group_of(self, ood: str) -> Group:
         """Return how an OOD set relates to the ID set."""
-        return (
-            "near"
-            if ood in self.options["near"]
-            else self.sets.ood[ood].group or relation(self.sets.id.name, ood).group
-        )
+        known = "near" if ood in self.options["near"] else self.sets.ood[ood].group
+        return known or relation(self.sets.id.name, ood).group
 
     def run_on(
         self, batches: LabelledBatches, detectors: Iterable[Detector], title: str
@@ -122,8 +124,8 @@ class Test(NamedTuple):
     """A detector, the OOD set that it is tuned on or None, and the OOD set that it is tested on."""
 
     run: DetectorRun
-    assumed: str | None
-    tested: str
+    assumed: EvaluationSet | None
+    tested: EvaluationSet
 
 
 def network_fields(opened: OpenedNetwork) -> dict[str, Any]:
@@ -141,8 +143,10 @@ def network_fields(opened: OpenedNetwork) -> dict[str, Any]:
     }
 
 
-def compute_results(one: Evaluation, runs: Sequence[DetectorRun], pairs: Sequence[tuple[str, str]]) -> Results:
-    """Compute the results that the store does not have, and return all.
+def compute_results(
+    one: Evaluation, runs: Sequence[DetectorRun], pairs: Sequence[tuple[str, str]]
+) -> tuple[list[Result], NetworkRecord | None]:
+    """Compute the results that the store does not have, and return all, with the network's record.
 
     A result is made, and kept, as soon as all its sets have been through the network.
 
@@ -151,8 +155,9 @@ def compute_results(one: Evaluation, runs: Sequence[DetectorRun], pairs: Sequenc
         runs: the detectors.
         pairs: of assumed and tested sets, for those that are tuned.
     """
-    tests = [Test(run, None, tested) for run in runs for tested in one.sets.tested()]
-    tests += [Test(run, assumed, tested) for run in runs if run.tuned for assumed, tested in pairs]
+    ood = one.sets.ood
+    tests = [Test(run, None, ood[tested]) for run in runs for tested in one.sets.tested()]
+    tests += [Test(run, ood[assumed], ood[tested]) for run in runs if run.tuned for assumed, tested in pairs]
     keys = {_key(one, test): test for test in tests}
     done = _results_in_store(one, keys)
     todo = [test for key, test in keys.items() if key not in done]
@@ -164,65 +169,45 @@ def compute_results(one: Evaluation, runs: Sequence[DetectorRun], pairs: Sequenc
         todo = [test for test in todo if test.run in able]
 
     tuned = cache(partial(_tune, one))
+    tuned_runs = {test.run for test in todo if test.assumed}
+    needed: dict[EvaluationSet, dict[ScoreRequest, None]] = {one.sets.id: {}}
+    for test in todo:
+        requests = dict.fromkeys(score_requests(test.run, test.run in tuned_runs))
+        for images in _sets_of(one, test):
+            needed.setdefault(images, {}).update(requests)
     scored: set[EvaluationSet] = set()
-    for images, requests in _needed(one, todo).items():
+    for images, requests in needed.items():
         record = _score(one, images, requests, record) or record
         scored.add(images)
-        ready = [test for test in todo if _sets_of(one, test) <= scored]
-        todo = [test for test in todo if not _sets_of(one, test) <= scored]
+        ready = [test for test in todo if scored.issuperset(_sets_of(one, test))]
+        todo = [test for test in todo if not scored.issuperset(_sets_of(one, test))]
         made = []
         for test in ready:
             try:
-                detector = tuned(test.run, test.assumed) if test.assumed else test.run.detector
-                made.append(_result(one, test, detector))
+                made.append(_result(one, test, tuned(test.run, test.assumed) if test.assumed else test.run.detector))
             except ArgumentError as error:  # scores that are not finite
-                one.note(test.run.detector.name, f"{test.run.title} has no result on {test.tested}: {error}")
+                one.note(test.run.detector.name, f"{test.run.title} has no result on {test.tested.name}: {error}")
         one.store.add(made)
         done |= {result.key: result for result in made}
-    return Results(
-        results=tuple(done[key] for key in keys if key in done),
-        networks=() if record is None else (record,),
-        sets={images.key: images.record for images in one.sets.every()},
-        arrays={name: array for name, array in one.store.arrays.items() if name.startswith("scores/")},
-    )
+    return [done[key] for key in keys if key in done], record
 
 
 def _key(one: Evaluation, test: Test) -> str:
-    return result_key(
-        weights=one.opened.key,
-        id_data=one.sets.id.key,
-        ood_data=one.sets.ood[test.tested].key,
-        assumed_data=one.sets.ood[test.assumed].key if test.assumed else None,
-        detector=test.run.detector.name,
-        setup=test.run.setup,
-    )
+    assumed = test.assumed.key if test.assumed else None
+    return result_key(one.opened.key, one.sets.id.key, test.tested.key, assumed, test.run.detector.name, test.run.setup)
 
 
 def _results_in_store(one: Evaluation, keys: Mapping[str, Test]) -> dict[str, Result]:
     """Return the results that are there already, in the group that their set is called now."""
     found = {result.key: result for result in one.store.results() if result.key in keys}
-    groups = {key: one.group_of(keys[key].tested) for key in found}
+    groups = {key: one.group_of(keys[key].tested.name) for key in found}
     moved = {key: replace(found[key], group=group) for key, group in groups.items() if group != found[key].group}
     one.store.add(moved.values())
     return found | moved
 
 
-def _sets_of(one: Evaluation, test: Test) -> set[EvaluationSet]:
-    return {one.sets.id, *(one.sets.ood[name] for name in (test.assumed, test.tested) if name)}
-
-
-def _needed(one: Evaluation, todo: Sequence[Test]) -> dict[EvaluationSet, dict[ScoreRequest, None]]:
-    """Return the scores that tests need of each set: of sets that are tuned on alone, those over grids."""
-    tuned = {test.run for test in todo if test.assumed}
-    needed: dict[EvaluationSet, dict[ScoreRequest, None]] = {one.sets.id: {}}
-    for test in todo:
-        requests = dict.fromkeys(score_requests(test.run, test.run in tuned))
-        needed[one.sets.id] |= requests
-        needed.setdefault(one.sets.ood[test.tested], {}).update(requests)
-    for test in todo:
-        if test.assumed:
-            needed.setdefault(one.sets.ood[test.assumed], {}).setdefault(ScoreRequest(test.run, True))
-    return needed
+def _sets_of(one: Evaluation, test: Test) -> list[EvaluationSet]:
+    return [one.sets.id, test.tested, *([test.assumed] if test.assumed else [])]
 
 
 def _fit(one: Evaluation, runs: Iterable[DetectorRun]) -> set[DetectorRun]:
@@ -242,14 +227,14 @@ def _fit(one: Evaluation, runs: Iterable[DetectorRun]) -> set[DetectorRun]:
         name, reason = run.detector.name, reasons.get(run.detector.name)
         if reason is not None and name in one.named:
             raise DetectorError(f"{run.title} cannot be fitted: {reason}") from reason
-        try:
-            if reason is None:
+        if reason is None:
+            try:
                 run.detector.check_fitted()
                 able.add(run)
-        except NotFittedError as error:
-            reason = error
-        if run not in able:
-            one.note(name, f"{run.title} is left out: {reason}")
+                continue
+            except NotFittedError as error:
+                reason = error
+        one.note(name, f"{run.title} is left out: {reason}")
     return able
 
 
@@ -310,19 +295,18 @@ def _grid(one: Evaluation, run: DetectorRun, images: EvaluationSet, part: Array)
     return torch.from_numpy(one.store.scores(run.grid_reference(one.opened.key, images.key))[part])
 
 
-def _tune(one: Evaluation, run: DetectorRun, assumed: str) -> Detector:
+def _tune(one: Evaluation, run: DetectorRun, assumed: EvaluationSet) -> Detector:
     """Return the detector with hyperparameters chosen on validation images alone, of the ID set and the assumed set."""
-    sets = one.sets.id, one.sets.ood[assumed]
-    id_grid, ood_grid = (_grid(one, run, images, images.record.validation) for images in sets)
+    id_grid, ood_grid = (_grid(one, run, images, images.record.validation) for images in (one.sets.id, assumed))
     detector = run.detector
     if one.sets.benchmark:  # as OpenOOD tunes; on a copy, as the detector may be the user's
         detector = copy.copy(detector)
         detector.tuning_metric = "auroc"
-    return detector.choose(id_grid, ood_grid, on=assumed)
+    return detector.choose(id_grid, ood_grid, on=assumed.name)
 
 
 def _result(one: Evaluation, test: Test, detector: Detector) -> Result:
-    run, tested = test.run, one.sets.ood[test.tested]
+    run, tested, assumed = test.run, test.tested, test.assumed
     hyperparameters = {**detector.hyperparameters, **_learned(detector, run.detector)}
     references = []
     for images in (one.sets.id, tested):
@@ -338,12 +322,12 @@ def _result(one: Evaluation, test: Test, detector: Detector) -> Result:
         seed=one.opened.seed,
         weights=one.opened.key,
         id=one.sets.id.name,
-        ood=test.tested,
-        assumed=test.assumed,
+        ood=tested.name,
+        assumed=assumed.name if assumed else None,
         id_data=one.sets.id.key,
         ood_data=tested.key,
-        assumed_data=one.sets.ood[test.assumed].key if test.assumed else None,
-        group=one.group_of(test.tested),
+        assumed_data=assumed.key if assumed else None,
+        group=one.group_of(tested.name),
         detector=detector.name,
         setup=run.setup,
         given=run.given,

@@ -1,18 +1,16 @@
 """Records of an evaluation, with fields that JSON can hold: ``Result``, ``NetworkRecord``, ``SetRecord``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offaxis.data.catalogue import Group
 from offaxis.files import digest
-
-if TYPE_CHECKING:
-    from offaxis.options import Kind
+from offaxis.options import Kind
 
 Cell = str | int | float | None
 
@@ -36,7 +34,7 @@ class NetworkFields:
     head: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
-    kind: "Kind" = "single"
+    kind: Kind = "single"
     members: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -108,15 +106,6 @@ class NetworkRecord(NetworkFields):
         return self.weights[:16]
 
     @property
-    def called(self) -> str:
-        """Return the network's label, as of a Result."""
-        return self.label
-
-    def with_label(self, label: str) -> Self:
-        """Return the record with another label."""
-        return replace(self, label=label)
-
-    @property
     def origins(self) -> tuple[str, ...]:
         """Return the folders or files that it came from: one, or one per member."""
         return self.members or (self.origin,)
@@ -181,23 +170,7 @@ class Result(NetworkFields):
     @cached_property
     def key(self) -> str:
         """Return what identifies this result: equal keys, equal numbers."""
-        return result_key(
-            weights=self.weights,
-            id_data=self.id_data,
-            ood_data=self.ood_data,
-            assumed_data=self.assumed_data,
-            detector=self.detector,
-            setup=self.setup,
-        )
-
-    @property
-    def called(self) -> str:
-        """Return the network's label, as of a NetworkRecord."""
-        return self.network
-
-    def with_label(self, label: str) -> Self:
-        """Return the result with another label of its network."""
-        return replace(self, network=label)
+        return result_key(self.weights, self.id_data, self.ood_data, self.assumed_data, self.detector, self.setup)
 
     @property
     def method(self) -> str:
@@ -268,9 +241,7 @@ def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def result_key(
-    *, weights: str, id_data: str, ood_data: str, assumed_data: str | None, detector: str, setup: str
-) -> str:
+def result_key(weights: str, id_data: str, ood_data: str, assumed_data: str | None, detector: str, setup: str) -> str:
     """Return the key of a result that may not have been computed yet."""
     return digest([weights, id_data, ood_data, assumed_data, detector, setup])
 

@@ -1,6 +1,6 @@
 """``Results``: what ``evaluate`` returns, as rows, as a table and as a store."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -35,16 +35,14 @@ class Results:
         networks: the networks that were evaluated.
         sets: the image sets by key.
         notes: which detectors were left out, and why.
-        arrays: scores that were computed in this process, by reference.
-        store: where scores of earlier calls are kept; None where everything is in memory.
+        store: the scores, in memory or, with those of earlier calls, in a folder.
     """
 
     results: tuple[Result, ...]
     networks: tuple[NetworkRecord, ...]
     sets: Mapping[str, SetRecord]
     notes: tuple[str, ...] = ()
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
-    store: Store | None = field(default=None, repr=False)
+    store: Store = field(default_factory=Store, repr=False, compare=False)
 
     def __repr__(self) -> str:
         lines = [f"{len(self)} results, AUROC in percent", self.table()] if self.results else ["no results"]
@@ -56,15 +54,18 @@ class Results:
     def __len__(self) -> int:
         return len(self.results)
 
+    @property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Return the scores that were computed in this process, by reference."""
+        return self.store.arrays
+
     def scores(self, reference: str) -> NDArray[Any]:
         """Return the scores (T,) that a Result refers to, larger = more out-of-distribution.
 
         Args:
             reference: one of ``Result.scores``: of the ID test images, or of the OOD test images.
         """
-        if reference in self.arrays:
-            return self.arrays[reference]
-        if self.store is None:
+        if not self.store.has_scores(reference):
             raise ArgumentError(f"Expected a reference out of a Result of this evaluation but got {reference!r}.")
         return self.store.scores(reference)
 
@@ -158,15 +159,3 @@ class Results:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
-
-
-def join_results(several: Sequence[Results], notes: Sequence[str], store: Store | None) -> Results:
-    """Return the results of several networks as one, with what was noted and the store that they are in."""
-    return Results(
-        results=tuple(result for one in several for result in one),
-        networks=tuple(network for one in several for network in one.networks),
-        sets={key: record for one in several for key, record in one.sets.items()},
-        notes=tuple(dict.fromkeys(notes)),
-        arrays={key: array for one in several for key, array in one.arrays.items()},
-        store=store,
-    )

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.base import layers_of
+from offaxis.evaluation.protocols import LabelledBatches
 from offaxis.evaluation.records import with_arguments
-from offaxis.evaluation.sets import LabelledBatches
 from offaxis.files import digest
 from offaxis.heads import Outputs
 from offaxis.networks.run import Network, prepared_batches, run, widest
@@ -86,8 +86,7 @@ def _own_file(detector: Detector) -> list[str]:
         return []
 
 
-@dataclass(frozen=True)
-class ScoreRequest:
+class ScoreRequest(NamedTuple):
     """Scores to compute: of a detector at its given hyperparameters, or at every setting of its grid."""
 
     run: DetectorRun
@@ -99,11 +98,6 @@ class ScoreRequest:
         detector = self.run.detector
         return (detector.grid_reads if self.grid else detector.reads) is Reads.IMAGES
 
-    @property
-    def after_pass(self) -> bool:
-        """Return whether its own passes can begin with the shared one."""
-        return self.reads_images and self.run.detector.shares_pass
-
 
 def score_requests(run: DetectorRun, tuning: bool) -> list[ScoreRequest]:
     """Return the requests that score a detector as given and, with ``tuning``, at every setting.
@@ -112,8 +106,8 @@ def score_requests(run: DetectorRun, tuning: bool) -> list[ScoreRequest]:
     """
     if not (tuning and run.tuned):
         return [ScoreRequest(run, False)]
-    grid, detector = run.detector.grid, run.detector
-    held = all(getattr(detector, name) in values for name, values in grid.items())
+    detector = run.detector
+    held = all(getattr(detector, name) in values for name, values in detector.grid.items())
     contained = held or Reads.IMAGES not in (detector.reads, detector.grid_reads)
     return [ScoreRequest(run, True), *([] if contained else [ScoreRequest(run, False)])]
 
@@ -144,13 +138,14 @@ def compute_scores(
         title: of the progress bar.
         quiet: show no progress.
     """
-    sharing = [request for request in requests if not request.reads_images or request.after_pass]
-    if len(sharing) == 1 and not confidence and sharing[0].after_pass:
+    count: int = len(batches)  # type: ignore[arg-type]
+    sharing = [request for request in requests if not request.reads_images or request.run.detector.shares_pass]
+    if len(sharing) == 1 and not confidence and sharing[0].reads_images:
         sharing = []  # nobody to share with
     if sharing or confidence:
         several = f"{len(sharing)} detectors that share a pass"
         what = several if len(sharing) > 1 else "".join(r.run.detector.name for r in sharing) or "accuracy"
-        with Progress(f"{title}: {what}", _count(batches), quiet) as progress:
+        with Progress(f"{title}: {what}", count, quiet) as progress:
             found = _shared_pass(network, batches, sharing, confidence, progress)
         yield from found
     for request in requests:
@@ -158,7 +153,7 @@ def compute_scores(
             detector = request.run.detector
             over = " over its grid" if request.grid else ""
             score = detector.grid_scores_images if request.grid else detector.score_images
-            with Progress(f"{title}: {detector.name}{over}", _count(batches), quiet) as progress:
+            with Progress(f"{title}: {detector.name}{over}", count, quiet) as progress:
                 passes = prepared_batches(network, batches, progress=progress)
                 parts = [_array(score(network, images)) for images, _ in passes]
             yield request, np.concatenate(parts)
@@ -167,7 +162,7 @@ def compute_scores(
 def _shared_pass(
     network: Network, batches: LabelledBatches, requests: Sequence[ScoreRequest], confidence: bool, progress: Progress
 ) -> list[Scored]:
-    scorers = [None if request.after_pass else _scorer(request) for request in requests]
+    scorers = [None if request.reads_images else _scorer(request) for request in requests]
     gradients = None in scorers
     layers = layers_of(request.run.detector for request in requests)
     parts: list[list[Array]] = [[] for _ in requests]
@@ -205,7 +200,3 @@ def _scorer(request: ScoreRequest) -> Callable[[Outputs], Tensor]:
 def _array(values: Tensor) -> Array:
     values = values.detach().cpu()
     return (values.float() if values.dtype in (torch.bfloat16, torch.float16) else values).numpy()
-
-
-def _count(batches: LabelledBatches) -> int:
-    return len(batches)  # type: ignore[arg-type]

@@ -45,19 +45,20 @@ class Store:
         path: the folder; made when something is first written to it. None keeps scores in memory and records nothing.
 
     Attributes:
+        folder: the folder; None where scores are in memory alone.
         arrays: by reference, the scores that were added here; they are not read from the disk again.
 
     Raises:
         StoreError: the folder holds something else, or was written by another version.
     """
 
-    def __init__(self, path: str | Path | None) -> None:
-        self._folder = None if path is None else Path(path)
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.folder = None if path is None else Path(path)
         self.arrays: dict[str, Array] = {}
         self._checked = True
-        if self._folder is None:
+        if self.folder is None:
             return
-        about_file = self._folder / "store.json"
+        about_file = self.folder / "store.json"
         if about_file.exists():
             about = read_json(about_file, StoreError, _AGAIN, required=lambda values: values.get("version") == VERSION)
             version = about.get("version")
@@ -86,8 +87,8 @@ class Store:
     @property
     def path(self) -> Path:
         """Return the folder, where there is one."""
-        assert self._folder is not None
-        return self._folder
+        assert self.folder is not None
+        return self.folder
 
     # records -----------------------------------------------------------------------------------------------------------
 
@@ -159,6 +160,10 @@ class Store:
         file, _, name = reference.partition("#")
         self._add_arrays(file, {name: scores})
 
+    def forget_grids(self) -> None:
+        """Free the memory of scores over grids, which are large."""
+        self.arrays = {name: array for name, array in self.arrays.items() if name.startswith("scores/")}
+
     def scores(self, reference: str) -> Array:
         """Return scores in float32 or float64, larger = more out-of-distribution, in the order of the set's test indices."""
         if reference in self.arrays:
@@ -170,11 +175,11 @@ class Store:
 
     def _whole(self, folder: str, pattern: str) -> list[Path]:
         """Return the whole files of a folder, in order; names of unfinished ones begin with a dot."""
-        found = [] if self._folder is None else (self._folder / folder).glob(pattern)
+        found = [] if self.folder is None else (self.folder / folder).glob(pattern)
         return sorted(file for file in found if not file.name.startswith("."))
 
     def _is_there(self, name: str) -> bool:
-        return self._folder is not None and (self._folder / name).exists()
+        return self.folder is not None and (self.folder / name).exists()
 
     def _is_foreign(self) -> bool:
         """Return whether the folder holds something else; a store begins with store.json under a temporary name."""
@@ -184,11 +189,11 @@ class Store:
 
     def _new(self, name: str) -> Path | None:
         """Return a file that is to be written, in a store that has begun; None where it is there, or there is no folder."""
-        if self._folder is None or self._is_there(name):
+        if self.folder is None or self._is_there(name):
             return None
         if not self._is_there("store.json"):
-            write_json(self._folder / "store.json", {"format": FORMAT, "version": VERSION})
-        return self._folder / name
+            write_json(self.folder / "store.json", {"format": FORMAT, "version": VERSION})
+        return self.folder / name
 
     def _add_json(self, name: str, values: Mapping[str, Any]) -> None:
         file = self._new(name)

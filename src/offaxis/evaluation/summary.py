@@ -1,7 +1,7 @@
 """Results -> means and standard deviations over seeds and over sets, and the differences between two detectors."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from offaxis.data import CATALOGUE, relation
 from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError
-from offaxis.evaluation.protocols import less_biased_rows, one_vs_one_results
 from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, with_arguments
 from offaxis.metrics import HIGHER_IS_BETTER
 
@@ -233,7 +232,7 @@ def distinguish_networks(networks: Iterable[Network]) -> list[Network]:
     networks = list(networks)
     facts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for one in networks:
-        by_weights = facts.setdefault((one.id, one.called), {})
+        by_weights = facts.setdefault((one.id, _label(one)), {})
         if one.weights not in by_weights:
             by_weights[one.weights] = one.facts
     words = {
@@ -241,8 +240,16 @@ def distinguish_networks(networks: Iterable[Network]) -> list[Network]:
         for (id_name, label), by_weights in facts.items()
         for weights, text in zip(by_weights, differences_in_words(list(by_weights.values())), strict=True)
     }
-    named = [(one, words[one.id, one.called, one.weights]) for one in networks]
-    return [one.with_label(f"{one.called} ({text})") if text else one for one, text in named]
+    return [_relabelled(one, words[one.id, _label(one), one.weights]) for one in networks]
+
+
+def _label(one: Result | NetworkRecord) -> str:
+    return one.network if isinstance(one, Result) else one.label
+
+
+def _relabelled(one: Network, words: str) -> Network:
+    label: dict[str, Any] = {"network" if isinstance(one, Result) else "label": f"{_label(one)} ({words})"}
+    return replace(one, **label) if words else one
 
 
 def differences_in_words(networks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -303,6 +310,37 @@ def largest_tests(results: Iterable[Result]) -> list[Result]:
         if test not in largest or sum(r.images) >= sum(largest[test].images):
             largest[test] = r
     return list(largest.values())
+
+
+def one_vs_one_results(results: Iterable[Result]) -> list[Result]:
+    """Select the results of one-vs-one evaluation: nothing assumed, or the tested set itself."""
+    return [r for r in results if r.assumed is None or r.assumed_data == r.ood_data]
+
+
+def less_biased_results(results: Iterable[Result]) -> list[Result]:
+    """Select the results of less-biased evaluation: nothing assumed, or another set than the tested one."""
+    return [r for r in results if r.assumed is None or r.assumed_data != r.ood_data]
+
+
+def less_biased_rows(
+    results: Iterable[Result], view: Literal["tested", "assumed"] = "tested"
+) -> list[tuple[str, Result]]:
+    """Return (row, result) for each result of this protocol; a row is averaged over the results in it.
+
+    Args:
+        results: any; those of other protocols are left out.
+        view: "tested": a row is a tested set. "assumed": a row is an assumed set; results without an assumed set count in
+            every row but that of their own tested set, of the sets that their network and ID set were tested on.
+    """
+    chosen = less_biased_results(results)
+    if view == "tested":
+        return [(r.ood, r) for r in chosen]
+    names: dict[tuple[str, str], dict[str, None]] = {}
+    for r in chosen:
+        names.setdefault((r.id, r.network), {})[r.ood] = None
+    rows = [(r.assumed, r) for r in chosen if r.assumed is not None]
+    rows += [(name, r) for r in chosen if r.assumed is None for name in names[r.id, r.network] if name != r.ood]
+    return rows
 
 
 def view_rows(results: Iterable[Result], view: View) -> list[tuple[str, Result]]:

@@ -178,7 +178,7 @@ class EvaluateCommand(Command):
 
     def run(self, quiet: bool = False, note: Note = lambda _: None) -> None:
         """Evaluate the networks into the store, and mark it as done."""
-        from offaxis.evaluation.start import evaluate_by_options
+        from offaxis.evaluation.evaluating import evaluate_by_options
 
         options = replace(self.evaluation, **self.running, quiet=quiet)
         evaluate_by_options(options, ("offaxis", *self.words), note)

@@ -17,10 +17,9 @@ from offaxis import __version__, data
 from offaxis.data import CATALOGUE, relation
 from offaxis.data.catalogue import data_root
 from offaxis.errors import OffaxisError
-from offaxis.evaluation.protocols import one_vs_one_results
 from offaxis.evaluation.records import NetworkRecord, Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import RowKey, Summary, distinguish_networks, method_names, row_key
+from offaxis.evaluation.summary import RowKey, Summary, distinguish_networks, method_names, one_vs_one_results, row_key
 from offaxis.files import write_text
 from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
 from offaxis.reports.report import IDSection

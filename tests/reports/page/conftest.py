@@ -9,7 +9,7 @@ import pytest
 from offaxis.data import load_images
 from offaxis.data.splits import limit_images
 from offaxis.evaluation import NetworkRecord, Result, Store
-from offaxis.evaluation.sets import EvaluationSet, split_images
+from offaxis.evaluation.protocols import EvaluationSet, split_images
 from offaxis.metrics import all_metrics
 
 GROUPS = {"letters": "near", "photographs": "far", "gaussian": "noise"}
