@@ -199,8 +199,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
                 "Expected classes to predict but the estimator was fitted without labels, or with a single class: fit(X, y) "
                 "with the class of each row."
             )
-        predicted: NDArray[Any] = self.classes_[self._scored(rows).predicted]
-        return predicted
+        return np.take(self.classes_, self._scored(rows).predicted)
 
     # files ------------------------------------------------------------------------------------------------------------
 

@@ -73,9 +73,9 @@ HEADS: "Named[Callable[..., Head]]" = Named(
         "deconf-i": "offaxis.heads.generalized_odin:deconf_i",
         "deconf-e": "offaxis.heads.generalized_odin:deconf_e",
         "isomax": "offaxis.heads.isomax:IsoMaxHead",
-        "logitnorm": "offaxis.heads.logitnorm:LogitNormHead",
-        "t2fnorm": "offaxis.heads.t2fnorm:T2FNormHead",
-        "elogitnorm": "offaxis.heads.elogitnorm:ELogitNormHead",
+        "logitnorm": "offaxis.heads.normalised:LogitNormHead",
+        "t2fnorm": "offaxis.heads.normalised:T2FNormHead",
+        "elogitnorm": "offaxis.heads.normalised:ELogitNormHead",
     }
 )
 """Name -> (in_features, num_classes, **arguments) -> Head."""

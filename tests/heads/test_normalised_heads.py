@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, ELogitNormHead, LogitNormHead, T2FNormHead
-from offaxis.heads.elogitnorm import mean_boundary_distance
+from offaxis.heads.normalised import mean_boundary_distance
 from offaxis.networks import wide_resnet
 
 NAMES = ("logitnorm", "t2fnorm", "elogitnorm")

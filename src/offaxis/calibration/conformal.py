@@ -56,11 +56,10 @@ def smallest_count(alpha: float, confidence: float | None = None) -> int:
         >>> smallest_count(0.05), smallest_count(0.01), smallest_count(0.05, 0.95)
         (19, 99, 59)
     """
-    confidence = check_confidence(confidence)
     marginal = math.ceil(1 / _exact(alpha)) - 1
-    if confidence is None:
+    if not confidence:
         return marginal
-    count = max(marginal, math.floor(math.log1p(-confidence) / math.log1p(-check_alpha(alpha))) - 1, 1)
+    count = max(marginal, math.floor(math.log1p(-confidence) / math.log1p(-alpha)) - 1, 1)
     while not allowed(count, alpha, confidence):
         count += 1
     return count
@@ -161,8 +160,7 @@ def allowed(count: int, alpha: float, confidence: float | None = None) -> int:
         (10, 5)
     """
     marginal = math.floor(_exact(alpha) * (count + 1))
-    confidence = check_confidence(confidence)
-    if confidence is None:
+    if not confidence:
         return marginal
     from scipy.special import betainc
 

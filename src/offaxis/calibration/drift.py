@@ -31,8 +31,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from offaxis.calibration.conformal import check_scores
-from offaxis.errors import ArgumentError, CalibrationError
+from offaxis.calibration.conformal import check_alpha, check_scores
+from offaxis.errors import CalibrationError, at_least_one
 
 BITS = 22
 BETS = ((0.03, 0.2), (0.15, 0.4), (0.3, 0.6), (0.8, 0.5), (0.8, 0.8))
@@ -120,11 +120,7 @@ class Bets:
     """
 
     def __init__(self, level: float = 0.01, run_length: int = RUN_LENGTH) -> None:
-        if not 0 < level < 1:
-            raise ArgumentError(f"Expected the level to be between 0 and 1 but got {level!r}.")
-        if run_length < 1:
-            raise ArgumentError(f"Expected a run length of at least one image but got {run_length!r}.")
-        self.level, self.run_length = level, run_length
+        self.level, self.run_length = check_alpha(level, "level"), at_least_one("run_length", run_length)
         self.images = self.warnings = 0
         self.alarmed_at: int | None = None
         self.warned_at: int | None = None

@@ -43,10 +43,6 @@ class ShapedEnergy(Detector):
     def shape(self, inputs: Tensor) -> Tensor:
         """Change the inputs (N, d) of the head's linear map -> (N, d)."""
 
-    def sizes(self) -> dict[str, int]:
-        """Return the width of the features."""
-        return self.head.sizes()
-
     def begin(self, network: Network) -> None:
         """Copy the head."""
         self.head.set(network.head)

@@ -224,10 +224,6 @@ class Detector(Fitted, ABC):
             return State.TUNED
         return State.GIVEN if self.changed.keys() & set(self.tunable) else State.DEFAULT
 
-    def sizes(self) -> dict[str, int]:
-        """Return the widths that a fitted detector expects, by field of Outputs or by layer; empty where any will do."""
-        return {}
-
     def check_network(self, network: Network) -> None:
         """Raise DetectorError where the score has no meaning for such a network."""
         if not isinstance(getattr(network, "_orig_mod", network), self.takes):  # torch.compile wraps it
@@ -435,17 +431,15 @@ def compatible_detectors(
     able, unable = [], {}
     for detector in detectors:
         missing = [name for name in detector.uses if name != "layers" and getattr(outputs, name) is None]
-        if missing:
-            unable[detector.name] = f"the network gives no {' and no '.join(missing)}"
-            continue
         try:
+            if missing:
+                raise MissingOutputError(f"the network gives no {' and no '.join(missing)}")
             detector.check_network(network)
             if detector.needs_fit and not detector.fits_on_images:
                 detector.begin(network)
+            able.append(detector)
         except (DetectorError, ArgumentError) as error:
             unable[detector.name] = str(error).split(": ")[0]
-            continue
-        able.append(detector)
     return able, unable
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from offaxis.detectors.base import Detector
 from offaxis.detectors.statistics import HeadCopy
 from offaxis.heads import Outputs
-from offaxis.heads.elogitnorm import weight_distances
+from offaxis.heads.normalised import weight_distances
 from offaxis.networks.run import Network, accumulating, widest
 
 EPS = 1e-12
@@ -58,10 +58,6 @@ class FDBD(Detector):
         super().__init__()
         self.head = HeadCopy()
         self.expect("mean", "distances")
-
-    def sizes(self) -> dict[str, int]:
-        """Return the width of the features."""
-        return self.head.sizes()
 
     def begin(self, network: Network) -> None:
         """Copy the head and start the sum."""

@@ -68,10 +68,6 @@ class FeatureMahalanobis(Detector):
         if self.relative:
             self.background = TiedGaussian()
 
-    def sizes(self) -> dict[str, int]:
-        """Return the width of the features."""
-        return {"features": self.classes.size}
-
     def begin(self, network: Network) -> None:
         """Start the sums."""
         self._moments = ClassMoments(network.num_classes)

@@ -111,7 +111,7 @@ class Mahalanobis(Detector):
 
     def sizes(self) -> dict[str, int]:
         """Return the width of each layer."""
-        return {name: part.size for name, part in zip(self.layers, self._parts(), strict=True)}
+        return {name: len(part.centre) for name, part in zip(self.layers, self._parts(), strict=True)}
 
     def begin(self, network: Network) -> None:
         """Take the network's layers where none were given, and start the sums."""
@@ -184,8 +184,7 @@ class Mahalanobis(Detector):
         1,000 + 1,000 images this is the published procedure, except that distances are standardised first: they differ by
         orders of magnitude.
         """
-        halves = [half_of(grid_scores, on) for grid_scores in (id_grid, ood_grid)]
-        (id_fit, id_choose), (ood_fit, ood_choose) = halves
+        (id_fit, id_choose), (ood_fit, ood_choose) = half_of(id_grid, on), half_of(ood_grid, on)
         candidates = []
         for index, eps in enumerate(self.epsilons):
             candidate = self.with_hyperparameters(eps=eps)

@@ -312,11 +312,8 @@ class PyTorchOOD(Detector):
 
     def _of_outputs(self, num_classes: int) -> dict[str, Any]:
         """Return, by the names of arguments, what there is without a network: the copied head and defaults of ours."""
-        parts: dict[str, Any] = {"model": None, "encoder": None, "backbone": None, "p": 0.7}
-        if self.feed is Feed.LAYERS:
-            parts["model"] = [nn.Identity()] * max(len(self.inner), 1)
-        if "weights" in self.parameters_of_theirs:
-            parts["weights"] = torch.ones(num_classes)
+        parts: dict[str, Any] = {"encoder": None, "backbone": None, "p": 0.7, "weights": torch.ones(num_classes)}
+        parts["model"] = [nn.Identity()] * max(len(self.inner), 1) if self.feed is Feed.LAYERS else None
         if self.takes_head:
             weight, bias = self.head.weight.float(), self.head.bias.float()
             linear = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device).requires_grad_(False)
@@ -394,10 +391,9 @@ class FixedBatchNorm(nn.Module):
         self.network = network
         self.eval()
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Any:
         """Compute logits (N, C) of images (N, c, h, w)."""
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all but the batch normalisations."""

@@ -50,6 +50,11 @@ class Fitted(nn.Module):
         own = all(buffer is not None for buffer in self._buffers.values())
         return own and all(part.fitted for part in self.children() if isinstance(part, Fitted))
 
+    def sizes(self) -> dict[str, int]:
+        """Return the widths that it expects once fitted, by field of Outputs or by layer: by default those of its parts."""
+        parts = (part for part in self.children() if isinstance(part, Fitted))
+        return {field: size for part in parts for field, size in part.sizes().items()}
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name, buffer in self._buffers.items():
             value = state_dict.get(prefix + name)
@@ -160,10 +165,9 @@ class TiedGaussian(Fitted):
         self.whitener = whitener(covariance, scale)
         self.points = (means - self.centre) @ self.whitener
 
-    @property
-    def size(self) -> int:
-        """Return d, the width of the features."""
-        return len(self.centre)
+    def sizes(self) -> dict[str, int]:
+        """Return the width of the features."""
+        return {"features": len(self.centre)}
 
     def forward(self, features: Tensor) -> Tensor:
         """Compute squared distances (N, C), not negative, of features (N, d)."""

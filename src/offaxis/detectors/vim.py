@@ -53,10 +53,6 @@ class ViM(Detector):
         self.head = HeadCopy()
         self.expect("origin", "residual", "alpha")
 
-    def sizes(self) -> dict[str, int]:
-        """Return the width of the features."""
-        return self.head.sizes()
-
     def begin(self, network: Network) -> None:
         """Copy the head, place the origin and start the sums."""
         self.head.set(network.head)

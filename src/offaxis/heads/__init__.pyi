@@ -6,10 +6,10 @@ from offaxis.heads.base import describe_head as describe_head
 from offaxis.heads.base import head_maker as head_maker
 from offaxis.heads.base import make_head as make_head
 from offaxis.heads.cosine import CosineHead as CosineHead
-from offaxis.heads.elogitnorm import ELogitNormHead as ELogitNormHead
 from offaxis.heads.generalized_odin import DeConfHead as DeConfHead
 from offaxis.heads.isomax import IsoMaxHead as IsoMaxHead
 from offaxis.heads.linear import LinearHead as LinearHead
-from offaxis.heads.logitnorm import LogitNormHead as LogitNormHead
-from offaxis.heads.t2fnorm import T2FNormHead as T2FNormHead
+from offaxis.heads.normalised import ELogitNormHead as ELogitNormHead
+from offaxis.heads.normalised import LogitNormHead as LogitNormHead
+from offaxis.heads.normalised import T2FNormHead as T2FNormHead
 from offaxis.names import HEADS as HEADS
