@@ -173,7 +173,7 @@ def float_with(value: float) -> Tensor:
         (Items([np.zeros((6, 8, 4), np.uint8)]), r"1 or 3 channels, .* is \(6, 8, 4\) in uint8: .*convert\(\"RGB\"\)"),
         (np.zeros((5, 6, 8, 4), np.uint8), r"1 or 3 channels, .* images is \(5, 6, 8, 4\) in uint8"),
         (Items([truncated()]), "image 0 of Items is damaged or truncated"),
-        (Items([float_with(float("nan"))]), "image 0 of Items has NaN"),
+        (Items([float_with(float("nan"))]), "image 0 of Items has values from nan"),
         (Items([float_with(2.5)]), r"to 2\.5: divide by 255, or leave out the normalisation"),
         ((PIXELS, LABELS[:5]), "Expected 12 labels"),
         ((PIXELS, LABELS.float()), "whole number"),

@@ -12,19 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from offaxis.data.decode import eight_bits
-from offaxis.data.images import STATISTICS_BATCH, ImageSet, StatisticsPass, TensorSet
+from offaxis.data.images import STATISTICS_BATCH, ImageSet, StatisticsPass, TensorSet, check_unit, describe_tensor
 from offaxis.data.transforms import NO_LABELS, Batches, Normalise
 from offaxis.errors import ArgumentError, DataError
 
 IMAGE_KEYS = ("image", "img", "pixel_values")
 LABEL_KEYS = ("label", "labels")
-_MARGIN = 1e-4  # by which resizing in floating point may leave [0, 1]
 
 
 def as_image_set(data: Any, *, name: str | None = None, classes: Sequence[str] | None = None) -> ImageSet:
@@ -51,7 +49,12 @@ def as_image_set(data: Any, *, name: str | None = None, classes: Sequence[str] |
     if isinstance(data, Tensor | np.ndarray):
         data = (data,)
     if isinstance(data, tuple) and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
-        return _tensor_set(data, name or "images", classes or ())
+        if len(data) > 2:
+            raise DataError(f"Expected (images, labels) but got {len(data)} tensors: leave out the others.")
+        title, classes = name or "images", classes or ()
+        images = _pixel_tensor(data[0], 4, title).contiguous()
+        labels = None if len(data) == 1 else _labels_or_none(data[1], len(images), len(classes) or None, title)
+        return TensorSet(title, images, labels, classes)
     _check_indexable(data)
     return DatasetImages(data, name, classes)
 
@@ -88,16 +91,16 @@ def as_batches(
     if is_loader(data):
         if normalise is not None:
             raise ArgumentError(
-                "Expected normalise=None with a DataLoader, whose batches are used unchanged, but got a mean and std: "
-                "give the loader's dataset without its normalisation instead, or leave normalise out."
+                "Expected normalise=None with a DataLoader, whose batches are used unchanged, but got a mean and std: give "
+                "its dataset without normalisation instead, or leave normalise out."
             )
         loader, name = (data.loader, data.name) if isinstance(data, LoaderBatches) else (data, None)
         return LoaderBatches(loader, name=name, labels=labels, num_classes=num_classes)
     images = as_image_set(data)
     if normalise is None:
         raise ArgumentError(
-            f"Expected normalise, the mean and std of the training images, for {images.name}: use that of the trained "
-            "network, or Normalise.from_images(training_images)."
+            f"Expected normalise, the mean and std of the training images, for {images.name} but got none: use the trained "
+            "network's, or Normalise.from_images(training_images)."
         )
     if labels:
         check_labels_in_range(images.labels, num_classes, images.name)
@@ -124,9 +127,9 @@ class LoaderBatches:
         self, loader: Any, *, name: str | None = None, labels: bool = False, num_classes: int | None = None
     ) -> None:
         if isinstance(loader, Iterator) or not hasattr(loader, "__iter__"):
+            got = type(loader).__name__
             raise DataError(
-                f"Expected a DataLoader or a list of batches, which can be iterated again, but got a "
-                f"{type(loader).__name__}."
+                f"Expected a DataLoader or a list of batches, which can be iterated again, but got a {got}."
             )
         self.loader = loader
         self.name = name or _name_of(getattr(loader, "dataset", loader))
@@ -138,16 +141,14 @@ class LoaderBatches:
             return len(self.loader)
         except TypeError as error:
             raise DataError(
-                f"Expected a loader with a length but the {type(self.loader).__name__} of {self.name} has none: use a "
-                "dataset that knows its length instead of an iterable one."
+                f"Expected a loader with a length but that of {self.name} has none: use a dataset that knows its length."
             ) from error
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for number, batch in enumerate(self.loader):
             where = f"batch {number} of {self.name}"
-            images, labels = split_batch(batch, where)
-            check_normalised(images, where)
-            numbers = None if labels is None else label_tensor(labels, len(images), where)
+            images, labels = _split_batch(batch, where)
+            numbers = None if labels is None else _label_tensor(labels, len(images), where)
             if not self.labels and (numbers is None or bool((numbers < 0).any())):
                 yield images, NO_LABELS
             else:
@@ -167,7 +168,7 @@ class DatasetImages(ImageSet):
             raise DataError(f"Expected images but {title} is empty.")
         self.data = data
         self._features = features_of(_innermost(data))
-        self._column = label_key(self._features, self._features, title)
+        self._column = _label_key(self._features, self._features, title)
         super().__init__(title, classes=self._own_classes() if classes is None else classes)
         images, labels = self._read([0])
         channels, height, width = images[0].shape
@@ -191,8 +192,10 @@ class DatasetImages(ImageSet):
     def labels(self) -> Tensor | None:
         """Labels, int64 (N,), or None; they are read at the first use."""
         if self._labelled and self._labels is None:
-            kept = kept_labels(self.data, self._column)
-            self._labels = self._scan() if kept is None else self._checked(kept)
+            kept = _kept_labels(self.data, self._column)
+            sums, kept = self._scan() if kept is None else (None, kept)
+            self._labels = _labels_or_none(kept, len(self), len(self.classes) or None, self.name)
+            self._statistics = self._statistics if sums is None else sums.finish(self._labels)
             self._labelled = self._labels is not None
         return self._labels
 
@@ -201,19 +204,14 @@ class DatasetImages(ImageSet):
         numbers = torch.arange(len(self))[indices].tolist()
         return self._read(numbers)[0] if numbers else torch.empty(0, *self.shape, dtype=self._dtype)
 
-    def _checked(self, labels: list[Any]) -> Tensor | None:
-        return labels_or_none(labels, len(self), len(self.classes) or None, self.name)
-
-    def _scan(self) -> Tensor | None:
-        """Read all labels, and the statistics in the same pass."""
+    def _scan(self) -> tuple[StatisticsPass, list[Any]]:
+        """Read all labels, and sum the statistics in the same pass."""
         sums, labels = StatisticsPass(len(self), self.shape), list[Any]()
         for chosen in torch.arange(len(self)).split(STATISTICS_BATCH):
             images, more = self._read(chosen.tolist())
             sums.add(images)
             labels += more
-        numbers = self._checked(labels)
-        self._statistics = sums.finish(numbers)
-        return numbers
+        return sums, labels
 
     def _read(self, numbers: list[int]) -> tuple[Tensor, list[Any]]:
         several = getattr(self.data, "__getitems__", None)
@@ -221,8 +219,8 @@ class DatasetImages(ImageSet):
         images, labels = [], []
         for number, item in zip(numbers, items, strict=True):
             where = f"image {number} of {self.name}"
-            image, label = split_item(item, self._features, where)
-            images.append(self._agreeing(image_tensor(image, where), where))
+            image, label = _split_item(item, self._features, where)
+            images.append(self._agreeing(_image_tensor(image, where), where))
             labels.append(label)
         return torch.stack(images), labels
 
@@ -234,8 +232,8 @@ class DatasetImages(ImageSet):
         if tuple(image.shape) != (channels, height, width):
             raise DataError(
                 f"Expected images of one size, {width}x{height} with {channels} channels as the first, but {where} is "
-                f"{image.shape[2]}x{image.shape[1]} with {image.shape[0]}: let the dataset resize all images and convert "
-                'them to one mode, as image.convert("RGB").resize((224, 224)) does.'
+                f"{image.shape[2]}x{image.shape[1]} with {image.shape[0]}: let the dataset convert all, as "
+                'image.convert("RGB").resize((224, 224)) does.'
             )
         if image.dtype != getattr(self, "_dtype", image.dtype):
             raise DataError(f"Expected images of one type, {self._dtype} as the first, but {where} has {image.dtype}.")
@@ -250,28 +248,21 @@ def _relabelled(images: ImageSet, name: str | None, classes: Sequence[str] | Non
 
 
 def _check_indexable(data: Any) -> None:
+    wanted = "a dataset with a length, whose images can be read by number"
     if isinstance(data, str | Path):
-        raise DataError(f"Expected images but got the name {str(data)!r}: read them with offaxis.load_images first.")
+        raise DataError(f"Expected {wanted}, but got the name {str(data)!r}: read it with offaxis.load_images first.")
     if is_loader(data):
         raise DataError(
-            f"Expected single images but got a {type(data).__name__}, which gives batches: give its dataset "
-            "(loader.dataset), whose images are not normalised."
+            f"Expected {wanted}, but got a {type(data).__name__}, which gives batches: give its dataset (loader.dataset), "
+            "whose images are not normalised."
         )
     if isinstance(data, Mapping):
-        raise DataError(f"Expected one dataset but got several ({', '.join(map(str, data))}): choose one of them.")
+        raise DataError(f"Expected {wanted}, but got several ({', '.join(map(str, data))}): choose one of them.")
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise DataError(
-            f"Expected a dataset with a length, whose images can be read by number, but got a {type(data).__name__}: load "
-            "a streamed dataset as a whole, or give a DataLoader of normalised batches."
+            f"Expected {wanted}, but got a {type(data).__name__}: load a streamed dataset as a whole, or give a DataLoader of "
+            "normalised batches."
         )
-
-
-def _tensor_set(parts: tuple[Any, ...], name: str, classes: Sequence[str]) -> TensorSet:
-    if len(parts) > 2:
-        raise DataError(f"Expected (images, labels) but {name} has {len(parts)} tensors: leave out the others.")
-    images = pixel_tensor(parts[0], 4, name).contiguous()
-    labels = labels_or_none(parts[1], len(images), len(classes) or None, name) if len(parts) == 2 else None
-    return TensorSet(name, images, labels, classes)
 
 
 def _name_of(data: Any) -> str:
@@ -301,11 +292,11 @@ def _image_key(item: Mapping[str, Any], features: Mapping[str, Any], where: str)
             return key
     raise DataError(
         f"Expected an image under {' or '.join(IMAGE_KEYS)} but {where} has {', '.join(map(str, item)) or 'nothing'}: "
-        'rename its column, as dataset.rename_column("photo", "image") does, or give (image, label) pairs.'
+        'rename its column, as dataset.rename_column("photo", "image") does, or let the dataset or a collate_fn give (image, label) pairs.'
     )
 
 
-def label_key(item: Mapping[str, Any], features: Mapping[str, Any], where: str) -> str | None:
+def _label_key(item: Mapping[str, Any], features: Mapping[str, Any], where: str) -> str | None:
     """Return the key of the label in an item: ``label``, ``labels`` or the only column of classes; None without one.
 
     Raises:
@@ -323,70 +314,55 @@ def label_key(item: Mapping[str, Any], features: Mapping[str, Any], where: str) 
     return typed[0] if typed else None
 
 
-def split_item(item: Any, features: Mapping[str, Any], where: str) -> tuple[Any, Any]:
+def _split_item(item: Any, features: Mapping[str, Any], where: str) -> tuple[Any, Any]:
     """Split an item of a dataset into (image, label or None)."""
     if isinstance(item, Mapping):
-        key = label_key(item, features, where)
+        key = _label_key(item, features, where)
         return item[_image_key(item, features, where)], None if key is None else item[key]
     if not isinstance(item, tuple | list):
         return item, None
     if len(item) not in (1, 2):
         raise DataError(
-            f"Expected an image or (image, label) but {where} has {len(item)} parts: let the dataset give two."
+            f"Expected an image or (image, label) but {where} has {len(item)} parts: let the dataset, or the collate_fn of its "
+            "DataLoader, give two."
         )
-    return (item[0], item[1]) if len(item) == 2 else (item[0], None)
+    return item[0], item[1] if len(item) == 2 else None
 
 
-def split_batch(batch: Any, where: str) -> tuple[Tensor, Any]:
-    """Split a batch of a loader into (images, labels or None); the images must be one tensor."""
-    try:
-        images, labels = split_item(batch, {}, where)
-    except DataError as error:
-        raise DataError(f"{error} A collate_fn of the DataLoader can do so: return (images, labels).") from error
-    if not isinstance(images, Tensor):
+def _split_batch(batch: Any, where: str) -> tuple[Tensor, Any]:
+    """Split a batch of a loader into (images, labels or None); the images must be finite floats (N, c, h, w)."""
+    images, labels = _split_item(batch, {}, where)
+    if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
+        got = describe_tensor(images) if isinstance(images, Tensor) else f"a {type(images).__name__}"
         raise DataError(
-            f"Expected a tensor of images in {where} but got a {type(images).__name__}: let the collate_fn of the "
-            "DataLoader stack the images of a batch to one tensor (N, c, h, w)."
-        )
-    return images, labels
-
-
-def check_normalised(images: Tensor, where: str) -> None:
-    """Refuse images that are not finite floats (N, c, h, w)."""
-    if images.dim() != 4 or not images.is_floating_point():
-        raise DataError(
-            f"Expected normalised floats of shape (N, c, h, w) but {where} has {_describe(images)}: the batches of a "
-            "DataLoader are used unchanged, so let its dataset or collate_fn normalise them, or give the dataset instead."
+            f"Expected normalised floats of shape (N, c, h, w) but {where} has {got}: batches are used unchanged, so let its "
+            "dataset or collate_fn normalise and stack them, or give the dataset instead."
         )
     if not torch.isfinite(images).all():
         raise DataError(f"Expected finite pixels but {where} has NaN or infinity: look at its images.")
+    return images, labels
 
 
-def image_tensor(image: Any, where: str) -> Tensor:
-    """Convert a PIL image, a tensor or an array to uint8 (c, h, w), or float32 in [0, 1]."""
+def _image_tensor(image: Any, where: str) -> Tensor:
+    """Convert a PIL image, which may be decoded only now, a tensor or an array to uint8 (c, h, w), or float32 in [0, 1]."""
     if isinstance(image, Image.Image):
-        return pixel_tensor(_decoded(image, where), 3, where)
+        try:
+            image = np.asarray(eight_bits(image, where))
+        except DataError:
+            raise
+        except Exception as error:  # decoders raise many kinds of errors
+            raise DataError(
+                f"{where} is damaged or truncated, or of a mode that is not read ({error}): replace it, leave it out, or let "
+                'the dataset convert it, as image.convert("RGB") does.'
+            ) from error
     if not isinstance(image, Tensor | np.ndarray):
         raise DataError(
             f"Expected a PIL image, a tensor or an array but {where} is a {type(image).__name__}: let the dataset decode it."
         )
-    return pixel_tensor(image, 3, where)
+    return _pixel_tensor(image, 3, where)
 
 
-def _decoded(image: Image.Image, where: str) -> NDArray[np.uint8]:
-    """Return the pixels of a PIL image, which may be decoded only now."""
-    try:
-        return np.asarray(eight_bits(image, where))
-    except DataError:
-        raise
-    except Exception as error:  # decoders raise many kinds of errors
-        raise DataError(
-            f"{where} is damaged or truncated, or of a mode that is not read ({error}): replace it, leave it out, or let the "
-            'dataset convert it, as image.convert("RGB") does.'
-        ) from error
-
-
-def pixel_tensor(pixels: Any, dimensions: int, where: str) -> Tensor:
+def _pixel_tensor(pixels: Any, dimensions: int, where: str) -> Tensor:
     """Check a tensor or array and put the channels first: (c, h, w) for 3 dimensions, (N, c, h, w) for 4.
 
     A dimension of 1 or 3 is that of the channels; where both the first and the last may be, it is the first of a tensor
@@ -396,56 +372,39 @@ def pixel_tensor(pixels: Any, dimensions: int, where: str) -> Tensor:
     if is_array and pixels.dtype.kind not in "uif":
         raise DataError(f"Expected numbers but {where} is an array of {pixels.dtype}.")
     tensor = torch.from_numpy(np.array(pixels)) if is_array else pixels.detach().cpu()
-    if tensor.dim() == dimensions - 1:
-        tensor = tensor.unsqueeze(-3)
-    elif tensor.dim() == dimensions:
-        first, last = tensor.shape[-3] in (1, 3), tensor.shape[-1] in (1, 3)
-        if (
-            not first and not last and tensor.shape[-1] < min(tensor.shape[-3:-1])
-        ):  # other numbers of channels come first
-            raise DataError(
-                f"Expected 1 or 3 channels, or others first, but {where} is {_describe(tensor)}: convert images with "
-                'transparency to colour, as image.convert("RGB") does, or put the channels first.'
-            )
-        if last and (is_array or not first):
-            tensor = tensor.movedim(-1, -3)
-    else:
+    tensor = tensor.unsqueeze(-3) if tensor.dim() == dimensions - 1 else tensor
+    if tensor.dim() != dimensions:
         shape = "(N, c, h, w)" if dimensions == 4 else "(c, h, w)"
-        raise DataError(f"Expected pixels of shape {shape} but {where} is {_describe(tensor)}: reshape it.")
-    return tensor if tensor.dtype == torch.uint8 else _unit_floats(tensor, where)
-
-
-def _unit_floats(tensor: Tensor, where: str) -> Tensor:
+        raise DataError(f"Expected pixels of shape {shape} but {where} is {describe_tensor(tensor)}: reshape it.")
+    first, last = tensor.shape[-3] in (1, 3), tensor.shape[-1] in (1, 3)
+    if not first and not last and tensor.shape[-1] < min(tensor.shape[-3:-1]):  # other numbers of channels come first
+        raise DataError(
+            f"Expected 1 or 3 channels, or others first, but {where} is {describe_tensor(tensor)}: convert images with "
+            'transparency to colour, as image.convert("RGB") does, or put the channels first.'
+        )
+    if last and (is_array or not first):
+        tensor = tensor.movedim(-1, -3)
+    if tensor.dtype == torch.uint8:
+        return tensor
     if not tensor.is_floating_point():
         raise DataError(
-            f"Expected uint8, or floats in [0, 1], but {where} is {_describe(tensor)}: convert it with .to(torch.uint8)."
+            f"Expected uint8, or floats in [0, 1], but {where} is {describe_tensor(tensor)}: convert it with .to(torch.uint8)."
         )
-    if not torch.isfinite(tensor).all():
-        raise DataError(f"Expected finite pixels but {where} has NaN or infinity: repair the image or leave it out.")
-    if tensor.numel() and not -_MARGIN <= float(tensor.min()) <= float(tensor.max()) <= 1 + _MARGIN:
-        raise DataError(
-            f"Expected floats in [0, 1] but {where} has values from {float(tensor.min()):.3g} to "
-            f"{float(tensor.max()):.3g}: divide by 255, or leave out the normalisation. Images that are already normalised "
-            "come in a DataLoader."
-        )
+    check_unit(tensor, where)
     return tensor.float().clamp(0, 1)
 
 
-def _describe(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} in {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def kept_labels(data: Any, column: str | None) -> list[Any] | None:
+def _kept_labels(data: Any, column: str | None) -> list[Any] | None:
     """Return the labels that a dataset keeps apart from its images; None where the items must be read.
 
     Hugging Face datasets have a column, the classes of torchvision an attribute. An attribute of any other class may
     differ from what its items say, so that it is not trusted.
     """
     if isinstance(data, Subset):
-        labels = kept_labels(data.dataset, column)
+        labels = _kept_labels(data.dataset, column)
         return None if labels is None else [labels[index] for index in data.indices]
     if isinstance(data, ConcatDataset):
-        parts = [kept_labels(part, column) for part in data.datasets]
+        parts = [_kept_labels(part, column) for part in data.datasets]
         return [label for part in parts for label in part or ()] if all(part is not None for part in parts) else None
     if column is not None and hasattr(data, "with_format"):
         return list(data.with_format(None)[column])
@@ -457,20 +416,17 @@ def kept_labels(data: Any, column: str | None) -> list[Any] | None:
     return None if targets is None or len(targets) != len(data) else list(targets)
 
 
-def label_tensor(labels: Any, count: int, where: str) -> Tensor:
-    """Convert labels to int64 (N,).
+def _label_tensor(labels: Any, count: int, where: str) -> Tensor:
+    """Convert labels to int64 (N,), one for each image.
 
     Raises:
         DataError: they are no whole numbers, or not as many as images.
     """
     try:
-        if isinstance(labels, Tensor | np.ndarray):
-            numbers = torch.as_tensor(labels)
-            if numbers.is_floating_point() or numbers.dim() != 1:
-                raise TypeError(_describe(numbers))
-            numbers = numbers.long()
-        else:
-            numbers = torch.tensor([operator.index(label) for label in labels], dtype=torch.long)
+        whole = isinstance(labels, Tensor | np.ndarray)
+        numbers = torch.as_tensor(labels if whole else [operator.index(label) for label in labels])
+        if (numbers.is_floating_point() and len(numbers)) or numbers.dim() != 1:
+            raise TypeError(describe_tensor(numbers))
     except (TypeError, ValueError) as error:
         raise DataError(
             f"Expected a whole number from 0 as the label of each image but {where} has something else ({error}): number "
@@ -478,16 +434,12 @@ def label_tensor(labels: Any, count: int, where: str) -> Tensor:
         ) from error
     if len(numbers) != count:
         raise DataError(f"Expected {count} labels for the {count} images of {where} but got {len(numbers)}.")
-    return numbers
+    return numbers.long()
 
 
-def labels_or_none(labels: Any, count: int, num_classes: int | None, where: str) -> Tensor | None:
-    """Convert labels to int64 (N,); None where all are negative, which marks images without a label.
-
-    Raises:
-        DataError: they are no whole numbers, or out of range.
-    """
-    numbers = label_tensor(labels, count, where)
+def _labels_or_none(labels: Any, count: int, num_classes: int | None, where: str) -> Tensor | None:
+    """Convert labels to int64 (N,); None where all are negative, which marks images without a label."""
+    numbers = _label_tensor(labels, count, where)
     return None if bool((numbers < 0).all()) else check_labels_in_range(numbers, num_classes, where)
 
 
@@ -502,11 +454,10 @@ def check_labels_in_range(labels: Tensor | None, num_classes: int | None, where:
             f"Expected labels but {where} has none (-1 counts as none): give (image, label) pairs, or a set with labels."
         )
     least, most = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
-    if least < 0:
-        raise DataError(f"Expected labels from 0 but {where} has {least}: number the classes from 0.")
-    if num_classes is not None and most >= num_classes:
+    if least < 0 or (num_classes is not None and most >= num_classes):
+        allowed = "from 0" if least < 0 or num_classes is None else f"from 0 to {num_classes - 1}"
         raise DataError(
-            f"Expected labels from 0 to {num_classes - 1} but {where} has {most}: give all {most + 1} classes, or number "
-            "them from 0 without gaps."
+            f"Expected labels {allowed} but {where} has {least if least < 0 else most}: number the classes from 0 without "
+            "gaps, and give all of them."
         )
     return labels

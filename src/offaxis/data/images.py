@@ -91,7 +91,21 @@ def to_unit(images: Tensor) -> Tensor:
     return images.float().div(255) if images.dtype == torch.uint8 else images
 
 
-_MARGIN = 1e-4  # by which resizing in floating point may leave [0, 1]
+def check_unit(images: Tensor, name: str) -> None:
+    """Refuse floats that are not pixels in [0, 1]; resizing in floating point may leave it by a little."""
+    least, most = (float(bound) for bound in images.aminmax()) if images.numel() else (0.0, 1.0)
+    if not -1e-4 <= least <= most <= 1 + 1e-4:
+        raise DataError(
+            f"Expected floats in [0, 1] but {name} has values from {least:.3g} to {most:.3g}: divide by 255, or leave out the "
+            "normalisation (images that are normalised already come in a DataLoader)."
+        )
+
+
+def describe_tensor(tensor: Tensor) -> str:
+    """Return shape and type of a tensor as text."""
+    return f"{tuple(tensor.shape)} in {str(tensor.dtype).removeprefix('torch.')}"
+
+
 _CONVERTED = 16  # images that are in memory as floats of both sizes
 STATISTICS_BATCH = 512
 """Images that :meth:`ImageSet.statistics` sums at a time: the last bits of mean and std depend on it."""
@@ -231,20 +245,14 @@ class TensorSet(ImageSet):
     def __init__(self, name: str, images: Tensor, labels: Tensor | None = None, classes: Sequence[str] = ()) -> None:
         if images.dim() != 4 or images.dtype not in (torch.uint8, torch.float32):
             raise DataError(
-                f"Expected images of shape (N, c, h, w) in uint8 or float32 but {name} has "
-                f"{tuple(images.shape)} in {str(images.dtype).removeprefix('torch.')}."
+                f"Expected images of shape (N, c, h, w) in uint8 or float32 but {name} has {describe_tensor(images)}."
             )
-        least, most = images.aminmax() if images.is_floating_point() and images.numel() else (0, 1)
-        if not -_MARGIN <= float(least) <= float(most) <= 1 + _MARGIN:
+        if images.is_floating_point():
+            check_unit(images, name)
+        if labels is not None and (labels.shape != (len(images),) or labels.is_floating_point()):
             raise DataError(
-                f"Expected floats in [0, 1] but {name} has values from {float(least):.3g} to {float(most):.3g}: divide by 255, "
-                "or leave out the normalisation."
-            )
-        if labels is not None and labels.shape != (len(images),):
-            raise DataError(f"Expected {len(images)} labels for {name} but got shape {tuple(labels.shape)}.")
-        if labels is not None and labels.is_floating_point():
-            raise DataError(
-                f"Expected whole numbers as labels but {name} has {labels.dtype}: number the classes, .long()."
+                f"Expected whole numbers as labels but {name} has {labels.dtype} of shape {tuple(labels.shape)} for {len(images)} "
+                "images: number the classes from 0, .long()."
             )
         super().__init__(name, None if labels is None else labels.long(), classes)
         self.images = images
