@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import EmbeddingDetector, Model
 from offaxis.cli import app
-from offaxis.data.vectors import read_rows
+from offaxis.data.transforms import read_rows
 from offaxis.errors import (
     BundleError,
     DataError,
@@ -148,7 +148,7 @@ def header(shape: str) -> bytes:
     ("content", "reason"),
     [
         (b"not an array", "cannot be read"),
-        (np.zeros(16), "holds an array of shape (16,)"),
+        (np.zeros(16), "holds an array of float64 of shape (16,)"),
         (b"PK\x05\x06" + bytes(18), "holds an archive of arrays"),
         (header("(10000000000000, 16)"), "cannot be read"),
         (None, "is no plain file"),

@@ -22,7 +22,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from offaxis.calibration.calibration import Calibration
-from offaxis.data.vectors import input_from_json
+from offaxis.data.transforms import input_from_json
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
 from offaxis.errors import BundleError, DetectorError, MissingPackageError, OffaxisError, StorageError

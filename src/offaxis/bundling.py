@@ -14,9 +14,8 @@ from offaxis.calibration.conformal import smallest_count
 from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
 from offaxis.data.adapt import as_batches
 from offaxis.data.catalogue import Split, cache_folder
-from offaxis.data.images import list_skipped, unpack_hashes
+from offaxis.data.images import hold_out, list_skipped, unpack_hashes
 from offaxis.data.load import own_splits
-from offaxis.data.splits import hold_out
 from offaxis.data.transforms import Preprocessing, Shape
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import as_detector, find_detector, parse_detector

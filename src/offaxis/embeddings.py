@@ -19,7 +19,7 @@ from offaxis.bundle import load as load_bundle
 from offaxis.calibration.calibration import Calibration, calibrate
 from offaxis.calibration.conformal import Floats, check_alpha, check_count
 from offaxis.data.images import hash_batch, pack_hashes, unpack_hashes
-from offaxis.data.vectors import VectorInput
+from offaxis.data.transforms import VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.base import ScoredBatches, score_batches
 from offaxis.detectors.knn import KNN

@@ -16,8 +16,7 @@ from offaxis.calibration.calibration import Calibration, Promise, calibrate
 from offaxis.data import ImageSet, TensorSet, image_hashes
 from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.images import pack_hashes, unpack_hashes
-from offaxis.data.transforms import ImageLike, Preprocessing
-from offaxis.data.vectors import VectorInput
+from offaxis.data.transforms import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import as_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError, NotFittedError

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from offaxis.data import image_hashes, load_images
 from offaxis.data.catalogue import Split
 from offaxis.data.folder import Reading
-from offaxis.data.images import Skipped
+from offaxis.data.images import Skipped, hold_out
 from offaxis.data.load import own_classes, own_splits
-from offaxis.data.splits import hold_out
 from offaxis.errors import ArgumentError, DataError
 from tests.data.support import Save, random_images
 

@@ -290,7 +290,7 @@ def test_normalise_belongs_to_sets_and_not_to_loaders() -> None:
         as_batches(DataLoader(TensorDataset(FLOATS, LABELS)), NORMALISE, 1)
     with pytest.raises(ArgumentError, match="Expected normalise"):
         as_batches(EXPECTED, None, 1)
-    with pytest.raises(ArgumentError, match="at least 1 image"):
+    with pytest.raises(ArgumentError, match="`batch_size` to be a whole number of at least 1"):
         as_batches(EXPECTED, NORMALISE, 0)
     with pytest.raises(DataError, match="from 0 to 1 but expected has 2"):
         as_batches(EXPECTED, NORMALISE, 4, labels=True, num_classes=2)

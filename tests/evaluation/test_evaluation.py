@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offaxis.data import TensorSet
-from offaxis.data.splits import limit_images, split_validation
+from offaxis.data.images import limit_images, split_validation
 from offaxis.data.transforms import Batches
 from offaxis.detectors import DETECTORS, KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax, make_detectors
 from offaxis.detectors.base import compatible_detectors
@@ -135,10 +135,10 @@ def test_what_a_network_gives_is_found_out_where_it_is(subject: Make) -> None:
 def test_no_images_at_a_time_and_no_images_at_all_are_refused(subject: Make, world: World) -> None:
     one = subject()
     assert one.normalise is not None
-    with pytest.raises(ArgumentError, match="at least 1 image but got a batch size of 0"):
+    with pytest.raises(ArgumentError, match="`batch_size` to be a whole number of at least 1 but got 0"):
         Batches(world["id"], one.normalise, 0)
     for count in (0, -5):
-        with pytest.raises(ArgumentError, match=f"at least 1 image but got {count}"):
+        with pytest.raises(ArgumentError, match=f"at least 1 but got {count}"):
             limit_images(world["id"], count)
 
 

@@ -11,8 +11,7 @@ import torch
 from offaxis.bundle import check_replaceable, load
 from offaxis.bundling import images_like, make_model
 from offaxis.data.images import list_skipped
-from offaxis.data.transforms import Preprocessing
-from offaxis.data.vectors import VectorInput, read_rows
+from offaxis.data.transforms import Preprocessing, VectorInput, read_rows
 from offaxis.detectors.registry import OWN
 from offaxis.errors import ArgumentError
 from offaxis.files import replacing

@@ -292,7 +292,8 @@ def _image_key(item: Mapping[str, Any], features: Mapping[str, Any], where: str)
             return key
     raise DataError(
         f"Expected an image under {' or '.join(IMAGE_KEYS)} but {where} has {', '.join(map(str, item)) or 'nothing'}: "
-        'rename its column, as dataset.rename_column("photo", "image") does, or let the dataset or a collate_fn give (image, label) pairs.'
+        'rename its column, as dataset.rename_column("photo", "image") does, or let the dataset or '
+        "a collate_fn give (image, label) pairs."
     )
 
 

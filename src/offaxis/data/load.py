@@ -17,9 +17,8 @@ from offaxis.data.decode import SUFFIXES, printable, size_of
 from offaxis.data.download import is_archive, unpack
 from offaxis.data.embedded import GaussianNoise, UniformNoise
 from offaxis.data.folder import Files, Reading, find_classes, find_images, has_images, ignored, read_files
-from offaxis.data.images import ImageSet, TensorSet
+from offaxis.data.images import ImageSet, TensorSet, held_out_indices
 from offaxis.data.publishers import READERS
-from offaxis.data.splits import held_out_indices
 from offaxis.data.transforms import Shape, match, resize_rule
 from offaxis.errors import ArgumentError, DataError, at_least_one
 

@@ -1,4 +1,4 @@
-"""Images -> the pixels that a network takes: one declared rule for size and colour, and normalisation.
+"""Images or feature vectors -> what a network takes: one declared rule for size and colour, and normalisation.
 
 Two rules bring an image to a size, both bilinear with antialiasing (Pillow's ``BILINEAR``): ``stretch`` keeps the whole
 image and changes its proportions; ``crop`` cuts out the largest centred part that has the new proportions and resizes it,
@@ -7,6 +7,7 @@ which is "short side to the size, then centre crop". Grey becomes RGB by repeati
 the same pixels however it was stored.
 """
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ from PIL import Image
 from torch import Tensor
 
 from offaxis.data.decode import MAX_PIXELS, decode, eight_bits
-from offaxis.data.images import ImageSet, to_unit
-from offaxis.errors import ArgumentError, DataError
+from offaxis.data.images import ImageSet, describe_tensor, to_unit
+from offaxis.errors import ArgumentError, DataError, at_least_one
+from offaxis.files import is_regular
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Normalise:
         if images.shape[1] != len(self.mean):
             raise ArgumentError(f"Expected images with {len(self.mean)} channels but got {images.shape[1]}.")
         pixels = to_unit(images)
-        return (pixels - _column(self.mean, pixels)) / _column(self.std, pixels)
+        mean, std = (torch.tensor(v, dtype=pixels.dtype, device=pixels.device) for v in (self.mean, self.std))
+        return (pixels - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
 
 
 # As the paper's authors ran their networks; for every other set, Normalise.from_images computes them.
@@ -63,10 +66,6 @@ PUBLISHED: dict[str, Normalise] = {
     "cifar10": Normalise((0.49137255, 0.48235294, 0.44666667), (0.24705882, 0.24352941, 0.26156863)),
     "cifar100": Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
-
-
-def _column(values: Sequence[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
 
 
 Shape = tuple[int, int, int]
@@ -214,8 +213,7 @@ class Batches:
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ArgumentError(f"Expected batches of at least 1 image but got a batch size of {self.size}.")
+        at_least_one("batch_size", self.size)
 
     def __len__(self) -> int:
         return -(-len(self.images) // self.size)
@@ -229,8 +227,6 @@ class Batches:
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
 """A file, its bytes, a Pillow image, uint8 pixels (h, w), (h, w, 3) as an array or (c, h, w) as a tensor."""
-_EXPECTED = "Expected a file, bytes, a Pillow image, an array or a tensor"
-_ONE = (str, Path, bytes, Image.Image, np.ndarray, Tensor)
 
 
 @dataclass(frozen=True)
@@ -273,7 +269,9 @@ class Preprocessing:
         if isinstance(image, Image.Image):
             return fit(eight_bits(image, name or "the image"), self.shape, self.resize)
         if not isinstance(image, str | Path | bytes):
-            raise DataError(f"{_EXPECTED} but got a {type(image).__name__}.")
+            raise DataError(
+                f"Expected a file, bytes, a Pillow image, an array or a tensor but got a {type(image).__name__}."
+            )
         return fit(decode(image, name, max_pixels), self.shape, self.resize)
 
     def batch(self, images: "ImageLike | Sequence[ImageLike] | ImageSet | Tensor") -> Iterable[Tensor]:
@@ -286,9 +284,8 @@ class Preprocessing:
             return (self._fit_tensor(part) for part in images.batches(256))
         if isinstance(images, Tensor) and images.dim() == 4:
             return (self._fit_tensor(part) for part in images.split(256))
-        several: Sequence[Any] = [images] if isinstance(images, _ONE) else images
-        if not isinstance(several, Sequence):
-            raise DataError(f"{_EXPECTED}, a list of these, or a data set but got a {type(images).__name__}.")
+        single = isinstance(images, str | bytes) or not isinstance(images, Sequence)
+        several: Sequence[Any] = [images] if single else images  # type: ignore[assignment]
         return (
             torch.from_numpy(np.stack([self.pixels(image) for image in several[start : start + 256]]))
             for start in range(0, len(several), 256)
@@ -323,19 +320,20 @@ class Preprocessing:
         return cls(shape, normalise, resize_rule(shape, str(saved.get("resize", "stretch"))))
 
     def _fit_tensor(self, images: Tensor) -> Tensor:
-        if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[1:]:
-            raise DataError(f"Expected images of shape (N, 1 or 3, h, w) but got {tuple(images.shape)}.")
-        if images.is_floating_point():
-            if not bool(((images >= 0) & (images <= 1)).all()):
-                raise DataError(
-                    "Expected pixels in uint8, or in [0, 1] in floating point, but got values from "
-                    f"{float(images.min()):.3g} to {float(images.max()):.3g}: do not normalise them, predict() does. Batches "
-                    "that are normalised already may be given as a DataLoader."
-                )
-            images = images.mul(255).round().to(torch.uint8)
-        if images.dtype != torch.uint8:
-            raise DataError(f"Expected pixels in uint8 but got {str(images.dtype).removeprefix('torch.')}.")
-        return fit_batch(images.cpu(), self.shape, self.resize)
+        floats = images.is_floating_point()
+        fits = images.dim() == 4 and images.shape[1] in (1, 3) and 0 not in images.shape[1:]
+        if not fits or not (floats or images.dtype == torch.uint8):
+            raise DataError(
+                f"Expected images of shape (N, 1 or 3, h, w), pixels in uint8 or in [0, 1], but got {describe_tensor(images)}."
+            )
+        if floats and not bool(((images >= 0) & (images <= 1)).all()):
+            raise DataError(
+                "Expected pixels in uint8, or in [0, 1] in floating point, but got values from "
+                f"{float(images.min()):.3g} to {float(images.max()):.3g}: do not normalise them, predict() does. Batches "
+                "that are normalised already may be given as a DataLoader."
+            )
+        pixels = images.mul(255).round().to(torch.uint8) if floats else images
+        return fit_batch(pixels.cpu(), self.shape, self.resize)
 
 
 def _from_array(pixels: NDArray[Any]) -> Image.Image:
@@ -346,3 +344,123 @@ def _from_array(pixels: NDArray[Any]) -> Image.Image:
             "images are a list, or a tensor (N, c, h, w)."
         )
     return Image.fromarray(pixels if grey or pixels.shape[2] == 3 else pixels[:, :, 0])
+
+
+@dataclass(frozen=True)
+class VectorInput:
+    """The input of a model of feature vectors, where Preprocessing is that of a model of images: rows of finite numbers.
+
+    Attributes:
+        size: d, the numbers in a row.
+    """
+
+    size: int
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Return (d,)."""
+        return (self.size,)
+
+    def normalise(self, rows: Tensor) -> Tensor:
+        """Return the rows unchanged: they are as the model that made them gave them."""
+        return rows
+
+    def pixels(self, row: Any, name: str | None = None, max_pixels: int = 0) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return one row of numbers, or of their JSON, as float64 (d,); the same step for images gives this its name.
+
+        Raises:
+            DataError: it is not d finite numbers; the message calls it ``name``.
+        """
+        if isinstance(row, bytes):
+            try:
+                row = json.loads(row)
+            except (ValueError, RecursionError):
+                row = None
+        return np.asarray(self._checked([row], name or "the vector")[0])
+
+    def batch(self, rows: Any) -> Iterable[Tensor]:
+        """Yield float64 batches (B, d) of rows (N, d), or of one row (d,): an array, a tensor or lists of numbers.
+
+        Raises:
+            DataError: these are not rows of d finite numbers.
+        """
+        single = isinstance(rows, str | bytes | Path) or np.ndim(rows) == 1
+        checked: Tensor = torch.from_numpy(self._checked([rows] if single else rows, "the features"))
+        return [checked[start : start + 4096] for start in range(0, len(checked), 4096)]
+
+    def example(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return random rows float64 (count, d), to try a model with."""
+        return torch.randn(count, self.size, dtype=torch.float64, generator=generator)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the size in types that JSON has."""
+        return {"features": self.size}
+
+    def _checked(self, rows: Any, name: str) -> NDArray[np.float64]:
+        try:
+            numbers = np.asarray(rows)
+        except (ValueError, TypeError):  # rows of different lengths
+            numbers = np.empty(0)
+        if numbers.ndim != 2 or numbers.shape[1] != self.size or numbers.dtype.kind not in "fiu":
+            came = f"{numbers.shape[1]} of type {numbers.dtype}" if numbers.ndim == 2 else "something else"
+            raise DataError(
+                f"Expected rows of {self.size} numbers, as the model was fitted to feature vectors, but got {came} ({name}): "
+                'compute features with the same model; over HTTP they are JSON, {"features": [[...], ...]}, in the shell .npy.'
+            )
+        if not np.isfinite(numbers).all():
+            raise DataError(
+                f"Expected finite numbers but {name} has NaN or infinity: leave such rows out, or repair them."
+            )
+        return np.ascontiguousarray(numbers, np.float64)
+
+
+def input_from_json(saved: dict[str, Any]) -> Preprocessing | VectorInput:
+    """Return the preprocessing, or the input of feature vectors, that ``to_json`` described."""
+    return VectorInput(int(saved["features"])) if "features" in saved else Preprocessing.from_json(saved)
+
+
+def read_rows(path: str | Path) -> Iterator[NDArray[Any]]:
+    """Read the array of a .npy file, feature vectors (N, d) or pixels, a megabyte of rows at a time.
+
+    The file is not mapped into memory: where it is truncated meanwhile, as by a program that saves it again, the system would
+    kill this process.
+
+    Raises:
+        DataError: there is no such file, it is no array of numbers with two dimensions or more, or it became shorter.
+    """
+    rows = _map_rows(path)
+    size = int(np.prod(rows.shape[1:]))
+    step = max(1, 2**20 // (rows.itemsize * size)) if rows.flags.c_contiguous else max(1, len(rows))  # Fortran's order
+    with Path(path).open("rb") as file:
+        file.seek(rows.offset)
+        for start in range(0, len(rows), step):
+            count = min(step, len(rows) - start)
+            numbers = np.fromfile(file, rows.dtype, count * size)
+            if len(numbers) < count * size:
+                raise DataError(
+                    f"Expected {len(rows)} rows but {path} became shorter while it was read: score it again."
+                )
+            yield numbers.reshape((count, *rows.shape[1:]), order="C" if rows.flags.c_contiguous else "F")
+
+
+def _map_rows(path: str | Path) -> "np.memmap[Any, Any]":
+    """Return the array of a .npy file with its header checked and nothing of it read."""
+    expected = (
+        "Expected a .npy file of feature vectors (N, d), or of images, as numpy.save writes an array of numbers, but"
+    )
+    if Path(path).exists() and not is_regular(Path(path)):
+        raise DataError(f"{expected} {path} is no plain file: to read it might never end.")
+    try:
+        with np.errstate(over="ignore"):  # of the size, where the shape is absurd: the file is too short for it
+            rows = np.load(path, mmap_mode="c", allow_pickle=False)
+    except Exception as error:  # a damaged header raises many kinds of errors
+        reason = str(error).partition(" If you trust")[0][:200]
+        raise DataError(f"{expected} {path} cannot be read ({reason}).") from error
+    if not isinstance(rows, np.memmap):
+        raise DataError(f"{expected} {path} holds an archive of arrays.")
+    if rows.ndim < 2 or rows.dtype.kind not in "fiu" or 0 in rows.shape[1:]:  # rows of no bytes may be any number
+        raise DataError(
+            f"{expected} {path} holds an array of {rows.dtype} of shape {rows.shape}: save x.astype('float32'), a vector as a "
+            "row, x.reshape(1, -1)."
+        )
+    return rows

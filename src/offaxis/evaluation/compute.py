@@ -14,7 +14,7 @@ import torch
 from offaxis import __version__
 from offaxis.data import Normalise, relation
 from offaxis.data.catalogue import Group
-from offaxis.data.splits import VALIDATION_IMAGES
+from offaxis.data.images import VALIDATION_IMAGES
 from offaxis.detectors import Detector
 from offaxis.detectors.base import try_fit_all
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError

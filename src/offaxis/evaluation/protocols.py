@@ -27,7 +27,7 @@ from torch import Tensor
 from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, OpenOOD, load_images, relation
 from offaxis.data.adapt import as_batches, as_image_set, is_loader
 from offaxis.data.catalogue import Group, data_root
-from offaxis.data.splits import VALIDATION_IMAGES, ValidationSplit, is_sorted, split_count, split_validation
+from offaxis.data.images import VALIDATION_IMAGES, ValidationSplit, is_sorted, split_count, split_validation
 from offaxis.data.transforms import match
 from offaxis.errors import ArgumentError, DataError, EvaluationError
 from offaxis.evaluation.records import SetRecord

@@ -21,8 +21,7 @@ from offaxis.data.decode import MAX_BYTES, OTHER_SUFFIXES, SUFFIXES
 from offaxis.data.download import is_archive, read_each
 from offaxis.data.folder import ignored, walk
 from offaxis.data.images import hash_batch, unpack_hashes
-from offaxis.data.transforms import Preprocessing
-from offaxis.data.vectors import read_rows
+from offaxis.data.transforms import Preprocessing, read_rows
 from offaxis.errors import DataError, MissingPackageError
 from offaxis.files import is_regular
 from offaxis.model import Model

@@ -19,8 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from offaxis.data.decode import decode_opened, open_image
-from offaxis.data.transforms import Preprocessing, fit
-from offaxis.data.vectors import VectorInput
+from offaxis.data.transforms import Preprocessing, VectorInput, fit
 from offaxis.errors import ArgumentError, DataError
 from offaxis.options import ServeOptions
 from offaxis.prediction import Prediction

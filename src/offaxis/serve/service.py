@@ -15,7 +15,7 @@ from torch import Tensor
 
 from offaxis import __version__
 from offaxis.calibration.drift import DriftMonitor, DriftState
-from offaxis.data.vectors import VectorInput
+from offaxis.data.transforms import VectorInput
 from offaxis.explain import Explanation, calibration_histogram, explain
 from offaxis.model import Model
 from offaxis.networks.classifier import Classifier

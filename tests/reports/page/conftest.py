@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from offaxis.data import load_images
-from offaxis.data.splits import limit_images
+from offaxis.data.images import limit_images
 from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.evaluation.protocols import EvaluationSet, split_images
 from offaxis.metrics import all_metrics
