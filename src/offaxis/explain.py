@@ -34,7 +34,7 @@ from offaxis.heads.base import at_least_float32
 from offaxis.model import Examples, Model
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.combine import Paired
-from offaxis.networks.run import run_batch, running, to_network, widest
+from offaxis.networks.run import run, run_batch, running, to_network, widest
 
 POOLING = frozenset({"aten.mean.dim", "aten.avg_pool2d.default", "aten._adaptive_avg_pool2d.default"})
 NEAREST = 3
@@ -89,22 +89,18 @@ def explain(model: Model, pixels: Tensor) -> list[Explanation]:
     with running(), _Pooled() as pooled:
         outputs = run_batch(model.network, images)
     classes = outputs.logits.argmax(1)
-    reason = _why_not(model, outputs.cosine is not None)
-    places = None if reason else pooled.before(outputs.features)
-    if reason is None and places is None:
-        reason = (
-            "The network has no plain average pooling directly before its output layer, so that the cosine is no mean."
-        )
+    places = pooled.before(outputs.features)
+    reason = _why_not(model, outputs.cosine is not None, places is not None)
     closeness = outputs.logits.softmax(1) if outputs.cosine is None else outputs.cosine
     nearest = closeness.float().topk(min(NEAREST, closeness.shape[1]))
-    maps = None if places is None else _maps(model, places, outputs.features, classes)
+    maps = None if reason or places is None else _maps(model, places, outputs.features, classes)
     found: list[Explanation] = []
     for number, (index, features) in enumerate(zip(classes.tolist(), outputs.features, strict=True)):
         own = None if maps is None else maps[number].float().cpu().numpy()
         found.append(
             Explanation(
                 class_name=model.classes[index],
-                of=_shown(model.detector),
+                of=_what_is_shown(model.detector),
                 cosine=None if own is None else float(maps[number].mean()),  # type: ignore[index]
                 map=own,
                 reason=reason,
@@ -140,9 +136,7 @@ def map_png(values: Map) -> bytes:
     pixels = np.empty((*values.shape, 4), np.uint8)
     pixels[..., :3] = _colours(scaled)
     pixels[..., 3] = (255 * np.abs(scaled)).round()
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
+    return _png(pixels)
 
 
 def calibration_histogram(calibration: Calibration, bins: int = 40) -> dict[str, Any]:
@@ -170,18 +164,13 @@ def with_examples(model: Model, images: ImageSet, count: int) -> Model:
         raise ArgumentError(f"Expected at least one example to keep but got {count}.")
     wanted = model.preprocessing
     if not isinstance(wanted, Preprocessing):
-        raise ArgumentError("Expected a model of images to keep examples of but this one takes feature vectors.")
+        raise ArgumentError("Expected a model of images to keep examples of but got one of feature vectors.")
     shaped = match(images, wanted.shape, wanted.resize)
-    features: list[Tensor] = []
-    predicted: list[Tensor] = []
-    for pixels in shaped.batches(256):
-        outputs = run_batch(model.network, to_network(model.network, wanted.normalise(pixels)))
-        features.append(F.normalize(outputs.features.float(), dim=1).cpu())
-        predicted.append(outputs.logits.argmax(1).cpu())
-    chosen = _spread(torch.cat(predicted), count)
-    kept = Examples(
-        pixels=shaped.batch(chosen), features=torch.cat(features)[chosen], predicted=torch.cat(predicted)[chosen]
-    )
+    passes = [outputs for outputs, _, _ in run(model.network, map(wanted.normalise, shaped.batches(256)))]
+    features = torch.cat([F.normalize(outputs.features.float(), dim=1).cpu() for outputs in passes])
+    predicted = torch.cat([outputs.logits.argmax(1).cpu() for outputs in passes])
+    chosen = _spread(predicted, count)
+    kept = Examples(pixels=shaped.batch(chosen), features=features[chosen], predicted=predicted[chosen])
     return replace(model, examples=kept)
 
 
@@ -194,17 +183,22 @@ def _spread(classes: Tensor, count: int) -> Tensor:
     return turn.argsort(stable=True)[:count].sort().values
 
 
-def _why_not(model: Model, has_cosine: bool) -> str | None:
+def _why_not(model: Model, has_cosine: bool, has_places: bool) -> str | None:
+    """Return why there is no map; None where there is one."""
     if not isinstance(model.network, (Classifier, Paired)):
         return "Maps are made for one network: this is an ensemble, whose members differ in what they look at."
     if not has_cosine:
         return "The network's output layer has no cosine."
     if getattr(model.network.head, "hidden", None) is not None:
         return "The network has a layer between its features and the cosine."
+    if not has_places:
+        return (
+            "The network has no plain average pooling directly before its output layer, so that the cosine is no mean."
+        )
     return None
 
 
-def _shown(detector: Detector) -> str:
+def _what_is_shown(detector: Detector) -> str:
     if isinstance(detector, TwoCosines):
         return "mean of the two cosines"
     return "cosine with the class mean" if isinstance(detector, MeanCosine) else "cosine"
@@ -236,13 +230,20 @@ def _nearest(model: Model, features: Tensor) -> tuple[tuple[str, float, bytes], 
         return ()
     cosines = kept.features @ F.normalize(features.float().cpu(), dim=0)
     order: Sequence[int] = cosines.argsort(descending=True)[:NEAREST].tolist()
-    return tuple((model.classes[int(kept.predicted[i])], float(cosines[i]), _png(kept.pixels[i])) for i in order)
+    return tuple(
+        (
+            model.classes[int(kept.predicted[i])],
+            float(cosines[i]),
+            _png(kept.pixels[i].permute(1, 2, 0).squeeze(2).numpy()),
+        )
+        for i in order
+    )
 
 
-def _png(pixels: Tensor) -> bytes:
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return pixels (h, w) or (h, w, channels) as a PNG file."""
     out = io.BytesIO()
-    array = pixels.permute(1, 2, 0).numpy()
-    Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(out, "PNG")
+    Image.fromarray(pixels).save(out, "PNG")
     return out.getvalue()
 
 

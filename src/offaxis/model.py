@@ -153,10 +153,10 @@ class Model:
             part._buffers.update({name: None if b is None else b.contiguous() for name, b in part._buffers.items()})
         detector.move_to(device_of(opened.network))
         alone = [] if fit is None or any(fit is other for other in used) else [fit]
-        seen = [*([] if loader else used), *(each for each in alone if not is_loader(each))]
-        sets = [as_image_set(each) for each in seen]
+        loaders = [*(used if loader else ()), *filter(is_loader, alone)]
+        sets = [as_image_set(each) for each in (*used, *alone) if not any(each is other for other in loaders)]
         hashes = [h for other in sets for h in image_hashes(wanted.match(other))]
-        compared = [*used, *filter(is_loader, alone)] if loader else [hashes] if hashes else []
+        compared = loaders if loader else [hashes] if hashes else []
         labelled = [each for each in (*sets, images) if isinstance(each, ImageSet)]
         named = [each.classes for each in labelled if len(each.classes) == opened.network.num_classes]
         numbers = tuple(map(str, range(opened.network.num_classes)))

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 import offaxis
 from offaxis import Classifier
-from offaxis.bundling import _divide, make_model
 from offaxis.calibration.conformal import allowed, flag_rate
 from offaxis.cli import app
 from offaxis.data import Preprocessing, TensorSet, load_images
@@ -25,6 +24,7 @@ from offaxis.detectors import KNN
 from offaxis.detectors.registry import DETECTORS
 from offaxis.errors import ArgumentError, DataError, OverlapError, TooFewImagesError
 from offaxis.heads import make_head
+from offaxis.make_model import _divide, make_model
 from offaxis.networks.run import Network
 from offaxis.options import BundleOptions
 from offaxis.training import laptop

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import offaxis
 from offaxis import EmbeddingDetector, Model, Verdict
-from offaxis.bundling import make_model
 from offaxis.data import Normalise, Preprocessing, TensorSet
 from offaxis.detectors import KNN, Detector, Energy
 from offaxis.errors import ArgumentError, DataError, DetectorError, NotFittedError, OverlapError
 from offaxis.explain import explain
 from offaxis.heads import Outputs
+from offaxis.make_model import make_model
 from offaxis.onnx import export_onnx
 from offaxis.options import BundleOptions
 from offaxis.training import Trained

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from offaxis.bundle import check_replaceable, load
-from offaxis.bundling import images_like, make_model
 from offaxis.data.images import list_skipped
 from offaxis.data.transforms import Preprocessing, VectorInput, read_rows
 from offaxis.detectors.registry import OWN
 from offaxis.errors import ArgumentError
 from offaxis.files import replacing
 from offaxis.hub import PREFIX
+from offaxis.make_model import images_like, make_model
 from offaxis.model import Model
 from offaxis.networks.open import open_network, open_runs
 from offaxis.networks.resnet import to_published

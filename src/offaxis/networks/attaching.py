@@ -74,7 +74,7 @@ def attach(
         found = "is not there" if old is None else f"is a {type(old).__name__}"
         raise AttachError(
             f"Expected `layer` to name a module of the network, its output layer, an nn.Linear, but {name or 'the network'!r} "
-            f"{found}. {_candidates(model)}"
+            f"{found}. {_linear_candidates(model)}"
         )
     if graph is not None:
         _check_last(model, name, graph)
@@ -144,7 +144,7 @@ def _find(model: nn.Module, graph: torch.fx.Graph | None) -> str:
     name = _declared(model) or (str(last.target) if last is not None and linear else None) or _by_name(model)
     if name is None:
         raise AttachError(
-            f"Cannot tell which layer of {type(model).__name__} is its output layer. {_candidates(model)}"
+            f"Cannot tell which layer of {type(model).__name__} is its output layer. {_linear_candidates(model)}"
         )
     others = _beside(model, name) if graph is None else []
     if others:
@@ -218,7 +218,7 @@ def _check_last(model: nn.Module, layer: str, graph: torch.fx.Graph) -> None:
     raise AttachError(
         f"Expected the output layer {layer!r} to be the last operation of the network but a {operation} follows it, "
         "which the head's features would go through in place of the logits. "
-        f"{_candidates(model) if operation in ('linear', 'add') else remedy}"
+        f"{_linear_candidates(model) if operation in ('linear', 'add') else remedy}"
     )
 
 
@@ -267,7 +267,7 @@ def _linear_layers(model: nn.Module) -> list[str]:
     return [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and n]
 
 
-def _candidates(model: nn.Module) -> str:
+def _linear_candidates(model: nn.Module) -> str:
     names = _linear_layers(model)
     if not names:
         return (

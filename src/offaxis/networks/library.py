@@ -82,7 +82,7 @@ def make_named(
 
 def find_builder(network: nn.Module) -> Builder | None:
     """Return the builder of a network whose output layer ``attach`` replaced; None where it is of no known library."""
-    for builder in _candidates(network):
+    for builder in _possible_builders(network):
         with torch.device("meta"):
             try:
                 fresh = make_network(builder)
@@ -240,7 +240,7 @@ def _input_config(library: str, name: str, network: nn.Module) -> InputConfig:
     return InputConfig((int(size[0]), int(size[1])) if len(size) == 2 else None, normalise)
 
 
-def _candidates(network: Any) -> Iterator[Builder]:
+def _possible_builders(network: Any) -> Iterator[Builder]:
     """Iterate over the builders that may have made a network, by the library of its class."""
     library = type(network).__module__.partition(".")[0]
     if library == "timm":

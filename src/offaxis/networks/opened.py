@@ -134,7 +134,7 @@ def make_label(
         "tau": (0.04 if name == "logitnorm" else 0.1,),
     }
     words = [architecture, name]
-    words += [f"{key}={_short(v)}" for key, v in arguments.items() if key in defaults and v not in defaults[key]]
+    words += [f"{key}={_shorten(v)}" for key, v in arguments.items() if key in defaults and v not in defaults[key]]
     paper = name == "cosine" and arguments.get("scale") == "predicted" and arguments.get("start") == "paper"
     words += ["start=paper"] if paper else []
     words += ["decayed"] if recipe and recipe.get("decay_head") else []
@@ -147,7 +147,7 @@ def short_name(network: Mapping[str, Any]) -> str:
     return NAMES[network["name"]].format(half="-half" if network.get("stem_stride") == 2 else "", **network)
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -134,7 +134,7 @@ def build_checked(plan: dict[str, Any], weights: Mapping[str, Tensor], given: nn
             raise
         except Exception:  # some networks of other libraries compute with values while they are built
             return build_network(plan)
-        if wrong := _differences(described, weights):
+        if wrong := _compare_shapes(described, weights):
             raise BundleError(f"The weights do not fit the network that the bundle describes: {_first_three(wrong)}.")
         return build_network(plan)
 
@@ -302,7 +302,7 @@ def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     own = network.state_dict()
     finite = {name for name, _ in network.named_parameters()}  # buffers may hold infinity, as masks of attention do
     finite |= {name for name in own if name.endswith(("running_mean", "running_var"))}
-    wrong = _differences(own, weights)
+    wrong = _compare_shapes(own, weights)
     if not wrong:
         reasons = {name: _why_unusable(weights[name], own[name], name in finite) for name in own}
         wrong = [f"{name} {reason}" for name, reason in reasons.items() if reason]
@@ -313,7 +313,7 @@ def restore(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     network.load_state_dict(weights)
 
 
-def _differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+def _compare_shapes(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
     """Return in words how given weights differ from those of a network, by names and shapes."""
     wrong = [f"{name} is missing" for name in own.keys() - given.keys()]
     wrong += [f"{name} is unknown" for name in given.keys() - own.keys()]

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,12 +17,11 @@ from offaxis.data.catalogue import Split, cache_folder
 from offaxis.data.images import hold_out, list_skipped, unpack_hashes
 from offaxis.data.load import own_splits
 from offaxis.data.transforms import Preprocessing, Shape
-from offaxis.detectors import Detector
 from offaxis.detectors.registry import as_detector, find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError, OverlapError
 from offaxis.explain import with_examples
 from offaxis.model import Model
-from offaxis.networks.open import combine, open_network, open_runs
+from offaxis.networks.open import NetworkSource, combine, open_network, open_runs
 from offaxis.networks.opened import OpenedNetwork, normalised
 from offaxis.networks.run import resolve_device
 from offaxis.options import BundleOptions
@@ -32,15 +31,12 @@ from offaxis.training.features import on_features
 
 FIT_BATCH = 256
 
-if TYPE_CHECKING:
-    from offaxis.networks.open import NetworkSource
-
 
 def make_model(
     options: BundleOptions,
     command: Sequence[str] | None = None,
     note: Callable[[str], None] = lambda _: None,
-    networks: "Sequence[NetworkSource | Model] | None" = None,
+    networks: Sequence[NetworkSource | Model] | None = None,
 ) -> Model:
     """Make a calibrated model. Nothing is trained: networks by name keep their trained output layer.
 
@@ -75,7 +71,7 @@ def make_model(
     ]
     network = combine(members, kind)
     network.network.to(resolve_device(options.device))
-    _detector_for(options, network).check_network(network.network)
+    as_detector(options.detector, network.network).check_network(network.network)
     _check_same_images(members)
     if options.mean is not None and options.std is not None:
         network = replace(network, normalise=Normalise(options.mean, options.std))
@@ -102,7 +98,7 @@ def _calibrated(
     shape = (len(network.normalise.std), *(network.size or ())) if images is None else images.shape
     rules = dict(images.options) if images is not None else {"resize": network.resize}
     resize = rules.get("resize")
-    rules = {**_rules(rules, network, calibrate), **({"skip_bad": True} if skip_bad else {})}
+    rules = {**_reading_rules(rules, network, calibrate), **({"skip_bad": True} if skip_bad else {})}
     id_images = images_like(calibrate, shape, data, **rules)
     least = smallest_count(options.alpha, options.confidence)
     least *= network.network.num_classes if options.per_class else 1
@@ -112,15 +108,11 @@ def _calibrated(
     bad = {Path(each.path).resolve(): each for part in parts for each in part.skipped}
     if bad:
         note("\n".join(list_skipped(list(bad.values()))))
-    chosen = _detector_for(options, network)
+    chosen = as_detector(options.detector, network.network, network.normalise.std)
     if images is not None and chosen.needs_fit and not chosen.needs_images:
-        batches = as_batches(
-            images if fitting is None else fitting,
-            network.normalise,
-            FIT_BATCH,
-            labels=True,
-            num_classes=network.network.num_classes,
-        )
+        seen = images if fitting is None else fitting
+        count = network.network.num_classes
+        batches = as_batches(seen, network.normalise, FIT_BATCH, labels=True, num_classes=count)
         chosen.fit(*on_features(network.network, batches, cache_folder() / "features"))
     try:
         model = Model.calibrated(
@@ -142,7 +134,7 @@ def _calibrated(
     model.provenance["command"] = None if command is None else list(command)
     if options.keep_examples:
         model = with_examples(model, calibrating, options.keep_examples)
-    return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _report(model, rest)})
+    return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _measure(model, rest)})
 
 
 def _inspection(calibrate: str, trained_on: str) -> str:
@@ -166,21 +158,15 @@ def _divide(images: ImageSet, share: float, least: int) -> tuple[ImageSet, Image
         return images.subset(order[:cut].sort().values), images.subset(order[cut:].sort().values)
 
 
-def _report(model: Model, images: ImageSet) -> dict[str, Any]:
+def _measure(model: Model, images: ImageSet) -> dict[str, Any]:
     """Measure a model on ID images that it was not calibrated on: accuracy (None without labels) and share flagged."""
     predictions = model.predict(images)
     flagged = sum(prediction.verdict is Verdict.OUT for prediction in predictions)
-    hits = None
+    count, accuracy = len(predictions), None
     if images.labels is not None and images.classes == model.classes:
         pairs = zip(predictions, images.labels.tolist(), strict=True)
-        hits = sum(prediction.class_index == label for prediction, label in pairs)
-    count = len(predictions)
-    return {"images": count, "accuracy": None if hits is None else hits / count, "flagged": flagged / count}
-
-
-def _detector_for(options: BundleOptions, network: OpenedNetwork) -> Detector:
-    std = None if network.normalise is None else network.normalise.std
-    return as_detector(options.detector, network.network, std)
+        accuracy = sum(prediction.class_index == label for prediction, label in pairs) / count
+    return {"images": count, "accuracy": accuracy, "flagged": flagged / count}
 
 
 def images_like(
@@ -202,7 +188,7 @@ def images_like(
     return load_images(name, "test", root=data, like=like, resize=resize, holdout=holdout, seed=seed, skip_bad=skip_bad)
 
 
-def _rules(options: dict[str, Any], network: OpenedNetwork, name: str) -> dict[str, Any]:
+def _reading_rules(options: dict[str, Any], network: OpenedNetwork, name: str) -> dict[str, Any]:
     """Return how the images of a name are read: as the training images were, where they lie in the same folder."""
     same = (network.data or {}).get("path") == str(Path(name).expanduser().resolve())
     kept = ("resize", "holdout", "seed", "skip_bad") if same else ("resize",)
@@ -231,11 +217,10 @@ def training_images(
             f"{'are' if name is None else 'is'} neither in the catalogue nor a folder here. Name the training images "
             "(--trained-on), so that none of them is used for calibration; or vouch for it yourself (--unchecked)."
         )
-    images = (
-        load_images(name, "train", root=data, **known.get("options", {}))
-        if known
-        else _load_named(name, network, data, skip_bad)
-    )
+    if known:
+        images = load_images(name, "train", root=data, **known.get("options", {}))
+    else:
+        images = _load_named(name, network, data, skip_bad)
     if known.get("fingerprint") not in (None, images.fingerprint):
         raise DataError(
             f"The images of {name} are not those that the network was trained on (their checksums differ): name the right "
