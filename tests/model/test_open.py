@@ -110,7 +110,7 @@ def test_objects_are_taken_as_they_are() -> None:
 
 
 def test_another_module_needs_a_head() -> None:
-    with pytest.raises(ArgumentError, match=r"got a Sequential: offaxis.attach .* head='cosine'"):
+    with pytest.raises(ArgumentError, match=r"Sequential has none: .* offaxis.attach\(model, head='cosine'"):
         open_network(bare_network())
     opened = open_network(bare_network(), head="cosine", num_classes=3)
     assert (opened.network.num_classes, opened.architecture, opened.label) == (3, None, "own network")

@@ -308,9 +308,8 @@ def _image_config(folder: Path, network: dict[str, Any]) -> InputConfig:
     size: Any = (config.get("do_center_crop") and config.get("crop_size")) or config.get("size")
     size = network.get("image_size") if size is None else size
     if isinstance(size, dict):
-        sides: list[Any] = [size.get("height", size.get("shortest_edge")), size.get("width", size.get("shortest_edge"))]
-    else:
-        sides = size if isinstance(size, list) else [size, size]
+        size = [size.get(side, size.get("shortest_edge")) for side in ("height", "width")]
+    sides = size if isinstance(size, list) else [size, size]
     whole = len(sides) == 2 and all(isinstance(side, int) and side > 0 for side in sides)
     names = network.get("id2label") or {}
     try:

@@ -294,50 +294,45 @@ def _read_recorded(path: str, network: str | None = None) -> HasNetwork:
 
 
 def _open_object(source: NetworkSource, options: _Options) -> OpenedNetwork:
-    bare = isinstance(source, nn.Module) and not any(isinstance(part, AnyNetwork) for part in source.modules())
-    if bare and options.head is not None:
-        return OpenedNetwork(network=_attach(cast(nn.Module, source), options))
-    if bare:
-        raise ArgumentError(
-            f"Expected a Classifier, a Paired or an Ensemble but got a {type(source).__name__}: offaxis.attach makes a "
-            "Classifier of it: attach(module, head='keep') of a trained one, or name the head that replaces its output "
-            "layer, open_network(module, head='cosine')."
-        )
+    if isinstance(source, nn.Module):
+        bare = not any(isinstance(part, AnyNetwork) for part in source.modules())
+        if bare and options.head is not None:
+            return OpenedNetwork(network=_attach(source, options))
+        source = OpenedNetwork(network=find_network(source))
     options.refuse("a network that is made already")
     if isinstance(source, OpenedNetwork):
         return source
-    if isinstance(source, nn.Module):
-        return OpenedNetwork(network=find_network(source))
     if isinstance(source, HasNetwork):
         return source.opened()
-    remedy = "call it and give what it returns" if callable(source) else "see offaxis.open_network for what it takes"
-    raise ArgumentError(f"Expected a path, a name or a network but got a {type(source).__name__}: {remedy}.")
+    raise ArgumentError(
+        f"Expected a path, a name or a network but got a {type(source).__name__}: call a function and give what it returns; "
+        "see offaxis.open_network for what it takes."
+    )
 
 
 def _open_file(file: Path, name: str, options: _Options) -> OpenedNetwork:
     with running_python(file, "network") as module:
         function = _find_function(file, module, name)
-        passed = {key: value for key, value in options.given.items() if key != "weights"}
-        taken = inspect.signature(function).parameters.keys() & passed.keys()
-        result = function(**{key: passed.pop(key) for key in taken})
+        left = {key: value for key, value in options.given.items() if key != "weights"}
+        taken = inspect.signature(function).parameters.keys() & left.keys()
+        result = function(**{key: left.pop(key) for key in taken})
     known: Normalise | Preprocessing | None = None
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Normalise | Preprocessing):
         result, known = result
     if isinstance(result, AnyNetwork | HasNetwork):
         opened = open_network(result)
-        _check_left(file, opened.network, passed)
         if options.weights is not None:
             load_weights(opened.network, read_weights(options.weights), options.weights)
     elif isinstance(result, nn.Module) and (options.num_classes is not None or options.head is not None):
         opened = OpenedNetwork(network=_attach(result, options))
-        passed.pop("head", None)
-        _check_left(file, opened.network, passed)
+        left.pop("head", None)
     else:
         raise ArgumentError(
             f"Expected {file} to return an offaxis Classifier, Paired or Ensemble (offaxis.attach makes one of any "
             f"network), alone or with its Normalise or Preprocessing, but it returned a {type(result).__name__}. Any other "
             "module will do where a head is to be trained."
         )
+    _check_left(file, opened.network, left)
     opened = replace(opened, label=file.stem, origin=file.name)
     if isinstance(known, Preprocessing):
         return replace(opened, normalise=known.normalise, size=known.shape[1:], resize=known.resize)
