@@ -307,10 +307,10 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         if len(self.classes_) < 2:
             head: Head = NoClassesHead(rows.shape[1])
         else:
-            kind = "linear" if _reads_linear_logits(detector) else "cosine"
-            pace: dict[str, Any] = {}
-            if len(rows) > LARGE:
-                pace = {"epochs": max(1, round(ROWS_SEEN / len(rows))), "batch_size": LARGE_BATCH}
+            uses = {*detector.uses, *(["logits"] if hasattr(detector, "head") else [])}
+            kind = "linear" if "logits" in uses and not {"cosine", "scale"} & uses else "cosine"
+            quick = {"epochs": max(1, round(ROWS_SEEN / len(rows))), "batch_size": LARGE_BATCH}
+            pace: dict[str, Any] = quick if len(rows) > LARGE else {}
             features = backbone(rows).float()
             head = train_head(features, labels, head=kind, num_classes=len(self.classes_), seed=seed, **pace)
         dtype = torch.float32 if isinstance(detector, KNN) else torch.float64  # a bank is large; sums want precision
@@ -356,12 +356,6 @@ def _label_column(y: ArrayLike, rows: Tensor) -> NDArray[Any]:
 def _needs_classes(detector: Detector) -> bool:
     """Return whether scores mean nothing without classes: it reads more than features, or compares classes with all rows."""
     return set(detector.uses) != {"features"} or hasattr(detector, "head") or getattr(detector, "relative", False)
-
-
-def _reads_linear_logits(detector: Detector) -> bool:
-    """Return whether a detector reads logits that are best linear in the features: no cosine, no scale."""
-    cosine = {"cosine", "scale"} & set(detector.uses)
-    return not cosine and ("logits" in detector.uses or hasattr(detector, "head"))
 
 
 def _typed(names: NDArray[np.str_], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -24,7 +24,11 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
         >>> auroc([0.1, 0.2, 0.3], [0.3, 0.4])
         0.9166666666666666
     """
-    return _auroc_of(*_counts_up_to(*_checked(id_scores, ood_scores)))
+    # two sorts of numbers take a tenth of the time of the one that keeps their order, which all metrics share
+    known, strange = map(np.sort, _checked(id_scores, ood_scores))
+    sides: tuple[Literal["left", "right"], ...] = ("left", "right")  # below, and not above
+    twice = sum(int(known.searchsorted(strange, side).sum(dtype=np.int64)) for side in sides)
+    return twice / (2 * len(known) * len(strange))
 
 
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:

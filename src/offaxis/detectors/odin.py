@@ -31,11 +31,6 @@ PerImage = Callable[[Tensor, float], Tensor]
 """(the network's logits (N, C), temperature) -> one value per image (N,)."""
 
 
-def detection_function(network: Network) -> Callable[[Tensor], Tensor]:
-    """Return images -> the logits (N, C) that detectors read: the network itself, unless its head scores with others."""
-    return (lambda images: network.outputs(images).detection_logits) if network.head.scores_apart else network
-
-
 def perturbed_scores(
     network: Callable[[Tensor], Tensor],
     images: Tensor,
@@ -203,7 +198,8 @@ def odin_scores(
     """
     x = to_network(network, images) if begun is None else images
     with eval_mode(network):
-        logits_of = detection_function(network)
+        # a plain forward pass, unless the head scores with other logits than it classifies with
+        logits_of = (lambda x: network.outputs(x).detection_logits) if network.head.scores_apart else network
         return perturbed_scores(logits_of, x, temperatures, epsilons, std, uncertainty, max_softmax_score, begun)
 
 
