@@ -65,10 +65,10 @@ def test_too_many_pixels_of_all_requests_are_a_503(model: Model, monkeypatch: py
     """While the image of one request is being decoded, there is no room for that of another."""
     begun, gate = threading.Event(), threading.Event()
 
-    def slowly(image: Image.Image, data: bytes) -> Image.Image:
+    def slowly(image: Image.Image) -> Image.Image:
         begun.set()
         gate.wait(20)
-        return decode_opened(image, data)
+        return decode_opened(image)
 
     monkeypatch.setattr("offaxis.serve.queue.decode_opened", slowly)
     limits = Limits(pixels=4_000_000, request_pixels=4_000_000, all_pixels=4_000_000)
@@ -113,7 +113,7 @@ def test_a_deadline_cancels_what_still_waits(model: Model, monkeypatch: pytest.M
     decoded: list[int] = []
     gate = threading.Event()
 
-    def slowly(image: Image.Image, data: bytes, called: str = "the image") -> Image.Image:
+    def slowly(image: Image.Image) -> Image.Image:
         decoded.append(1)
         gate.wait(10)
         return image

@@ -3,7 +3,6 @@
 import io
 import os
 import stat
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +35,10 @@ def decode(source: Path | str | bytes, name: str | None = None, max_pixels: int 
         DataError: not an image, damaged, truncated or too large, or its values have an unknown range.
     """
     called = name or ("the image" if isinstance(source, bytes) else printable(source))
-    return decode_opened(*open_image(source, called, max_pixels), called)
+    return decode_opened(open_image(source, called, max_pixels), called)
 
 
-def decode_opened(image: Image.Image, data: bytes, called: str = "the image") -> Image.Image:
+def decode_opened(image: Image.Image, called: str = "the image") -> Image.Image:
     """Decode an image that ``open_image`` opened, as ``decode`` does.
 
     Raises:
@@ -47,8 +46,6 @@ def decode_opened(image: Image.Image, data: bytes, called: str = "the image") ->
     """
     try:
         image.load()
-        if image.format == "PNG" and _rows_missing(image, data):
-            raise DataError(f"{called} is truncated: its last rows are missing. Replace it or leave it out.")
         return eight_bits(image, called)
     except DataError:
         raise
@@ -56,13 +53,13 @@ def decode_opened(image: Image.Image, data: bytes, called: str = "the image") ->
         raise DataError(f"{called} is damaged or truncated ({error}): replace it or leave it out.") from error
 
 
-def size_of(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+def size_of(path: Path) -> tuple[int, int]:
     """Read (width, height) from the file's header alone, as the image is shown (EXIF orientation).
 
     Raises:
         DataError: not an image, or too large.
     """
-    image, _ = open_image(path, printable(path), max_pixels)
+    image = open_image(path, printable(path))
     width, height = image.size
     turned = image.format != "TIFF" and _orientation(image) >= 5  # Pillow turns TIFF images itself
     return (height, width) if turned else (width, height)
@@ -73,11 +70,8 @@ def printable(path: Path | str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PIXELS) -> tuple[Image.Image, bytes]:
+def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Read the header of an image: its size and mode are known, its pixels are not decoded yet.
-
-    Returns:
-        The opened image, and the bytes of its file.
 
     Raises:
         DataError: not an image, or too large.
@@ -99,7 +93,7 @@ def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PI
         raise DataError(
             f"{called} is {width}x{height}, more than the {max_pixels:,} pixels that are decoded: shrink it or leave it out."
         )
-    return image, data
+    return image
 
 
 def _read(path: Path | str, called: str) -> bytes:
@@ -195,51 +189,3 @@ def _from_cmyk(image: Image.Image) -> Image.Image:
         if shown is not None:
             return shown
     return image.convert("RGB")
-
-
-def _rows_missing(image: Image.Image, data: bytes) -> bool:
-    """Tell whether the pixels of a PNG file end early, in a file that is otherwise whole: Pillow leaves zeros there.
-
-    The compressed data are counted only where one of the last two rows is all zeros (of an interlaced image the last but one
-    comes last), and in small files, whose rows take longer to look at.
-    """
-    wanted, small = _png_size(data[16:29]), len(data) <= _SMALL_FILE
-    if small and _holds(memoryview(data), wanted):
-        return False
-    width, height = image.size
-    rows = min(2, height)
-    found = image.crop((0, height - rows, width, height)).getbbox(alpha_only=False)
-    if found is not None and found[1] == 0 and found[3] == rows:
-        return False
-    return small or not _holds(memoryview(data), wanted)
-
-
-_SMALL_FILE = 4096
-
-
-def _holds(data: memoryview, wanted: int) -> bool:
-    """Tell whether the IDAT chunks of a PNG file hold as many bytes; no more are inflated, and none kept."""
-    inflate, total, place = zlib.decompressobj(), 0, 8
-    try:
-        while place + 8 <= len(data) and not inflate.eof and total < wanted:
-            length, kind = int.from_bytes(data[place : place + 4], "big"), bytes(data[place + 4 : place + 8])
-            part: bytes | memoryview = data[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
-            while part and not inflate.eof and total < wanted:
-                total += len(inflate.decompress(part, 2**20))
-                part = inflate.unconsumed_tail
-            place += 12 + length
-    except zlib.error:
-        pass
-    return total >= wanted
-
-
-_ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
-
-
-def _png_size(header: bytes) -> int:
-    """Return how many bytes the pixels of a PNG file have, by the fields of its header (IHDR)."""
-    width, height = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big")
-    bits = header[8] * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(header[9], 1)
-    passes = _ADAM7 if header[12] else ((0, 0, 1, 1),)
-    parts = [(-((top - height) // down), -((left - width) // right)) for top, left, down, right in passes]
-    return sum(rows * (1 + -(-columns * bits // 8)) for rows, columns in parts if rows > 0 and columns > 0)

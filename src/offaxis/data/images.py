@@ -336,17 +336,6 @@ def shared(first: Iterable[bytes], second: Iterable[bytes]) -> list[int]:
     return [index for index, value in enumerate(second) if value in present]
 
 
-def repeated(hashes: Iterable[bytes]) -> list[int]:
-    """Return the indices of images that came before in the same set."""
-    seen: set[bytes] = set()
-    again = []
-    for index, value in enumerate(hashes):
-        if value in seen:
-            again.append(index)
-        seen.add(value)
-    return again
-
-
 VALIDATION_IMAGES = 1000
 LARGEST_SHARE = 0.2
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offaxis.data.decode import size_of
 from offaxis.data.folder import FolderSet
-from offaxis.data.images import ImageSet, Skipped, TensorSet, hash_batch, repeated, shared
+from offaxis.data.images import ImageSet, Skipped, StatisticsPass, TensorSet, hash_batch, shared
 from offaxis.data.transforms import CROP_ABOVE
 from offaxis.errors import ArgumentError
 from offaxis.files import replacing
@@ -233,38 +233,30 @@ def inspect(
         progress: called with the number of images after each batch.
         batch: images at a time.
     """
-    channels = images.shape[0]
-    total, squares, pixels = torch.zeros(channels).double(), torch.zeros(channels).double(), 0
+    sums = StatisticsPass(len(images), images.shape)
     hashes, widths, vectors = [], [], []
     photographs = min(images.shape[1:]) > CROP_ABOVE
     for part in images.batches(batch):
-        unit = part.double().div(255) if part.dtype == torch.uint8 else part.double()
-        total += unit.sum((0, 2, 3))
-        squares += unit.square().sum((0, 2, 3))
-        pixels += unit[:, 0].numel()
+        sums.add(part)
         hashes += hash_batch(part)
         widths.append(border_widths(part))
         if photographs:
             vectors.append(thumbnail_vectors(part))
         if progress:
             progress(len(part))
-    near: dict[str, tuple[NearPair, ...]] = {}
-    if photographs and len(images) <= _MOST_WITHIN:
-        near[""] = near_pairs(torch.cat(vectors))
+    near = {"": near_pairs(torch.cat(vectors))} if photographs and len(images) <= _MOST_WITHIN else {}
     others_hashes: dict[str, list[bytes]] = {}
     for name, other in (others or {}).items():
         others_hashes[name] = their_hashes = []
         their_vectors = []
-        comparable = photographs and other.shape[0] == channels
+        comparable = photographs and other.shape[0] == images.shape[0]
         for part in other.batches(batch):
             their_hashes += hash_batch(part)
             if comparable:
                 their_vectors.append(thumbnail_vectors(part))
         if comparable:
             near[name] = near_pairs(torch.cat(vectors), torch.cat(their_vectors))
-    mean = total / pixels
-    std = (squares / pixels - mean.square()).clamp_min(0).sqrt()
-    labels = images.labels
+    labels, statistics = images.labels, sums.finish(None)
     counts = np.zeros(1, int) if labels is None else np.bincount(labels.numpy(), minlength=len(images.classes))
     return Inspection(
         name=images.name,
@@ -272,11 +264,11 @@ def inspect(
         shape=images.shape,
         classes=len(images.classes),
         per_class=(int(counts.min()), int(counts.max())),
-        mean=tuple(mean.tolist()),
-        std=tuple(std.tolist()),
+        mean=statistics.mean,
+        std=statistics.std,
         sizes=file_sizes(images),
         frame=common_frame(torch.cat(widths)),
-        repeated=len(repeated(hashes)),
+        repeated=len(hashes) - len(set(hashes)),
         shared={name: len(shared(their_hashes, hashes)) for name, their_hashes in others_hashes.items()},
         near=near,
         among_others={

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -309,38 +310,36 @@ def load_images(
         shape = (shape[0], *entry.shape[1:])
     elif size is not None and like is None:
         shape = (entry.shape[0], *shape[1:])
-    if entry.layouts:
-        images = _read_published(entry, split, shape, place, resize=resize, skip_bad=skip_bad, in_memory=in_memory)
+    content = _read_published(entry, split, place) if entry.layouts else _generate(entry, split, shape, count, seed)
+    if isinstance(content, Files):
+        reading = Reading(shape=shape, resize=resize_rule(shape, resize), native=entry.native_size, trim=entry.trim)
+        images = read_files(entry.name, content, reading, skip_bad=skip_bad or entry.skip_bad, in_memory=in_memory)
     else:
-        images = _generate(entry, split, shape, resize, count, seed)
+        content.name = entry.name
+        images = match(content, shape, resize)
+        if in_memory is not False and images is not content:  # else a few are shown: those alone are resized
+            images = _read_all(images)
     given = {"size": list(size) if isinstance(size, tuple) else size, "resize": resize}
     images.options = {key: value for key, value in given.items() if value is not None}
     return images
 
 
-def _read_published(
-    entry: Entry,
-    split: Split,
-    shape: Shape,
-    root: Path,
-    *,
-    resize: str | None,
-    skip_bad: bool,
-    in_memory: bool | None,
-) -> ImageSet:
-    """Read a set of the catalogue from its publisher's files, matched to a shape."""
-    location = entry.find(root, split)
-    if location is None:
-        raise DataError(_missing(entry, split, root))
-    layout, paths = location
-    content = READERS[layout.reader](paths, **layout.arguments)
-    if isinstance(content, TensorSet):
-        content.name = entry.name
-        if in_memory is False:  # a few images of it are shown: resize those alone
-            return match(content, shape, resize)
-        return _match_all(content, shape, resize)
-    reading = Reading(shape=shape, resize=resize_rule(shape, resize), native=entry.native_size, trim=entry.trim)
-    return read_files(entry.name, content, reading, skip_bad=skip_bad or entry.skip_bad, in_memory=in_memory)
+def _read_published(entry: Entry, split: Split, root: Path) -> TensorSet | Files:
+    """Read a set of the catalogue from its publisher's files, or list them."""
+    for layout in entry.layouts:
+        paths = layout.find(root, split)
+        if paths is not None:
+            return READERS[layout.reader](paths, **layout.arguments)
+    layout = next(layout for layout in entry.layouts if split in layout.files)
+    places = " or ".join(str(root / folder) for folder in layout.folders[:2])
+    fetched = any(download.urls for download in entry.downloads)
+    advice = (
+        f"run: offaxis data get {entry.name}" if fetched else f"it is at {entry.homepage} (no program can fetch it)"
+    )
+    raise DataError(
+        f"{entry.title} ({split}) is not on this machine. To get it, {advice}\n"
+        f"Or put its files into {places} as its publisher lays them out, or name another root: --data or OFFAXIS_DATA."
+    )
 
 
 def _pixels(size: int | Sequence[int]) -> int | tuple[int, int]:
@@ -363,37 +362,21 @@ def _requested_shape(like: ImageSet | None, size: int | tuple[int, int] | None) 
     return (3 if like is None else like.shape[0], *((size, size) if isinstance(size, int) else size))
 
 
-def _generate(entry: Entry, split: Split, shape: Shape, resize: str | None, count: int | None, seed: int) -> ImageSet:
-    number = count or entry.counts[split]
-    channels, height, width = shape
+def _generate(entry: Entry, split: Split, shape: Shape, count: int | None, seed: int) -> ImageSet:
+    number, (channels, height, width) = count or entry.counts[split], shape
     if entry.name in NOISE:
         return NOISE[entry.name](number, shape, seed=seed)
     if entry.name in embedded.EMBEDDED_OOD:
-        images = embedded.EMBEDDED_OOD[entry.name](number, max(height, width), channels, seed)
-    else:
-        images = embedded.digits(split) if entry.name == "digits" else embedded.small_digits(split)
-    return _match_all(images, shape, resize)
+        return embedded.EMBEDDED_OOD[entry.name](number, max(height, width), channels, seed)
+    return embedded.digits(split) if entry.name == "digits" else embedded.small_digits(split)
 
 
-def _match_all(images: TensorSet, shape: Shape, resize: str | None) -> TensorSet:
-    """Match all images now, a window at a time, so that no second copy of all is made."""
-    if images.shape == shape:
-        return images
-    pixels = torch.empty(len(images), *shape, dtype=images.images.dtype)
+def _read_all(images: ImageSet) -> TensorSet:
+    """Read all images now, a window at a time, so that no second copy of all is made."""
     windows = torch.arange(len(images)).split(1024)
-    for rows, part in zip(windows, match(images, shape, resize).stream(windows), strict=True):
+    parts = images.stream(windows)
+    first = next(parts)
+    pixels = torch.empty(len(images), *images.shape, dtype=first.dtype)
+    for rows, part in zip(windows, chain([first], parts), strict=True):
         pixels[rows] = part
     return TensorSet(images.name, pixels, images.labels, images.classes)
-
-
-def _missing(entry: Entry, split: Split, root: Path) -> str:
-    layout = next(layout for layout in entry.layouts if split in layout.files)
-    places = " or ".join(str(root / folder) for folder in layout.folders[:2])
-    fetched = any(download.urls for download in entry.downloads)
-    advice = (
-        f"run: offaxis data get {entry.name}" if fetched else f"it is at {entry.homepage} (no program can fetch it)"
-    )
-    return (
-        f"{entry.title} ({split}) is not on this machine. To get it, {advice}\n"
-        f"Or put its files into {places} as its publisher lays them out, or name another root: --data or OFFAXIS_DATA."
-    )

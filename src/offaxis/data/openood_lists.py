@@ -13,6 +13,7 @@ The validation lists tune, the test lists test. https://arxiv.org/abs/2306.09301
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -122,7 +123,7 @@ class OpenOODReading(Reading):
             DataError: the file is damaged or is no image; it is named.
         """
         try:
-            image = open_image(path, "it")[0].convert("RGB")
+            image = open_image(path, "it").convert("RGB")
         except Exception as error:  # decoders raise many kinds of errors
             raise DataError(f"{path} cannot be read as an image ({error}): unpack OpenOOD's archive again.") from error
         width, height = image.size
@@ -274,37 +275,24 @@ def openood(root: str | Path, id: str, *, partial: bool = False) -> OpenOOD:
     folder = Path(root).expanduser()
     if not (folder / "benchmark_imglist").is_dir() and (folder / "data" / "benchmark_imglist").is_dir():
         folder = folder / "data"
-    lists: dict[str, ImageList] = {}
-    missing: list[str] = []
-    listed = folder / "benchmark_imglist" / id
-    if not listed.is_dir():
-        missing.append(f"there is no folder {listed} with its image lists")
+    lists, listed = dict[str, ImageList](), folder / "benchmark_imglist" / id
+    missing = [] if listed.is_dir() else [f"there is no folder {listed} with its image lists"]
     for name in _list_names(id) if listed.is_dir() else ():
         found, reason = _read_list(folder, id, name)
-        if found is not None:
-            lists[name] = found
-        if reason:
-            missing.append(reason)
+        lists |= {name: found} if found is not None else {}
+        missing += [reason] if reason else []
     benchmark = OpenOOD(id, lists)
     needed = [f"{part}_{id}" for part in ("train", "val", "test")]
     if missing and not (partial and all(name in lists for name in needed) and (benchmark.near or benchmark.far)):
         shown = "; ".join(missing[:4]) + (f"; and {len(missing) - 4} more" if len(missing) > 4 else "")
+        itself = f" (the images of ImageNet-1K itself go to {folder}/{LARGE}/imagenet_1k)" if "imagenet" in id else ""
+        way_out = ", or evaluate what is there with --partial" if lists else ""
+        if partial:
+            way_out = "; --partial needs at least the lists of the ID set and one OOD set"
         raise DataError(
             f"Expected OpenOOD's data for {id} in {folder} but it is not whole: {shown}. Download it with OpenOOD's "
             "scripts/download/download.py --contents datasets --datasets ood_v1.5 --dataset_mode benchmark --save_dir "
-            f"{folder}, so that {folder}/benchmark_imglist/{id} and {folder}/{OPENOOD[id].folder} are there"
-            + (
-                f" (the images of ImageNet-1K itself go to {folder}/{LARGE}/imagenet_1k)"
-                if id.startswith("imagenet")
-                else ""
-            )
-            + (
-                ". --partial needs at least the lists of the ID set and one OOD set."
-                if partial
-                else ", or evaluate what is there with --partial."
-                if lists
-                else "."
-            )
+            f"{folder}, so that {folder}/benchmark_imglist/{id} and {folder}/{OPENOOD[id].folder} are there{itself}{way_out}."
         )
     return benchmark
 
@@ -324,17 +312,13 @@ def _read_list(root: Path, id: str, name: str) -> tuple[ImageList | None, str]:
     set_name = name.partition("_")[2]
     folder = root / definition.elsewhere.get(set_name, definition.folder)
     listed = _lines(file, labelled=set_name == id)
-    present = _present(folder, {PurePosixPath(path).parent for path, _ in listed})
+    present = _files_in(folder, {PurePosixPath(path).parent for path, _ in listed})
     kept = [(path, label) for path, label in listed if path in present]
     expected = definition.counts.get(name, len(listed))
     if not kept:
         return None, f"none of the {len(listed)} images of {name} is in {folder}"
-    found = ImageList(
-        name=name,
-        paths=tuple(folder / path for path, _ in kept),
-        labels=tuple(label for _, label in kept),
-        expected=expected,
-    )
+    paths, labels = (tuple(column) for column in zip(*kept, strict=True))
+    found = ImageList(name=name, paths=tuple(folder / path for path in paths), labels=labels, expected=expected)
     if len(kept) < len(listed):
         return found, f"{len(listed) - len(kept)} of the {len(listed)} images of {name} are not in {folder}"
     if len(kept) != expected:
@@ -353,29 +337,23 @@ def _lines(file: Path, labelled: bool) -> list[tuple[str, int]]:
         raise DataError(f"{file} cannot be read ({error}): download OpenOOD's image lists again.") from error
     found = []
     for number, line in enumerate(lines, 1):
-        if not line:
-            continue
         path, _, rest = line.partition(" ")
-        parts = PurePosixPath(path).parts
-        label = rest.strip()
-        if not parts or ".." in parts or parts[0] == "/" or (labelled and not _LABEL.fullmatch(label)):
+        parts, label = PurePosixPath(path).parts, rest.strip()
+        if line and (".." in parts or parts[0] == "/" or (labelled and not _LABEL.fullmatch(label))):
             raise DataError(
                 f"Expected lines such as cifar10/test/airplane/0298.png 0 in {file} but line {number} is {line[:80]!r}: "
                 "download OpenOOD's image lists again."
             )
-        found.append((path, int(label) if labelled else -1))
+        found += [(path, int(label) if labelled else -1)] if line else []
     if not found:
         raise DataError(f"Expected images in {file} but it lists none: download OpenOOD's image lists again.")
     return found
 
 
-def _present(folder: Path, inside: set[PurePosixPath]) -> set[str]:
+def _files_in(folder: Path, inside: set[PurePosixPath]) -> set[str]:
     """Return the files in some folders inside ``folder``, by their paths from it: far faster than asking for each."""
     found: set[str] = set()
     for one in inside:
-        try:
-            with os.scandir(folder / one) as entries:
-                found.update(str(one / entry.name) for entry in entries if entry.is_file())
-        except OSError:
-            continue
+        with suppress(OSError), os.scandir(folder / one) as entries:
+            found.update(str(one / entry.name) for entry in entries if entry.is_file())
     return found

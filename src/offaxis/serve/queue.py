@@ -209,9 +209,9 @@ class Batcher:
 QUICK_PIXELS = 256 * 256  # images up to this size are decoded as soon as their header is read
 SMALL_PIXELS, SMALL_BYTES = 128 * 128, 16_384  # up to these an image, and all of a request, need no thread
 PIECE = 8  # images of a request that a thread takes at once
-Source = bytes | tuple[Image.Image, bytes]
-"""The bytes of an image file; beside the opened image where its header was read already."""
-Result = Pixels | str | tuple[Image.Image, bytes]
+Source = bytes | Image.Image
+"""The bytes of an image file, or the opened image where its header was read already."""
+Result = Pixels | str | Image.Image
 """The pixels of an image, an error message, or the opened image."""
 
 
@@ -263,7 +263,7 @@ class FairDecoder:
             raise overloaded(self.limits)
         if sum(map(len, images)) <= SMALL_BYTES:
             results = [self._open(data, wanted, SMALL_PIXELS)[0] for data in images]
-            decoded = [result for result in results if not isinstance(result, tuple)]
+            decoded = [result for result in results if not isinstance(result, Image.Image)]
             if len(decoded) == len(images):
                 return decoded
         share, pieces = _Share(), [images[start : start + PIECE] for start in range(0, len(images), PIECE)]
@@ -298,7 +298,7 @@ class FairDecoder:
             raise overloaded(self.limits)
 
         results: list[Any] = [result for result, _ in opened]
-        large = [number for number, result in enumerate(results) if isinstance(result, tuple)]
+        large = [number for number, result in enumerate(results) if isinstance(result, Image.Image)]
         turns = [
             self._in_turn(share, opened[number][1], partial(self._open, results[number], wanted)) for number in large
         ]
@@ -337,9 +337,9 @@ class FairDecoder:
                 return wanted.pixels(source, "the vector"), 0
             if isinstance(source, bytes):
                 source = open_image(source, "the image", self.limits.pixels)
-                size = source[0].width * source[0].height
+                size = source.width * source.height
                 if size > most:
                     return source, size
-            return fit(decode_opened(*source), wanted.shape, wanted.resize), size
+            return fit(decode_opened(source), wanted.shape, wanted.resize), size
         except DataError as error:
             return str(error), size
