@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PREFIX = "hf:"
 
 
-def push(
+def push_to_hub(
     model: "Model",
     repo: str,
     *,
@@ -28,7 +28,25 @@ def push(
     private: bool = False,
     token: str | None = None,
 ) -> str:
-    """Upload the files of a bundle and a model card; see :meth:`offaxis.Model.push_to_hub`."""
+    """Upload the bundle and a model card to the Hugging Face Hub; ``offaxis.load("hf:name/repo")`` reads it.
+
+    The card tells classes, accuracy, calibration, thresholds, AUROC on OOD sets, how the model was made and how to use it.
+
+    Args:
+        model: the calibrated model.
+        repo: ``"name/repo"``; it is created where it does not exist.
+        results: of ``offaxis.evaluate``, for the accuracy and the table of OOD sets.
+        accuracy: on ID test images, in [0, 1], where there are no results.
+        private: whether a new repository is private.
+        token: of the hub; None takes that of ``hf auth login`` or HF_TOKEN.
+
+    Returns:
+        The address of the repository.
+
+    Raises:
+        StorageError: the hub cannot be reached, or refuses the upload.
+        MissingPackageError: huggingface_hub is not installed.
+    """
     api = _hub().HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "bundle"

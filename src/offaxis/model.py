@@ -20,7 +20,7 @@ from offaxis.data.transforms import ImageLike, Preprocessing, VectorInput
 from offaxis.detectors import Detector, Reads
 from offaxis.detectors.registry import as_detector
 from offaxis.errors import ArgumentError, BadOutputsError, CalibrationError, DataError, NotFittedError
-from offaxis.hub import push
+from offaxis.hub import push_to_hub
 from offaxis.networks.combine import AnyNetwork
 from offaxis.networks.open import NetworkSource, combine, open_network
 from offaxis.networks.opened import OpenedNetwork
@@ -392,34 +392,7 @@ class Model:
 
         save_bundle(self, path, folder=folder, builder=builder)
 
-    def push_to_hub(
-        self,
-        repo: str,
-        *,
-        results: Any = None,
-        accuracy: float | None = None,
-        private: bool = False,
-        token: str | None = None,
-    ) -> str:
-        """Upload the bundle and a model card to the Hugging Face Hub; ``offaxis.load("hf:name/repo")`` reads it.
-
-        The card tells classes, accuracy, calibration, thresholds, AUROC on OOD sets, how the model was made and how to use it.
-
-        Args:
-            repo: ``"name/repo"``; it is created where it does not exist.
-            results: of ``offaxis.evaluate``, for the accuracy and the table of OOD sets.
-            accuracy: on ID test images, in [0, 1], where there are no results.
-            private: whether a new repository is private.
-            token: of the hub; None takes that of ``hf auth login`` or HF_TOKEN.
-
-        Returns:
-            The address of the repository.
-
-        Raises:
-            StorageError: the hub cannot be reached, or refuses the upload.
-            MissingPackageError: huggingface_hub is not installed.
-        """
-        return push(self, repo, results=results, accuracy=accuracy, private=private, token=token)
+    push_to_hub = push_to_hub
 
 
 def _calibrate(

@@ -6,7 +6,7 @@ shapes of their parameters, and a bundle is only written if the rebuilt network 
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,11 +152,15 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
+def _not_there(library: Any, name: str, known: Iterable[str]) -> ArgumentError:
+    return ArgumentError(
+        f"Expected an image classifier that {library.__name__} {library.__version__} has but got {name!r}.{alike(name, known)}"
+    )
+
+
 def _make_timm(timm: Any, name: str, arguments: dict[str, Any], pretrained: bool) -> nn.Module:
     if not timm.is_model(name):
-        raise ArgumentError(
-            f"Expected a network that timm {timm.__version__} has but got {name!r}.{alike(name, timm.list_models())}"
-        )
+        raise _not_there(timm, name, timm.list_models())
     if refused := sorted(arguments.keys() & set(_REFUSED)):
         raise ArgumentError(f"Expected arguments of timm that fetch nothing but {name!r} has {', '.join(refused)}.")
     network: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
@@ -167,9 +171,7 @@ def _make_torchvision(torchvision: Any, name: str, arguments: dict[str, Any], pr
     models = importlib.import_module("torchvision.models")
     present = models.list_models(module=models)
     if name not in present or any(key.startswith("weights") for key in arguments):
-        raise ArgumentError(
-            f"Expected a classifier that torchvision {torchvision.__version__} has but got {name!r}.{alike(name, present)}"
-        )
+        raise _not_there(torchvision, name, present)
     auxiliary = name in ("googlenet", "inception_v3")  # outputs beside the one that attach() needs
     if not pretrained:
         single = {"aux_logits": False, "init_weights": True} if auxiliary else {}
@@ -193,9 +195,7 @@ def _make_transformers(transformers: Any, name: str, arguments: dict[str, Any], 
         )
     kind = getattr(transformers, name, None) if name.endswith("ForImageClassification") else None
     if kind is None:
-        raise ArgumentError(
-            f"Expected an image classifier that transformers {transformers.__version__} has but got {name!r}."
-        )
+        raise _not_there(transformers, name, ())
     network: nn.Module = kind(kind.config_class.from_dict(arguments))
     return network
 
