@@ -16,7 +16,7 @@ from offaxis.data.images import limit_images, split_validation
 from offaxis.data.transforms import Batches
 from offaxis.detectors import DETECTORS, KNN, ODIN, Cosine, Detector, Energy, Mahalanobis, MaxSoftmax, make_detectors
 from offaxis.detectors.base import compatible_detectors
-from offaxis.errors import ArgumentError, DataError, DetectorError, EvaluationError, StoreError
+from offaxis.errors import ArgumentError, DataError, DetectorError, EvaluationError
 from offaxis.evaluation import Result, Results, Store, evaluate
 from offaxis.evaluation.scores import ScoreRequest, detector_run, score_requests
 from offaxis.files import digest
@@ -24,7 +24,6 @@ from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.reports.report import build_sections
-from study.archive import archive_store
 
 from .conftest import NORMALISE, World, trained
 
@@ -294,19 +293,6 @@ def test_training_images_that_lack_a_class_leave_out_what_cannot_be_fitted(subje
     assert "mahalanobis++ is left out: Expected training images of all 3 classes but there are none of class 2" in text
     with pytest.raises(DetectorError, match=r"mahalanobis\+\+ cannot be fitted: .*none of class 2"):
         evaluate(subject(), world["id"], world["ood"], ["native", "mahalanobis++"], **known)
-
-
-def test_a_small_copy_of_a_store_takes_no_new_results(subject: Make, world: World, tmp_path: Path) -> None:
-    def evaluated(*detectors: str, store: Path) -> Results:
-        return evaluate(subject(), world["id"], world["ood"], detectors, store=store)
-
-    before = evaluated("energy", store=tmp_path / "store")
-    small_copy = archive_store(Store(tmp_path / "store"), tmp_path / "copy", images=20).path
-    files = sorted(small_copy.rglob("*"))
-    assert numbers(evaluated("energy", store=small_copy)) == numbers(before)  # all that was asked for is there
-    with pytest.raises(StoreError, match="is a small copy: evaluate into"):
-        evaluated("energy", "max-softmax", store=small_copy)
-    assert sorted(small_copy.rglob("*")) == files
 
 
 def test_other_training_images_are_another_result(subject: Make, world: World, tmp_path: Path) -> None:

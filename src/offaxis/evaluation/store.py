@@ -18,10 +18,10 @@ import gzip
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ FORMAT, VERSION = "offaxis-results", 3
 UNCHECKED = 2
 """The older version that is read too; its files have no checksums."""
 Array = NDArray[Any]
-Record = TypeVar("Record")
 _AGAIN = "remove it and evaluate again"
 
 
@@ -58,22 +57,25 @@ class Store:
         self._checked = True
         if self.folder is None:
             return
-        about_file = self.folder / "store.json"
-        if about_file.exists():
-            about = read_json(about_file, StoreError, _AGAIN, required=lambda values: values.get("version") == VERSION)
-            version = about.get("version")
-            if about.get("format") != FORMAT or not isinstance(version, int):
-                raise StoreError(f"Expected a results store in {path} but store.json is something else's.")
-            if version not in (VERSION, UNCHECKED):
-                remedy = "install a newer one" if version > VERSION else "evaluate again into another folder"
-                raise StoreError(
-                    f"The results in {path} have version {version} but this offaxis reads version {VERSION}: {remedy}."
-                )
-            self._checked = version == VERSION
-        elif self._is_foreign() and not about_file.exists():  # another process may have begun it just now
+        foreign = self.folder.exists() and not self.folder.is_dir()
+        foreign = foreign or any(not file.name.endswith(".part") for file in self.folder.glob("*"))
+        if (self.folder / "store.json").exists():  # another process may have begun it just now
+            self._checked = self._read_version(self.folder / "store.json") == VERSION
+        elif foreign:
             raise StoreError(
                 f"Expected a results store or an empty folder but {path} holds something else. Name another."
             )
+
+    @staticmethod
+    def _read_version(file: Path) -> int:
+        about = read_json(file, StoreError, _AGAIN, required=lambda values: values.get("version") == VERSION)
+        version = about.get("version")
+        if about.get("format") != FORMAT or version not in (VERSION, UNCHECKED):
+            raise StoreError(
+                f"Expected a results store of version {VERSION} but {file} is of {about.get('format')!r}, version {version}: "
+                "install a newer offaxis, or evaluate again into another folder."
+            )
+        return int(version)
 
     @classmethod
     def existing(cls, path: str | Path) -> "Store":
@@ -124,19 +126,10 @@ class Store:
         return sorted(latest.values(), key=lambda record: (record.id, record.label, record.seed))
 
     def _network(self, file: Path) -> NetworkRecord:
-        return _parsed(NetworkRecord.from_json, self._json(file), file)
+        return NetworkRecord.from_json(self._json(file))
 
     def add_set(self, key: str, record: SetRecord) -> None:
-        """Add the record of an image set.
-
-        Raises:
-            StoreError: the store is a small copy, with the scores of fewer of its images.
-        """
-        if self._is_there(f"sets/{key}.npz") and len(self.indices(key)) < len(record.test):
-            raise StoreError(
-                f"Expected a store that holds the scores of all images but {self.path} is a small copy: evaluate into the "
-                "store that it was made from, or into another folder."
-            )
+        """Add the record of an image set."""
         self._add_arrays(f"sets/{key}.npz", {"validation": record.validation, "test": record.test})
         self._add_json(f"sets/{key}.json", record.about)
 
@@ -181,12 +174,6 @@ class Store:
     def _is_there(self, name: str) -> bool:
         return self.folder is not None and (self.folder / name).exists()
 
-    def _is_foreign(self) -> bool:
-        """Return whether the folder holds something else; a store begins with store.json under a temporary name."""
-        if not self.path.is_dir():
-            return self.path.exists()
-        return any(not file.name.endswith(".part") for file in self.path.iterdir())
-
     def _new(self, name: str) -> Path | None:
         """Return a file that is to be written, in a store that has begun; None where it is there, or there is no folder."""
         if self.folder is None or self._is_there(name):
@@ -224,13 +211,6 @@ def narrow(scores: Array) -> Array:
     return scores if scores.dtype == np.float64 and not np.array_equal(narrowed, scores) else narrowed
 
 
-def _parsed(make: Callable[[dict[str, Any]], Record], values: Any, file: Path) -> Record:
-    try:
-        return make(values)
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise StoreError(f"{file} does not hold whole records ({error}): {_AGAIN}.") from error
-
-
 @lru_cache(maxsize=64)  # a file of results never changes, and tables read a store again and again
 def _results(file: Path, _: int, checked: bool) -> tuple[Result, ...]:
     try:
@@ -238,10 +218,7 @@ def _results(file: Path, _: int, checked: bool) -> tuple[Result, ...]:
             lines = source.read().splitlines()
     except (OSError, EOFError, zlib.error) as error:
         raise StoreError(f"{file} is damaged ({error}): {_AGAIN}.") from None
-    return tuple(
-        _parsed(Result.from_json, values, file)
-        for values in read_lines(lines, file, StoreError, _AGAIN, required=checked)
-    )
+    return tuple(map(Result.from_json, read_lines(lines, file, StoreError, _AGAIN, required=checked)))
 
 
 @lru_cache(maxsize=64)
