@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from offaxis.cli import app
 from offaxis.errors import ArgumentError
-from offaxis.paper.cost import measure_cost
+from offaxis.paper.tables import measure_cost
 
 SMALL = ["bench", "cost", "--network", "wrn-10-1", "--batch", "4", "--rounds", "2"]
 

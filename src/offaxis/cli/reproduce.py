@@ -14,10 +14,10 @@ from offaxis.errors import ArgumentError
 from offaxis.names import RECIPES
 from offaxis.networks.run import resolve_device
 from offaxis.options import CostOptions, ReproduceOptions, TrainOptions
-from offaxis.paper.commands import Command, EvaluateCommand, Reproduction, TrainCommand
-from offaxis.paper.cost import PAPER, Cost, measure_cost, total_seconds
+from offaxis.paper.commands import Command, EvaluateCommand, Reproduction, TrainCommand, total_seconds
 from offaxis.paper.items import ITEMS, PaperItem, paper_item
-from offaxis.paper.settings import SCALES, Settings
+from offaxis.paper.settings import PAPER, SCALES, Settings
+from offaxis.paper.tables import Cost, measure_cost
 from offaxis.progress import print_note
 
 
@@ -111,7 +111,7 @@ def print_cost(options: CostOptions, _: tuple[str, ...]) -> None:
     """Measure the paper's table of computing times: seconds per batch for Mahalanobis, ODIN and the cosine score."""
     where = str(resolve_device(options.device))
     costs = []
-    for name in options.network or PAPER:
+    for name in options.network or PAPER.timed:
         with Console(stderr=True).status(name) as status:
             costs.append(measure_cost(name, options.batch, options.rounds, where, status.update))
     if options.as_json:

@@ -2,15 +2,25 @@
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from offaxis.data import CATALOGUE, relation
 from offaxis.errors import ArgumentError, RunError
 from offaxis.evaluation.protocols import POOLS, sets_for
 from offaxis.files import digest, write_text
+from offaxis.networks import by_name
+from offaxis.networks.classifier import Classifier
+from offaxis.networks.run import to_network
 from offaxis.options import EvaluateOptions, Kind, ProtocolName, TrainOptions
 from offaxis.paper.settings import Settings
 from offaxis.training import read_run
@@ -62,12 +72,18 @@ class Command:
     Attributes:
         words: what follows ``offaxis`` in the shell.
         out: the folder of the trained network, or the results store.
+        name: no other command of the reproduction has it.
+        record: the file by which it is known to have been run to its end.
+        needs: files without which that means nothing.
         cost: what it costs.
         running: the options that results do not depend on: where it writes and runs, and where image sets are kept.
     """
 
     words: tuple[str, ...]
     out: Path
+    name: str
+    record: Path
+    needs: tuple[Path, ...] = ()
     cost: CommandCost
     running: dict[str, Any]
 
@@ -80,14 +96,9 @@ class Command:
         return shlex.join(["offaxis", *self.words, *where])
 
     @property
-    def name(self) -> str:
-        """A name that no other command of the reproduction has."""
-        raise NotImplementedError
-
-    @property
     def done(self) -> bool:
-        """Whether it has been run to its end."""
-        raise NotImplementedError
+        """Whether it has been run to its end, with the networks that are there."""
+        return all(path.exists() for path in (self.record, *self.needs))
 
     def mark(self) -> None:
         """Record that it has been run to its end, where its output does not show it."""
@@ -112,16 +123,6 @@ class TrainCommand(Command):
     """
 
     training: TrainOptions
-
-    @property
-    def name(self) -> str:
-        """The name of the network's folder."""
-        return self.out.name
-
-    @property
-    def done(self) -> bool:
-        """Whether the network is trained."""
-        return (self.out / "model.safetensors").exists()
 
     def check(self) -> None:
         """Raise RunError where the network in the folder was trained with other options."""
@@ -150,23 +151,9 @@ class EvaluateCommand(Command):
 
     Attributes:
         evaluation: what is evaluated.
-        record: that file; its name tells the words, with the sets that pools stand for on this machine.
-        needs: files without which it means nothing: the networks, and the store.
     """
 
     evaluation: EvaluateOptions
-    record: Path
-    needs: tuple[Path, ...]
-
-    @property
-    def name(self) -> str:
-        """The name of the file that records it."""
-        return self.record.name
-
-    @property
-    def done(self) -> bool:
-        """Whether it has been run to its end, with the networks that are there."""
-        return all(path.exists() for path in (self.record, *self.needs))
 
     def mark(self) -> None:
         """Record that it has been run to its end."""
@@ -226,6 +213,8 @@ class Reproduction:
         return TrainCommand(
             words=("train", *run.words(), "--resume", "--out", str(folder)),
             out=folder,
+            name=folder.name,
+            record=folder / "model.safetensors",
             cost=CommandCost(run.architecture, run.id, images, images),
             running=self._running(folder),
             training=run,
@@ -258,14 +247,16 @@ class Reproduction:
         )
         here = replace(evaluation, ood=tuple(_sets_here(first.id, ood, self.data)))
         words, key = (["evaluate", *each.words(), "--out", str(self.store)] for each in (evaluation, here))
+        name = f"evaluate-{digest(key)}"  # tells the words, with the sets that pools stand for
         return EvaluateCommand(
             words=tuple(words),
             out=self.store,
+            name=name,
+            record=self.out / "done" / name,
+            needs=(self.store / "store.json", *(folder / "model.safetensors" for folder in folders)),
             cost=_evaluation_cost(evaluation, first),
             running=self._running(self.store),
             evaluation=evaluation,
-            record=self.out / "done" / f"evaluate-{digest(key)}",
-            needs=(self.store / "store.json", *(folder / "model.safetensors" for folder in folders)),
         )
 
 
@@ -289,3 +280,82 @@ def _sets_here(id_name: str, ood: Sequence[str], data: Path | None) -> Sequence[
         return sets_for(id_name, ood, data)[0]
     except ArgumentError:
         return ()
+
+
+# how long commands take on this machine -------------------------------------------------------------------------------
+
+PROBE = 2.0  # seconds that a network is timed for, at least
+TRIALS = 3
+MOST_IMAGES = 64  # of a trial; large networks are timed with fewer
+
+
+class Range(NamedTuple):
+    """A time in seconds: on a machine with nothing else to do, and on one that stays as busy as it is now."""
+
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """Both ends in words, or one where they are the same."""
+        low, high = duration_text(self.low), duration_text(self.high)
+        return low if low == high else f"{low} (nothing else runs) to {high} (as busy as now)"
+
+
+@cache
+def seconds_per_image(network: str, id_name: str) -> tuple[Range, Range]:
+    """Measure the (forward, backward) seconds of an image on this machine's CPU, over some seconds of noise images.
+
+    The lower ends are processor time over threads, the fastest of the trials, which other programs hardly change; the
+    upper ends are elapsed time, the median of the trials.
+    """
+    channels, height, width = CATALOGUE[id_name].shape if id_name in CATALOGUE else (3, 32, 32)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        classifier = by_name(network)(num_classes=10, in_channels=channels, head="cosine")
+        images = to_network(classifier, torch.randn(MOST_IMAGES, channels, height, width))
+    _trial(classifier, images[:2])  # warms up
+    elapsed = _trial(classifier, images[:2])[0].sum()
+    count = int(np.clip(2 * PROBE / TRIALS / elapsed, 2, MOST_IMAGES))
+    end = time.perf_counter() + PROBE
+    trials: list[NDArray[np.float64]] = []
+    while len(trials) < TRIALS or time.perf_counter() < end:
+        trials.append(_trial(classifier, images[:count]))
+    high, processor = np.median(trials, 0)[0] / count, np.min(trials, 0)[1] / count
+    low = processor / torch.get_num_threads()
+    forward, backward = (Range(float(a), float(max(a, b))) for a, b in zip(low, high, strict=True))
+    return forward, backward
+
+
+def _trial(network: Classifier, images: Tensor) -> NDArray[np.float64]:
+    """Return the seconds (2, 2), elapsed and of the processor, of a forward and of a backward pass."""
+    clocks = [(time.perf_counter(), time.process_time())]
+    total = network(images).sum()
+    clocks.append((time.perf_counter(), time.process_time()))
+    total.backward()
+    clocks.append((time.perf_counter(), time.process_time()))
+    return np.diff(clocks, axis=0).T
+
+
+def total_seconds(steps: Iterable[Command]) -> Range:
+    """Estimate the time of commands one after the other, without the time to read images."""
+    low = high = 0.0
+    for step in steps:
+        for images, each in zip(
+            (step.cost.forward, step.cost.backward), seconds_per_image(step.cost.network, step.cost.id), strict=True
+        ):
+            low, high = low + images * each.low, high + images * each.high
+    return Range(low, high)
+
+
+def duration_text(duration: float) -> str:
+    """Return a time in words.
+
+    Examples:
+        >>> duration_text(90), duration_text(4000), duration_text(200_000)
+        ('2 minutes', '1.1 hours', '2.3 days')
+    """
+    for unit, length, most in (("seconds", 1, 60), ("minutes", 60, 60), ("hours", 3600, 24), ("days", 86400, 1000)):
+        if duration / length < most:
+            return f"{duration / length:.{1 if length > 60 else 0}f} {unit}"
+    return f"{duration / 86400 / 365:.0f} years"

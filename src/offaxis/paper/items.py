@@ -111,7 +111,7 @@ ITEMS = {
         "Detection, tuned on another set, crops with their frames (table 6)", _framed, tables.detection_framed
     ),
     "ablation": PaperItem("Ten variants of the head (table 3)", _ablation, tables.ablation),
-    "time": PaperItem("Computing time of three detectors (table 4)", _nothing, tables.time),
+    "time": PaperItem("Computing time of three detectors (table 4)", _nothing, tables.computing_time),
     "ensembles": PaperItem("Ensembles of networks (table 8)", _ensembles, tables.ensembles),
     "head": PaperItem("The diagram of the head (figure 2)", _nothing, figures.head),
     "histograms": PaperItem(
