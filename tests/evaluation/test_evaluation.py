@@ -18,7 +18,7 @@ from offaxis.detectors import DETECTORS, KNN, ODIN, Cosine, Detector, Energy, Ma
 from offaxis.detectors.base import compatible_detectors
 from offaxis.errors import ArgumentError, DataError, DetectorError, EvaluationError
 from offaxis.evaluation import Result, Results, Store, evaluate
-from offaxis.evaluation.scores import ScoreRequest, detector_run, score_requests
+from offaxis.evaluation.scores import DetectorRun, ScoreRequest, score_requests
 from offaxis.files import digest
 from offaxis.heads import Outputs
 from offaxis.metrics import all_metrics
@@ -320,11 +320,11 @@ def test_what_cannot_be_evaluated_is_refused(subject: Make, world: World, tmp_pa
 
 
 def test_a_grid_that_lacks_the_given_setting_is_asked_twice() -> None:
-    held, lacking = detector_run(ODIN()), detector_run(ODIN(eps=0.3))
+    held, lacking = DetectorRun(ODIN(), True), DetectorRun(ODIN(eps=0.3), True)
     assert score_requests(held, True) == [ScoreRequest(held, True)]
     assert score_requests(lacking, True) == [ScoreRequest(lacking, True), ScoreRequest(lacking, False)]
     assert score_requests(held, False) == [ScoreRequest(held, False)]
-    still = detector_run(ODIN(epsilons=(0.0,)))  # its grid moves no image, the given setting does
+    still = DetectorRun(ODIN(epsilons=(0.0,)), True)  # its grid moves no image, the given setting does
     assert score_requests(still, True) == [ScoreRequest(still, True), ScoreRequest(still, False)]
 
 
@@ -402,4 +402,4 @@ def test_an_edited_detector_and_a_store(
 
 
 def test_setups_of_our_own_detectors_are_as_they_were() -> None:
-    assert detector_run(ODIN()).setup == digest(["odin", ODIN().arguments, ""])
+    assert DetectorRun(ODIN()).setup == digest(["odin", ODIN().arguments, ""])

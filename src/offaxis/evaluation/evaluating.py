@@ -21,7 +21,7 @@ from offaxis.evaluation.compute import DEFAULTS, EvaluateKeywords, Evaluation, c
 from offaxis.evaluation.protocols import Protocol, TrainingImages, open_images, open_sets, sets_for
 from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, SetRecord
 from offaxis.evaluation.results import Results
-from offaxis.evaluation.scores import DetectorRun, detector_run, is_own
+from offaxis.evaluation.scores import DetectorRun, is_own
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import differences_in_words
 from offaxis.files import digest
@@ -201,7 +201,7 @@ def _choose_detectors(one: Evaluation, detectors: Sequence[str | Detector], tune
             learned = f"before, statistics {checksum(detector, None)[:12]}"
         elif detector.needs_fit and training is not None:
             learned = training.description(one.sets.id.name, stored=one.store.folder is not None)
-        run = detector_run(detector, tune, learned, given_arguments(detector, opened.network))
+        run = DetectorRun(detector, tune and bool(detector.grid), learned, given_arguments(detector, opened.network))
         runs[run.name] = run
     return list(runs.values())
 

@@ -52,18 +52,9 @@ def tuning_pairs(protocol: Protocol, sets: Sequence[str]) -> list[tuple[str, str
     return [(assumed, tested) for assumed in sets for tested in sets if (assumed == tested) == same]
 
 
-ONE_VS_ONE = (
-    "tin-crop",
-    "tin-crop-free",
-    "tin-resize",
-    "lsun-crop",
-    "lsun-crop-free",
-    "lsun-resize",
-    "isun",
-    "svhn",
-    "food101",
-)
+_CROPS = ("tin-crop", "tin-crop-free", "tin-resize", "lsun-crop", "lsun-crop-free", "lsun-resize")
 _REST = ("isun", "svhn", "food101", "stl10", "mnist", "fashion-mnist", "notmnist", "gaussian", "uniform")
+ONE_VS_ONE = (*_CROPS, "isun", "svhn", "food101")
 FRAME_FREE = ("tin-crop-free", "tin-resize", "lsun-crop-free", "lsun-resize", *_REST)
 FRAMED = ("tin-crop", "tin-resize", "lsun-crop", "lsun-resize", *_REST)
 EMBEDDED = ("letters", "photographs", "scans", "terrain", "gaussian", "uniform")
@@ -93,25 +84,15 @@ def sets_for(id_name: str, names: Sequence[str], root: Path | str | None = None)
     left_out: dict[str, str] = {}
     for name in names:
         for member in POOLS.get(name, (name,)):
-            reason = _why_left_out(id_name, member, root) if name in POOLS else ""
-            if not reason:
+            related = relation(id_name, member)
+            absent = name in POOLS and "test" not in CATALOGUE[member].available(data_root(root))
+            if name not in POOLS or not (related.refused or absent):
                 chosen.append(member)
             elif name != "here":
-                left_out[member] = reason
+                left_out[member] = related.note if related.refused else "it is not on this machine"
     if not chosen:
         raise ArgumentError(f"Expected at least one OOD set but none of {', '.join(names) or 'no sets'} can be used.")
     return list(dict.fromkeys(chosen)), left_out
-
-
-def _why_left_out(id_name: str, name: str, root: Path | str | None) -> str:
-    if name == id_name:
-        return "it is the ID set"
-    related = relation(id_name, name)
-    if related.refused:
-        return related.note
-    if "test" not in CATALOGUE[name].available(data_root(root)):
-        return "it is not on this machine"
-    return ""
 
 
 @dataclass(frozen=True, eq=False)

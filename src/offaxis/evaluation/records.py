@@ -227,7 +227,9 @@ def with_arguments(name: str, given: Mapping[str, Any]) -> str:
     """
     words = [name]
     for key, value in given.items():
-        words += [f"{k}={_short(v)}" for k, v in (value.items() if isinstance(value, Mapping) else [(key, value)])]
+        words += [
+            f"{k}={argument_text(v)}" for k, v in (value.items() if isinstance(value, Mapping) else [(key, value)])
+        ]
     return ", ".join(words)
 
 
@@ -235,9 +237,10 @@ def _is_grid(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value)
 
 
-def _short(value: object) -> str:
+def argument_text(value: object) -> str:
+    """Return the value of an argument as tables show it: numbers with few digits, several with a slash between them."""
     if isinstance(value, (list, tuple)):
-        return "/".join(map(_short, value))
+        return "/".join(map(argument_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,23 +24,26 @@ from offaxis.progress import Progress
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class DetectorRun:
     """A detector that takes part in an evaluation.
 
     Attributes:
         detector: fitted or not; the evaluation fits what needs it.
-        setup: a digest of the arguments that it was made with, of what it is fitted on and, of one's own, of its file.
         tuned: whether it is evaluated with tuned hyperparameters too, beside the given ones.
         fitted_on: the training images that it is fitted on; empty where it needs none.
         given: its arguments that are not the defaults, which tables show.
     """
 
     detector: Detector
-    setup: str
-    tuned: bool
+    tuned: bool = False
     fitted_on: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def setup(self) -> str:
+        """Return a digest of the detector's arguments, of what it is fitted on and, of one's own, of its file."""
+        return digest([self.detector.name, self.detector.arguments, self.fitted_on, *_own_file(self.detector)])
 
     @property
     def name(self) -> str:
@@ -54,22 +58,11 @@ class DetectorRun:
     def reference(self, network: str, images: str, hyperparameters: Mapping[str, Any] | None = None) -> str:
         """Return the reference of a set's scores at some hyperparameters; at the given ones without."""
         values = self.detector.hyperparameters if hyperparameters is None else hyperparameters
-        variant = f"{self.detector.name}-{digest([self.setup, values])}"
-        return f"scores/{network}/{images}/{variant}.npz#scores"
+        return f"scores/{network}/{images}/{self.detector.name}-{digest([self.setup, values])}.npz#scores"
 
     def grid_reference(self, network: str, images: str) -> str:
         """Return the reference of the values over its grid, of all images of a set."""
         return f"grid_scores/{network}/{images}/{self.name}-grid.npz#grid_scores"
-
-
-def detector_run(
-    detector: Detector, tune: bool = True, fitted_on: str = "", given: Mapping[str, Any] | None = None
-) -> DetectorRun:
-    """Describe a detector before it is fitted, its arguments that are not the defaults, and what it will be fitted on."""
-    learned = fitted_on if detector.needs_fit else ""
-    setup = digest([detector.name, detector.arguments, learned, *_own_file(detector)])
-    tuned = tune and bool(detector.grid)
-    return DetectorRun(detector=detector, setup=setup, tuned=tuned, fitted_on=learned, given=given or {})
 
 
 def is_own(detector: Detector) -> bool:

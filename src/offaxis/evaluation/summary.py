@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from offaxis.data import CATALOGUE, relation
 from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError
-from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, with_arguments
+from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, argument_text
 from offaxis.metrics import HIGHER_IS_BETTER
 
 View = Literal["one-vs-one", "less-biased by tested set", "less-biased by assumed set", "openood"]
@@ -138,7 +138,7 @@ def _summary(members: Sequence[tuple[str, Result]], method: str, metric: str) ->
         state=first.state,
         method=method,
         passes=(max(r.passes[0] for _, r in members), max(r.passes[1] for _, r in members)),
-        groups={group: _spread(cells, own) for group, own in groups.items() if own},
+        groups={group: _spread_over(cells, own) for group, own in groups.items() if own},
         rows={row: _mean_std([value for own in values[row].values() for value in own]) for row in rows},
         cells=cells,
         metric=metric,
@@ -157,7 +157,7 @@ def _mean_std(values: Sequence[float]) -> MeanStd:
     return MeanStd(float(np.mean(values)), float(np.std(values, ddof=1)), len(values))
 
 
-def _spread(cells: Mapping[tuple[int, str], float], rows: Sequence[str]) -> Spread:
+def _spread_over(cells: Mapping[tuple[int, str], float], rows: Sequence[str]) -> Spread:
     """Compute the spread over the sets that every seed has; where no set is shared by all seeds, over all sets."""
     values = _shared_cells(cells, rows)
     if not values.size:
@@ -240,14 +240,14 @@ def distinguish_networks(networks: Iterable[Network]) -> list[Network]:
         for (id_name, label), by_weights in facts.items()
         for weights, text in zip(by_weights, differences_in_words(list(by_weights.values())), strict=True)
     }
-    return [_relabelled(one, words[one.id, _label(one), one.weights]) for one in networks]
+    return [_with_words(one, words[one.id, _label(one), one.weights]) for one in networks]
 
 
 def _label(one: Result | NetworkRecord) -> str:
     return one.network if isinstance(one, Result) else one.label
 
 
-def _relabelled(one: Network, words: str) -> Network:
+def _with_words(one: Network, words: str) -> Network:
     label: dict[str, Any] = {"network" if isinstance(one, Result) else "label": f"{_label(one)} ({words})"}
     return replace(one, **label) if words else one
 
@@ -285,6 +285,8 @@ def _differs(name: str, networks: Sequence[Mapping[str, Any]]) -> bool:
 
 def _in_words(name: str, value: Any) -> str:
     words = name.rpartition(".")[2].replace("_", " ")
+    if value is None or value is False:
+        return f"no {words}"
     said = {
         "recipe.epochs": f"{value} epochs",
         "recipe.name": f"recipe {value}",
@@ -294,11 +296,7 @@ def _in_words(name: str, value: Any) -> str:
         "data.fingerprint": f"training images {str(value)[:8]}",
         "members": f"{value} members",
     }
-    if value is None or value is False:
-        return f"no {words}"
-    if value is True:
-        return words
-    return said.get(name) or with_arguments("", {words: value})[2:].replace("=", " ", 1)
+    return words if value is True else said.get(name, f"{words} {argument_text(value)}")
 
 
 def largest_tests(results: Iterable[Result]) -> list[Result]:

@@ -84,13 +84,13 @@ def _ensembles(chain: Reproduction) -> list[Command]:
     return steps
 
 
-def _shown(chain: Reproduction) -> list[Command]:
+def _train_shown(chain: Reproduction) -> list[Command]:
     return [chain.train(run) for run in shown_pair(chain.scale)]
 
 
 def _histograms(chain: Reproduction) -> list[Command]:
     both = zip(shown_pair(chain.scale), ("max-logit", "cosine"), strict=True)
-    return _shown(chain) + [chain.evaluate([run], chain.scale.shown, [score], tune=False) for run, score in both]
+    return _train_shown(chain) + [chain.evaluate([run], chain.scale.shown, [score], tune=False) for run, score in both]
 
 
 def _nothing(_: Reproduction) -> list[Command]:
@@ -122,7 +122,7 @@ ITEMS = {
         "How the assumed set matters (figure 4 and the supplement's)", _less_biased, figures.dependencies
     ),
     "fixed-scale": PaperItem("AUROC over a fixed scale (figure 5)", _fixed_scale, figures.scales),
-    "tsne": PaperItem("Feature spaces of both networks (figure 6)", _shown, figures.spaces),
+    "tsne": PaperItem("Feature spaces of both networks (figure 6)", _train_shown, figures.spaces),
     "frames": PaperItem("The black frames of cropped sets (supplement)", _nothing, figures.framed_images),
 }
 """By name, tables first."""
