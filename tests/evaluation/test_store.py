@@ -19,6 +19,7 @@ from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.evaluation import store as store_module
 from offaxis.evaluation.records import SetRecord
 from offaxis.evaluation.store import narrow
+from offaxis.files import json_line, write_json
 from study.archive import archive_store, quantise
 from tests.hostile.damage import flipped
 
@@ -131,6 +132,9 @@ def test_foreign_newer_and_damaged_stores_are_told(tmp_path: Path) -> None:
     file.write_text(text[:30])
     with pytest.raises(StoreError, match="Line 1 of"):
         store.results()
+    file.write_text(json_line({"network": "x"}))
+    with pytest.raises(StoreError, match="whole records"):
+        store.results()
     (store.path / "scores").mkdir()
     (store.path / "scores" / "a.npz").write_bytes(b"PK nonsense")
     with pytest.raises(StoreError, match=r"a\.npz is damaged"):
@@ -177,12 +181,16 @@ def test_damaged_arrays_are_told_by_their_file(tmp_path: Path, damage: Callable[
         Store(tmp_path / "store").scores("scores/a.npz#scores")
 
 
-def test_records_that_are_no_objects_are_told_by_their_file(tmp_path: Path) -> None:
+def test_records_that_are_not_whole_are_told_by_their_file(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.add([RESULT])
     store.add_network(RECORD)
     [network], [result] = (list((store.path / name).iterdir()) for name in ("networks", "results"))
+    write_json(network, {"label": "a"})
+    result.write_text(json_line({"label": "a"}))
     for file, read in ((network, store.networks), (result, store.results)):
+        with pytest.raises(StoreError, match=f"{file.name} does not hold whole records"):
+            read()
         for values in (["label"], None):
             file.write_text(json.dumps(values))
             with pytest.raises(StoreError, match=f"{file.name} is damaged"):

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ FORMAT, VERSION = "offaxis-results", 3
 UNCHECKED = 2
 """The older version that is read too; its files have no checksums."""
 Array = NDArray[Any]
+Record = TypeVar("Record", NetworkRecord, Result)
 _AGAIN = "remove it and evaluate again"
 
 
@@ -126,7 +127,7 @@ class Store:
         return sorted(latest.values(), key=lambda record: (record.id, record.label, record.seed))
 
     def _network(self, file: Path) -> NetworkRecord:
-        return NetworkRecord.from_json(self._json(file))
+        return _parsed(NetworkRecord, self._json(file), file)
 
     def add_set(self, key: str, record: SetRecord) -> None:
         """Add the record of an image set."""
@@ -218,7 +219,15 @@ def _results(file: Path, _: int, checked: bool) -> tuple[Result, ...]:
             lines = source.read().splitlines()
     except (OSError, EOFError, zlib.error) as error:
         raise StoreError(f"{file} is damaged ({error}): {_AGAIN}.") from None
-    return tuple(map(Result.from_json, read_lines(lines, file, StoreError, _AGAIN, required=checked)))
+    every = read_lines(lines, file, StoreError, _AGAIN, required=checked)
+    return tuple(_parsed(Result, values, file) for values in every)
+
+
+def _parsed(kind: type[Record], values: dict[str, Any], file: Path) -> Record:
+    try:
+        return kind.from_json(values)
+    except TypeError as error:
+        raise StoreError(f"{file} does not hold whole records ({error}): {_AGAIN}.") from error
 
 
 @lru_cache(maxsize=64)
