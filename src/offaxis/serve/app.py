@@ -277,7 +277,7 @@ class App:
                         if held + len(part) > limits.body_bytes:
                             raise too_long
                         if self.held + len(part) > limits.bodies_bytes:
-                            raise overloaded(limits)
+                            raise overloaded()
                         parts.append(part)
                         held += len(part)
                         self.held += len(part)
@@ -303,13 +303,8 @@ def error_response(error: Exception, request_id: str) -> Response:
         }
         reason = reasons.get(error.status_code, error.detail)
         return JSONResponse({"error": reason}, error.status_code, error.headers)
-    if not isinstance(error, Refusal):
-        log.error("a request failed", exc_info=error, extra={"request_id": request_id})
-        return JSONResponse({"error": "The service had an internal error."}, 500)
-    headers = {"Connection": "close"}  # the rest of a refused body is not read
-    if error.retry_after is not None:
-        headers["Retry-After"] = str(error.retry_after)
-    return JSONResponse({"error": error.reason}, error.status, headers)
+    log.error("a request failed", exc_info=error, extra={"request_id": request_id})
+    return JSONResponse({"error": "The service had an internal error."}, 500)
 
 
 def query_flag(request: Request, name: str, default: bool) -> bool:

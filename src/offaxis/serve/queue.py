@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from offaxis.data.decode import decode_opened, open_image
@@ -41,7 +42,6 @@ class Limits:
         queue: images that wait for the network; beyond it the answer is 503.
         batch: images that go through the network together.
         connections: open connections; further ones are closed.
-        retry_after: seconds after which a client should try again after a 503.
     """
 
     body_bytes: int = 16 * 2**20
@@ -55,7 +55,6 @@ class Limits:
     queue: int = 256
     batch: int = 32
     connections: int = 1000
-    retry_after: int = 1
 
     @classmethod
     def of(cls, options: ServeOptions) -> Self:
@@ -82,23 +81,22 @@ class Limits:
         )
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a fault
-    """An error response to a request.
+class Refusal(HTTPException):
+    """An error response to a request, whose connection is closed: the rest of its body is not read.
 
-    Attributes:
+    Args:
         status: the HTTP status.
         reason: the message; it reveals neither paths nor code.
-        retry_after: seconds to wait before trying again; None where that does not help.
+        headers: of the response.
     """
 
-    def __init__(self, status: int, reason: str, retry_after: int | None = None) -> None:
-        super().__init__(reason)
-        self.status, self.reason, self.retry_after = status, reason, retry_after
+    def __init__(self, status: int, reason: str, **headers: str) -> None:
+        super().__init__(status, reason, {"Connection": "close", **headers})
 
 
-def overloaded(limits: Limits) -> Refusal:
-    """Return the 503 of a service at capacity."""
-    return Refusal(503, "The service is at capacity: try again in a moment.", limits.retry_after)
+def overloaded() -> Refusal:
+    """Return the 503 of a service at capacity, with the seconds after which a client should try again."""
+    return Refusal(503, "The service is at capacity: try again in a moment.", **{"Retry-After": "1"})
 
 
 T = TypeVar("T")
@@ -153,7 +151,7 @@ class Batcher:
             Refusal: the queue has no room for all of them (503).
         """
         if len(self.queue) + len(images) > self.limits.queue:
-            raise overloaded(self.limits)
+            raise overloaded()
         loop = asyncio.get_running_loop()
         results: list[asyncio.Future[PredictionOrError]] = [loop.create_future() for _ in images]
         self.queue.extend(zip(images, results, strict=True))
@@ -260,7 +258,7 @@ class FairDecoder:
             Refusal: too many images or pixels wait (503), or those of this request are too large together (413).
         """
         if self.images + len(images) > self.limits.queue:
-            raise overloaded(self.limits)
+            raise overloaded()
         if sum(map(len, images)) <= SMALL_BYTES:
             results = [self._open(data, wanted, SMALL_PIXELS)[0] for data in images]
             decoded = [result for result in results if not isinstance(result, Image.Image)]
@@ -295,7 +293,7 @@ class FairDecoder:
             most = f"{self.limits.request_pixels:,} pixels together"
             raise Refusal(413, f"The images of a request may have {most}: send fewer, or smaller ones.")
         if self.pixels > self.limits.all_pixels:
-            raise overloaded(self.limits)
+            raise overloaded()
 
         results: list[Any] = [result for result, _ in opened]
         large = [number for number, result in enumerate(results) if isinstance(result, Image.Image)]

@@ -217,7 +217,7 @@ class Service:
             async with asyncio.timeout(self.limits.seconds_to_answer):
                 results, explanations = await self._results(served, [data for _, data in images], explained)
         except TimeoutError:
-            raise overloaded(self.limits) from None
+            raise overloaded() from None
         finally:
             served.requests -= 1
         whole = [result for result in results if not isinstance(result, str)]
