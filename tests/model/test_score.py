@@ -163,7 +163,7 @@ def test_a_pipe_among_the_images_does_not_hang(bundle: Path, pictures: list[Path
         os.mkfifo(folder / name)
     rows = scored(bundle, [str(folder)], tmp_path / "out.jsonl")
     assert [row["error"] is None for row in rows] == [True, False, False, False]
-    assert "no file that can be read" in rows[1]["error"]
+    assert "no plain file" in rows[1]["error"]
     assert all("no plain file" in row["error"] for row in rows[2:])
 
 
@@ -258,7 +258,7 @@ def test_standard_input_and_output(bundle: Path, pictures: list[Path]) -> None:
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["path"] for row in rows] == listed.split()
-    assert rows[3]["error"] == "there is no such file"
+    assert rows[3]["error"] == "the file cannot be read (No such file or directory)."
     assert "File name too long" in rows[4]["error"]
     assert "3 images scored, 2 files" in done.stderr
 

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import re
-import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -166,26 +165,13 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
     try:
         return model.preprocessing.pixels(item.source, "the row" if isinstance(item.source, np.ndarray) else "the file")
     except DataError as error:
-        if isinstance(item.source, str) and (reason := _why_unreadable(item.source)) is not None:
-            return reason
-        suffix = Path(item.name).suffix.lower()
-        of_images = isinstance(model.preprocessing, Preprocessing) and isinstance(item.source, str | bytes)
-        if of_images and suffix in OTHER_SUFFIXES:
+        suffix, unread = Path(item.name).suffix.lower(), getattr(error.__cause__, "errno", None) is not None
+        is_file = isinstance(model.preprocessing, Preprocessing) and not isinstance(item.source, np.ndarray)
+        if not is_file or unread or suffix in SUFFIXES:
+            return str(error)
+        if suffix in OTHER_SUFFIXES:
             return "images of this format are not read: convert it to JPEG"
-        return "this is not an image file" if of_images and suffix not in SUFFIXES else str(error)
-
-
-def _why_unreadable(path: str) -> str | None:
-    """Return why a path leads to no plain file; None where it does."""
-    try:
-        kind = Path(path).stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return "there is no such file"
-    except (OSError, ValueError) as error:
-        return f"this cannot be read ({getattr(error, 'strerror', None) or error})"
-    if stat.S_ISDIR(kind):
-        return "this folder cannot be read"
-    return None if stat.S_ISREG(kind) else "this is no file that can be read"
+        return "this is not an image file"
 
 
 class Scorer:
