@@ -52,14 +52,7 @@ class ImageSource(NamedTuple):
 def files(paths: Iterable[str]) -> Iterator[str]:
     """Yield the files behind paths in order, those of folders by name."""
     for path in paths:
-        try:
-            folder = Path(path).is_dir()
-        except OSError:
-            folder = False  # its row has the reason
-        if folder:
-            yield from walk(path)
-        else:
-            yield path
+        yield from walk(path) if os.path.isdir(path) else (path,)  # noqa: PTH112 - False for a name that no file can have
 
 
 def holds_several(file: str) -> bool:

@@ -449,13 +449,12 @@ def _sets_in(panels: Mapping[str, Mapping[str, Row]]) -> tuple[list[str], list[s
     return list(tested), list(dict.fromkeys(name for rows in panels.values() for name in rows))
 
 
-def _add_line(axes: Axes, row: Row, names: Sequence[str], **look: object) -> Line2D:
+def _add_line(axes: Axes, row: Row, names: Sequence[str], **look: Any) -> Line2D:
     """Draw a line over the names that the row has; the others are left out."""
     shown = [place for place, name in enumerate(names) if name in row]
     values = [row[names[place]] for place in shown]
-    line = Line2D(shown, values, markeredgecolor="white", markeredgewidth=0.5)
-    line.set(**look)
-    return axes.add_line(line)
+    [line] = axes.plot(shown, values, markeredgecolor="white", markeredgewidth=0.5, **look)
+    return line
 
 
 def _space_out(axes: Axes, names: Sequence[str], width: float, margin: float) -> None:
