@@ -294,7 +294,6 @@ class FairDecoder:
             raise Refusal(413, f"The images of a request may have {most}: send fewer, or smaller ones.")
         if self.pixels > self.limits.all_pixels:
             raise overloaded()
-
         results: list[Any] = [result for result, _ in opened]
         large = [number for number, result in enumerate(results) if isinstance(result, Image.Image)]
         turns = [
