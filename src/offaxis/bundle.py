@@ -12,7 +12,6 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +180,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         per_class=promise["per_class"],
         confidence=promise.get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
+        accuracy=promise.get("accuracy"),
     )
     examples = {name: tensors[f"examples.{name}"] for name in EXAMPLES if f"examples.{name}" in tensors}
     return Model(
@@ -188,7 +188,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         preprocessing=input_from_json(meta["preprocessing"]),
         classes=tuple(classes),
         detector=_rebuilt_detector(meta, files),
-        calibration=replace(calibration, accuracy=promise.get("accuracy")),
+        calibration=calibration,
         provenance=dict(meta["provenance"]),
         used=tensors["hashes"],
         calibrated_on=tensors["calibrated_on"],

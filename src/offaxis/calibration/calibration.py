@@ -73,6 +73,7 @@ class Calibration:
         per_class: bool = False,
         confidence: float | None = None,
         cosine: Floats | None = None,
+        accuracy: float | None = None,
     ) -> Self:
         """Return a calibration from scores (n,) and predicted classes (n,) of ID images, in any order.
 
@@ -90,21 +91,18 @@ class Calibration:
                 "training and at the images."
             )
         order = np.argsort(values, kind="stable")
-        sorted_cosine = None if cosine is None else np.asarray(cosine, np.float64)[order]
-        calibration = cls(
+        return cls(
             scores=values[order],
             predicted=classes[order],
             num_classes=num_classes,
             alpha=alpha,
             per_class=per_class,
             confidence=conformal.check_confidence(confidence),
-            cosine=sorted_cosine,
+            cosine=None if cosine is None else np.asarray(cosine, np.float64)[order],
+            accuracy=accuracy,
         )
-        calibration.check()
-        return calibration
 
-    def check(self) -> None:
-        """Raise TooFewImagesError where nothing could ever be flagged."""
+    def __post_init__(self) -> None:
         conformal.check_count(len(self.scores), self.alpha, "", self.confidence)
         if self.per_class:
             largest = max(self.class_counts())
@@ -112,9 +110,7 @@ class Calibration:
 
     def with_alpha(self, alpha: float) -> Self:
         """Return the calibration at another level, with the same images."""
-        calibration = replace(self, alpha=conformal.check_alpha(alpha))
-        calibration.check()
-        return calibration
+        return replace(self, alpha=alpha)
 
     @cached_property
     def by_cosine(self) -> bool:
@@ -274,7 +270,7 @@ def calibrate(
             "flagged ID images can be far from alpha. Calibrate on images that were taken one by one.",
             stacklevel=2,
         )
-    calibration = Calibration.from_scores(
+    return Calibration.from_scores(
         scored.scores,
         scored.predicted,
         network.num_classes,
@@ -282,8 +278,8 @@ def calibrate(
         per_class=per_class,
         confidence=confidence,
         cosine=scored.cosine,
+        accuracy=scored.accuracy,
     )
-    return replace(calibration, accuracy=scored.accuracy)
 
 
 def _row_batches(data: Any) -> list[tuple[Tensor, Tensor]]:
