@@ -166,14 +166,13 @@ class DatasetImages(ImageSet):
         title = name or _name_of(data)
         if len(data) == 0:
             raise DataError(f"Expected images but {title} is empty.")
-        self.data = data
+        self.data, self.name = data, title
         self._features = features_of(_innermost(data))
         self._column = _label_key(self._features, self._features, title)
-        super().__init__(title, classes=self._own_classes() if classes is None else classes)
-        images, labels = self._read([0])
-        channels, height, width = images[0].shape
-        self._shape, self._dtype = (channels, height, width), images.dtype
-        self._labelled = labels[0] is not None
+        [image], [label] = self._read([0])
+        channels, height, width = image.shape
+        super().__init__(title, (channels, height, width), classes=self._own_classes() if classes is None else classes)
+        self._dtype, self._labelled = image.dtype, label is not None
 
     def _own_classes(self) -> tuple[str, ...]:
         names = getattr(self._features.get(self._column or ""), "names", None)
@@ -182,11 +181,6 @@ class DatasetImages(ImageSet):
 
     def __len__(self) -> int:
         return len(self.data)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width)."""
-        return self._shape
 
     @property
     def labels(self) -> Tensor | None:
@@ -226,7 +220,7 @@ class DatasetImages(ImageSet):
 
     def _agreeing(self, image: Tensor, where: str) -> Tensor:
         """Return the image with the channels of the first one, or refuse it."""
-        channels, height, width = getattr(self, "_shape", image.shape)
+        channels, height, width = getattr(self, "shape", image.shape)
         if len(image) == 1 and channels == 3:  # a grey image among colour images
             image = image.expand(3, -1, -1)
         if tuple(image.shape) != (channels, height, width):

@@ -196,28 +196,22 @@ class Noise(ImageSet):
             raise ArgumentError(
                 f"Expected a positive count and shape and a seed from 0 to 2**64 - 1 but got {count}, {shape} and {seed}."
             )
-        super().__init__(name)
+        super().__init__(name, shape)
         self.count = count
         self.seed = seed
-        self._shape = shape
 
     def __len__(self) -> int:
         return self.count
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width)."""
-        return self._shape
-
     def batch(self, indices: Tensor) -> Tensor:
         """Draw the images at these indices: (B, c, h, w), float32 in [0, 1]."""
         numbers = torch.arange(self.count)[indices].tolist()  # as a tensor would: negative ones count from the end
-        pixels = int(np.prod(self._shape))
+        pixels = int(np.prod(self.shape))
         bits = np.empty((len(numbers), (pixels + 1) // 2), np.uint64)
         for row, index in enumerate(numbers):
             bits[row] = np.random.Philox(key=np.array([self.seed, index], np.uint64)).random_raw(bits.shape[1])
         words = bits.astype("<u8", copy=False).view("<u4")[:, :pixels]
-        return torch.from_numpy(self._pixels(words)).view(len(numbers), *self._shape)
+        return torch.from_numpy(self._pixels(words)).view(len(numbers), *self.shape)
 
     @abstractmethod
     def _pixels(self, words: NDArray[np.uint32]) -> NDArray[np.float32]:

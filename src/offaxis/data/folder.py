@@ -42,10 +42,9 @@ class Files:
 
     def only(self, indices: Sequence[int], skipped: Sequence[Skipped] = ()) -> "Files":
         """Return the files at these indices, with more that are left out."""
+        paths = tuple(self.paths[i] for i in indices)
         labels = None if self.labels is None else tuple(self.labels[i] for i in indices)
-        return replace(
-            self, paths=tuple(self.paths[i] for i in indices), labels=labels, skipped=(*self.skipped, *skipped)
-        )
+        return replace(self, paths=paths, labels=labels, skipped=(*self.skipped, *skipped))
 
 
 def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = ()) -> Files:
@@ -232,7 +231,8 @@ class FolderSet(ImageSet):
     """Images that stay in their files until they are read."""
 
     def __init__(self, name: str, files: Files, reading: Reading) -> None:
-        super().__init__(name, None if files.labels is None else torch.tensor(files.labels), files.classes)
+        labels = None if files.labels is None else torch.tensor(files.labels)
+        super().__init__(name, reading.shape, labels, files.classes)
         self.files = files
         self.reading = reading
         self.sorted_by_class = files.sorted_by_class
@@ -240,11 +240,6 @@ class FolderSet(ImageSet):
 
     def __len__(self) -> int:
         return len(self.files.paths)
-
-    @property
-    def shape(self) -> Shape:
-        """(channels, height, width)."""
-        return self.reading.shape
 
     def batch(self, indices: Tensor) -> Tensor:
         """Decode the images at these indices: uint8 (B, c, h, w)."""

@@ -62,14 +62,24 @@ class StatisticsPass:
     """Sums and a digest over the images of a set, batch by batch: ``add`` each batch, then ``finish``."""
 
     def __init__(self, count: int, shape: tuple[int, int, int]) -> None:
-        self.digest = _start_digest(count, shape)
+        self.digest = hashlib.sha256(str((count, *shape)).encode())
         self.total = torch.zeros(shape[0]).double()
         self.squares = torch.zeros(shape[0]).double()
         self.pixels = 0
 
+    def hash(self, images: Tensor) -> None:
+        """Add a batch (B, c, h, w) to the digest alone."""
+        self.digest.update(images.contiguous().numpy().reshape(-1).data)
+
+    def fingerprint(self, labels: Tensor | None) -> str:
+        """Return the digest of all batches, and then of the labels."""
+        if labels is not None:
+            self.digest.update(labels.contiguous().numpy().data)
+        return self.digest.hexdigest()
+
     def add(self, images: Tensor) -> None:
         """Add a batch (B, c, h, w); the sums are in float64."""
-        _update_digest(self.digest, images)
+        self.hash(images)
         size = images.shape[2] * images.shape[3]
         values = torch.empty(images.shape[1], len(images) * size, dtype=torch.float64)
         for rows in torch.arange(len(images)).split(_CONVERTED):  # few at a time; the order of the sums stays
@@ -83,7 +93,7 @@ class StatisticsPass:
         """Return the statistics of all batches, with the labels in the fingerprint."""
         mean = self.total / self.pixels
         std = (self.squares / self.pixels - mean.square()).clamp_min(0).sqrt()
-        return PixelStatistics(tuple(mean.tolist()), tuple(std.tolist()), _finish_digest(self.digest, labels))
+        return PixelStatistics(tuple(mean.tolist()), tuple(std.tolist()), self.fingerprint(labels))
 
 
 def to_unit(images: Tensor) -> Tensor:
@@ -119,6 +129,7 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
 
     Attributes:
         name: what tables and files call it.
+        shape: (channels, height, width) of every image.
         classes: the classes' names in the order of the labels; empty where there are none.
         sorted_by_class: whether the first images are all of one kind, as in a folder per class; such a set is shuffled
             before a part of it is taken.
@@ -134,8 +145,10 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
     _statistics: PixelStatistics | None = None
     _fingerprint: str | None = None
 
-    def __init__(self, name: str, labels: Tensor | None = None, classes: Sequence[str] = ()) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, shape: tuple[int, int, int], labels: Tensor | None = None, classes: Sequence[str] = ()
+    ) -> None:
+        self.name, self.shape = name, shape
         self._labels = labels
         self.classes = tuple(classes)
 
@@ -157,11 +170,6 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of every image."""
 
     @abstractmethod
     def batch(self, indices: Tensor) -> Tensor:
@@ -215,28 +223,15 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the images and labels in order: the same whatever they were read from."""
+        labels = self.labels  # a dataset reads them in the pass that gives the statistics too
         if self._statistics is not None:
             return self._statistics.fingerprint
         if self._fingerprint is None:
-            digest = _start_digest(len(self), self.shape)
+            reading = StatisticsPass(len(self), self.shape)
             for images in self.batches(1024):
-                _update_digest(digest, images)
-            self._fingerprint = _finish_digest(digest, self.labels)
+                reading.hash(images)
+            self._fingerprint = reading.fingerprint(labels)
         return self._fingerprint
-
-
-def _start_digest(count: int, shape: tuple[int, int, int]) -> "hashlib._Hash":
-    return hashlib.sha256(str((count, *shape)).encode())
-
-
-def _update_digest(digest: "hashlib._Hash", images: Tensor) -> None:
-    digest.update(images.contiguous().numpy().reshape(-1).data)
-
-
-def _finish_digest(digest: "hashlib._Hash", labels: Tensor | None) -> str:
-    if labels is not None:
-        digest.update(labels.contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 class TensorSet(ImageSet):
@@ -254,17 +249,12 @@ class TensorSet(ImageSet):
                 f"Expected whole numbers as labels but {name} has {labels.dtype} of shape {tuple(labels.shape)} for "
                 f"{len(images)} images: number the classes from 0, .long()."
             )
-        super().__init__(name, None if labels is None else labels.long(), classes)
+        channels, height, width = images.shape[1:]
+        super().__init__(name, (channels, height, width), None if labels is None else labels.long(), classes)
         self.images = images
 
     def __len__(self) -> int:
         return len(self.images)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width)."""
-        channels, height, width = self.images.shape[1:]
-        return channels, height, width
 
     def batch(self, indices: Tensor) -> Tensor:
         """Return the images at these indices: (B, c, h, w)."""
@@ -275,7 +265,7 @@ class ImageSubset(ImageSet):
     """Some images of another set."""
 
     def __init__(self, whole: ImageSet, indices: Tensor, name: str) -> None:
-        super().__init__(name, classes=whole.classes)
+        super().__init__(name, whole.shape, classes=whole.classes)
         self.describe_like(whole)
         self.whole = whole
         if indices.dtype == torch.bool and indices.shape != (len(whole),):
@@ -293,11 +283,6 @@ class ImageSubset(ImageSet):
 
     def __len__(self) -> int:
         return len(self.indices)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width)."""
-        return self.whole.shape
 
     def batch(self, indices: Tensor) -> Tensor:
         """Return the images at these indices: (B, c, h, w)."""

@@ -59,7 +59,7 @@ def _binary(paths: Sequence[Path], name: str, label_bytes: int, classes: int, na
     _check_labels(fine, classes, paths[0])
     names_path = paths[0].parent / names_file
     names = _read_text(names_path).split() if names_path.exists() else []
-    return _labelled_set(name, images, fine, class_names=names, num_classes=classes)
+    return _cifar(name, images, fine, classes, names)
 
 
 def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file: str, meta_key: str) -> TensorSet:
@@ -83,20 +83,15 @@ def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file
         raise DataError(f"Expected a list of names under '{meta_key}' in {meta} but got {got}: get it again.")
     class_names = [n.decode("latin1") if isinstance(n, bytes) else n for n in names]
     pixels = np.concatenate(images).reshape(-1, *CIFAR_SHAPE)
-    return _labelled_set(name, pixels, np.concatenate(labels), class_names=class_names, num_classes=classes)
+    return _cifar(name, pixels, np.concatenate(labels), classes, class_names)
 
 
-def _labelled_set(
-    name: str,
-    images: NDArray[np.uint8],
-    labels: NDArray[np.generic],
-    *,
-    class_names: Sequence[str],
-    num_classes: int,
+def _cifar(
+    name: str, images: NDArray[np.uint8], labels: NDArray[np.generic], classes: int, names: Sequence[str]
 ) -> TensorSet:
-    if len(class_names) != num_classes:
-        class_names = CIFAR10_CLASSES if num_classes == 10 else [str(number) for number in range(num_classes)]
-    return TensorSet(name, torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), class_names)
+    if len(names) != classes:
+        names = CIFAR10_CLASSES if classes == 10 else [str(number) for number in range(classes)]
+    return TensorSet(name, torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), names)
 
 
 read_cifar10_binary = partial(_binary, name="cifar10", label_bytes=1, classes=10, names_file="batches.meta.txt")

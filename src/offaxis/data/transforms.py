@@ -168,11 +168,10 @@ class Matched(ImageSet):
 
     def __init__(self, source: ImageSet, shape: Shape, resize: str | None = None) -> None:
         check_shape(shape)
-        super().__init__(source.name, classes=source.classes)
+        super().__init__(source.name, shape, classes=source.classes)
         self.resize = resize_rule(shape, resize)
         self.describe_like(source, size=list(shape[1:]), resize=self.resize)
         self.source = source
-        self._shape = shape
 
     @property
     def labels(self) -> Tensor | None:
@@ -182,18 +181,13 @@ class Matched(ImageSet):
     def __len__(self) -> int:
         return len(self.source)
 
-    @property
-    def shape(self) -> Shape:
-        """(channels, height, width)."""
-        return self._shape
-
     def batch(self, indices: Tensor) -> Tensor:
         """Return the images at these indices: (B, c, h, w)."""
-        return fit_batch(self.source.batch(indices), self._shape, self.resize)
+        return fit_batch(self.source.batch(indices), self.shape, self.resize)
 
     def stream(self, indices: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield a batch for each tensor of indices, in order."""
-        return (fit_batch(images, self._shape, self.resize) for images in self.source.stream(indices))
+        return (fit_batch(images, self.shape, self.resize) for images in self.source.stream(indices))
 
 
 def match(images: ImageSet, shape: Shape, resize: str | None = None) -> ImageSet:
