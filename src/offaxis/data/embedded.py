@@ -89,10 +89,9 @@ def letters(count: int = 1000, size: int = 28, channels: int = 1, seed: int = 0)
     Font, height, place and slant vary. They are drawn four times as large and averaged down.
     """
     _check(count, size, channels)
-    random = np.random.Generator(np.random.Philox(seed))
+    random, large = np.random.Generator(np.random.Philox(seed)), 4 * size
     labels = random.integers(len(LETTERS), size=count)
     font_numbers = random.integers(len(_FONTS), size=count)
-    large = 4 * size
     heights = (random.uniform(0.75, 1.0, count) * large).astype(int)
     angles = random.uniform(-15, 15, count)
     offsets = random.uniform(-0.07, 0.07, (count, 2)) * large

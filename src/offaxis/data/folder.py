@@ -80,24 +80,32 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
     several = len(inside) > 1 or (bool(inside) and inside[0] in classes)
     if not several or any(len(parts) == 1 for parts in tops):
         return Files(paths=tuple(images), sorted_by_class=bool(inside), skipped=tuple(skipped))
+    for name in inside:
+        if printable(name) != name:
+            raise DataError(f"Expected class names in UTF-8 but {printable(folder / name)} is not: rename the folder.")
     listed = {bad.path for bad in skipped}
-    empty = _check_class_folders(folder, inside, skip_bad or bool(classes))
-    skipped += [bad for bad in empty if bad.path not in listed]
+    empty = [
+        printable(entry)
+        for entry in sorted(folder.iterdir())
+        if entry.is_dir() and not ignored(entry.name) and entry.name not in inside and printable(entry) not in listed
+    ]
+    if empty and not (skip_bad or classes):
+        raise DataError(
+            f"Expected images in every class folder but {empty[0]} has none: add images, remove the folder, or skip such "
+            "(skip_bad=True, --skip-bad)."
+        )
+    skipped += [Skipped(path, "a class folder without an image") for path in empty]
     names = tuple(classes or inside)
     unknown = [name for name in inside if name not in names]
     if unknown:
+        some = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
         raise DataError(
-            f"Expected in {folder} only classes that there are in training ({', '.join(names[:8])}"
-            f"{', ...' if len(names) > 8 else ''}) but got {unknown[0]}: take it out, or add it to the training images."
+            f"Expected in {folder} only classes that there are in training ({some}) but got {unknown[0]}: take it out, or add "
+            "it to the training images."
         )
     number = {name: label for label, name in enumerate(names)}
-    return Files(
-        paths=tuple(images),
-        labels=tuple(number[parts[0]] for parts in tops),
-        classes=names,
-        sorted_by_class=True,
-        skipped=tuple(skipped),
-    )
+    labels = tuple(number[parts[0]] for parts in tops)
+    return Files(paths=tuple(images), labels=labels, classes=names, sorted_by_class=True, skipped=tuple(skipped))
 
 
 def _list_files(folder: Path, skip_bad: bool) -> tuple[list[Path], list[Path]]:
@@ -110,24 +118,6 @@ def _list_files(folder: Path, skip_bad: bool) -> tuple[list[Path], list[Path]]:
             f"{printable(closed[0])} cannot be read: change its permissions, or skip bad files (skip_bad=True, --skip-bad)."
         )
     return [path for path in present if path.suffix.lower() in SUFFIXES], others
-
-
-def _check_class_folders(folder: Path, classes: Sequence[str], skip_empty: bool) -> list[Skipped]:
-    """Refuse class names that cannot be stored, and class folders without an image unless they are to be listed."""
-    for name in classes:
-        if printable(name) != name:
-            raise DataError(f"Expected class names in UTF-8 but {printable(folder / name)} is not: rename the folder.")
-    empty = [
-        Skipped(printable(entry), "a class folder without an image")
-        for entry in sorted(folder.iterdir())
-        if entry.is_dir() and not ignored(entry.name) and entry.name not in classes
-    ]
-    if empty and not skip_empty:
-        raise DataError(
-            f"Expected images in every class folder but {empty[0].path} has none: add images, remove the folder, or skip "
-            "such (skip_bad=True, --skip-bad)."
-        )
-    return empty
 
 
 def find_classes(folder: Path, skip_bad: bool = False) -> tuple[str, ...]:

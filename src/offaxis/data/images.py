@@ -211,19 +211,20 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
         Raises:
             DataError: the set is empty.
         """
+        labels = self.labels  # a dataset reads them in the pass that gives the statistics too
         if self._statistics is None:
             if len(self) == 0:
                 raise DataError(f"Expected images to compute mean and std of but {self.name} is empty.")
             sums = StatisticsPass(len(self), self.shape)
             for images in self.batches(STATISTICS_BATCH):
                 sums.add(images)
-            self._statistics = sums.finish(self.labels)
+            self._statistics = sums.finish(labels)
         return self._statistics
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the images and labels in order: the same whatever they were read from."""
-        labels = self.labels  # a dataset reads them in the pass that gives the statistics too
+        labels = self.labels  # see statistics
         if self._statistics is not None:
             return self._statistics.fingerprint
         if self._fingerprint is None:
