@@ -266,7 +266,8 @@ class Model:
             raise ArgumentError(
                 f"Expected the CPU for onnxruntime but got {target}: load the model with engine='torch' to move it."
             )
-        self.network.to(target, torch.float32 if target.type == "mps" and _is_double(self.network) else None)
+        double = any(tensor.dtype == torch.float64 for tensor in self.network.state_dict().values())
+        self.network.to(target, torch.float32 if target.type == "mps" and double else None)  # which has no float64
         self.detector.move_to(target)
         return self
 
@@ -458,11 +459,6 @@ def _fitting_images(detector: Detector, fit: Any, used: Sequence[Any]) -> Any:
 def versions() -> dict[str, str]:
     """Return the versions that a model's provenance holds."""
     return {"offaxis": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def _is_double(network: AnyNetwork) -> bool:
-    """Return whether a network has numbers in float64, as those of feature vectors do; Apple's GPUs have none."""
-    return any(tensor.dtype == torch.float64 for tensor in network.state_dict().values())
 
 
 def _is_dataset(images: Any) -> bool:

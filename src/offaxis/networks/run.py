@@ -93,34 +93,27 @@ def run(
 
 
 class _Turns:
-    """Networks that run, any number of them at the same time, or one that is traced."""
+    """Networks that run, any number of them at the same time, or one that is traced: a trace holds the lock."""
 
     def __init__(self) -> None:
-        self.changed, self.running, self.tracer = threading.Condition(), 0, 0
+        self.lock, self.count = threading.Condition(), 0
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        with self.changed:
-            self.changed.wait_for(lambda: self.tracer in (0, threading.get_ident()))
-            self.running += 1
+        with self.lock:
+            self.count += 1
         try:
             yield
         finally:
-            with self.changed:
-                self.running -= 1
-                self.changed.notify_all()
+            with self.lock:
+                self.count -= 1
+                self.lock.notify_all()
 
     @contextmanager
     def trace(self) -> Iterator[None]:
-        with self.changed:
-            self.changed.wait_for(lambda: not self.tracer and not self.running)
-            self.tracer = threading.get_ident()
-        try:
+        with self.lock:
+            self.lock.wait_for(lambda: not self.count)
             yield
-        finally:
-            with self.changed:
-                self.tracer = 0
-                self.changed.notify_all()
 
 
 _turns = _Turns()
