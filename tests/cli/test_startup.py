@@ -1,5 +1,6 @@
 """The program starts at once: what it prints without a network needs neither torch nor NumPy."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from offaxis import names
 from offaxis.cli import app
 from offaxis.evaluation import POOLS
 from offaxis.metrics import HIGHER_IS_BETTER
+from offaxis.options import COMMANDS
 
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "requests", "lightning_fabric", "PIL", "pandas", "jinja2")
 SCRIPT = f"""
@@ -73,3 +75,9 @@ def test_every_command_that_runs_a_network_takes_the_same_device(words: str) -> 
     assert device.opts == ["--device"]
     assert device.default == "auto"
     assert device.help == "Where networks run: auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:1, ... or mps."
+
+
+def test_every_command_names_a_function_that_is_there() -> None:
+    for words, each in COMMANDS.items():
+        module, _, function = each.function.partition(":")
+        assert callable(getattr(importlib.import_module(module), function)), words

@@ -112,15 +112,10 @@ class ImageSetBatches(TrainingBatches):
         rank: int = 0,
     ) -> None:
         size = recipe.batch_size
-        if size % processes or size // processes < 2:
+        if size % processes or size // processes < 2 or len(data) < size:
             raise DataError(
-                f"Expected a batch size that gives each of the {processes} processes the same number of images, at least 2, "
-                f"but got {size}."
-            )
-        if len(data) < size:
-            raise DataError(
-                f"Expected at least as many training images as a batch has ({size}) but got {len(data)}. Use a smaller batch "
-                "size."
+                f"Expected at least as many training images as a batch has and the same number for each of {processes} "
+                f"processes, at least 2, but got {len(data)} images and batches of {size}: use a smaller batch size."
             )
         rest = len(data) % size
         self.remainder = rest - rest % processes if rest // processes >= 2 else 0

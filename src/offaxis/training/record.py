@@ -286,16 +286,15 @@ class RunFolder:
                 holds something else.
             CheckpointError: the checkpoint is damaged, or the run was started with other settings.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"Expected a folder for the run but {self.path} is a file. Name another folder.")
         if self.record.exists():
             checkpoint = self._find_checkpoint(record["settings"], resume)
             self._lock()
             kept = [json_line(r) for r in self.log_records() if checkpoint and r["step"] <= checkpoint.step]
             write_text(self.log_file, "".join(kept))
             return checkpoint
-        if self.path.is_dir() and any(not _temporary(file) for file in self.path.iterdir()):
-            raise RunError(f"Expected a run or an empty folder but {self.path} holds other files. Name another folder.")
+        if self.path.exists() and (self.path.is_file() or not all(map(_temporary, self.path.iterdir()))):
+            what = "is a file" if self.path.is_file() else "holds other files"
+            raise RunError(f"Expected a run or an empty folder but {self.path} {what}. Name another folder.")
         write_json(self.record, record)
         self._lock()
         return None
@@ -343,7 +342,7 @@ class RunFolder:
                 file.write(json_line(record))
         except OSError as error:
             raise StorageError(
-                f"{self.log_file} cannot be written ({error.strerror}): free some space and resume."
+                f"{self.log_file} cannot be written ({error.strerror}): free space and resume."
             ) from error
 
     def log_records(self) -> Iterator[dict[str, Any]]:
@@ -352,7 +351,7 @@ class RunFolder:
         Raises:
             RunError: another line is damaged.
         """
-        lines = self.log_file.read_bytes().splitlines(keepends=True) if self.log_file.exists() else []
+        lines = self.log_file.read_bytes().splitlines(keepends=True) if self.log_file.is_file() else []
         whole = [line for line in lines if line.endswith(b"\n")]
         remedy = "restore the file, or delete the line to go on without it"
         required = read_run(self.path)["version"] == VERSION
