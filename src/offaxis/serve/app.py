@@ -112,10 +112,9 @@ class App:
     def __init__(
         self,
         service: Service,
-        token: str | TokenFile | None = None,
-        *,
-        allowed_hosts: Collection[str] = (),
-        closing: Callable[[], bool] = lambda: False,
+        token: str | TokenFile | None,
+        allowed_hosts: Collection[str],
+        closing: Callable[[], bool],
     ) -> None:
         self.service, self.token, self.closing = service, token, closing
         self.check_hosts = "*" not in allowed_hosts and (token is None or bool(allowed_hosts))

@@ -49,7 +49,7 @@ def make_server(
     limits = within_file_limit(limits or Limits.of(options))
     service = Service(model, limits, options.level)
     config = uvicorn.Config(
-        App(service, token, allowed_hosts=options.allowed_host, closing=lambda: server.should_exit),
+        App(service, token, options.allowed_host, lambda: server.should_exit),
         host=options.host,
         port=options.port,
         http=limited_protocol(limits),

@@ -131,12 +131,12 @@ class Service:
 
     Args:
         model: a calibrated model; it runs on the device it is on.
-        limits: sizes and times; None for the defaults.
+        limits: sizes and times.
         level: the probability that the drift monitor ever alarms on an ID stream.
     """
 
-    def __init__(self, model: Model, limits: Limits | None = None, level: float = 0.01) -> None:
-        self.limits, self.level = limits or Limits(), level
+    def __init__(self, model: Model, limits: Limits, level: float) -> None:
+        self.limits, self.level = limits, level
         self.metrics = Metrics()
         self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
         self.served = ServedModel(model, self.limits, level)
