@@ -31,7 +31,7 @@ from offaxis.reports.figures import (
     less_biased_bars,
     save_figure,
 )
-from offaxis.reports.result_tables import set_title
+from offaxis.reports.result_tables import mean_by, set_title
 from offaxis.training import Trained, load_run
 
 SHOWN_FRAMES = 8
@@ -79,12 +79,12 @@ def bars(chain: Reproduction, out: Path) -> list[Path]:
 def dependencies(chain: Reproduction, out: Path) -> list[Path]:
     """Draw AUROC over the assumed set: of two tested sets (figure 4), of all (the supplement's), and as a matrix."""
     runs = runs_of(pairs_of(chain.scale.replace(networks=chain.scale.networks[-1:], ids=chain.scale.ids[-1:])))
-    gathered: dict[tuple[str, str | None, str], list[float]] = {}
-    for r in results_of(chain, runs, chain.scale.frame_free):
-        if (r.state == "tuned" and r.head.get("name") == "linear") or r.detector == "cosine":
-            assumed = set_title(r.assumed) if r.assumed else None
-            gathered.setdefault((r.detector, assumed, set_title(r.ood)), []).append(100 * r.metrics["auroc"])
-    values = {key: float(np.mean(seeds)) for key, seeds in gathered.items()}
+    shown = [
+        r
+        for r in results_of(chain, runs, chain.scale.frame_free)
+        if (r.state == "tuned" and r.head.get("name") == "linear") or r.detector == "cosine"
+    ]
+    values = mean_by(shown, lambda r: (r.detector, r.assumed and set_title(r.assumed), set_title(r.ood)))
     panels: dict[str, dict[str, dict[str, float]]] = {}
     for (detector, assumed, tested), value in values.items():
         if assumed is not None:
@@ -94,10 +94,10 @@ def dependencies(chain: Reproduction, out: Path) -> list[Path]:
         "dependency-matrix": dependency_matrix(panels),
     }
     free = {tested: value for (detector, _, tested), value in values.items() if detector == "cosine"}
-    shown = [name for name in map(set_title, chain.scale.shown) if name in free] or list(free)[:2]
+    both = [name for name in map(set_title, chain.scale.shown) if name in free] or list(free)[:2]
     rows = panels.get("mahalanobis", {})
-    tuned = {tested: {a: row[tested] for a, row in rows.items() if tested in row} for tested in shown}
-    figures["dependency"] = dependency(tuned, {tested: free[tested] for tested in shown})
+    tuned = {tested: {a: row[tested] for a, row in rows.items() if tested in row} for tested in both}
+    figures["dependency"] = dependency(tuned, {tested: free[tested] for tested in both})
     return [path for name, figure in figures.items() for path in save_figure(figure, out / name)]
 
 

@@ -28,8 +28,8 @@ from offaxis.options import TrainOptions
 from offaxis.paper.commands import Reproduction, variant_of
 from offaxis.paper.published import Key, compare_with_paper
 from offaxis.paper.settings import ablation_rows, native_score, pairs_of, runs_of, teams
-from offaxis.reports.result_tables import METRIC_TITLES, set_title, sets_table, slug
-from offaxis.reports.tables import Entry, Table, Value, comma_separated, in_percent, latex, markdown
+from offaxis.reports.result_tables import METRIC_TITLES, mean_value, set_title, sets_table, slug
+from offaxis.reports.tables import Entry, Table, Value, comma_separated, latex, markdown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +128,9 @@ def classification(chain: Reproduction, out: Path) -> list[Path]:
     ours: dict[Key, float] = {}
     for (network, id_name), values in groups.items():
         row: list[Entry] = [network, set_title(id_name)]
-        for head, column in zip(("linear", "cosine"), np.array(values).T, strict=True):
-            row.append(_over_seeds(column))
-            ours[network, id_name, "", head, "accuracy"] = 100 * float(column.mean())
+        for head, column in zip(("linear", "cosine"), zip(*values, strict=True), strict=True):
+            row.append(mean_value(column))
+            ours[network, id_name, "", head, "accuracy"] = 100 * float(np.mean(column))
         rows.append([*row, Value(len(values), str(len(values)))])
     columns = ("network", "ID", "standard %", "cosine %", "seeds")
     title, note = "Classification accuracy", "Mean (standard deviation over seeds)."
@@ -187,9 +187,9 @@ def ablation(chain: Reproduction, out: Path) -> list[Path]:
         row: list[Entry] = [name.removeprefix("row-"), run.head, variant_of(run) or "default"]
         for id_name, seeds in every.items():
             results = results_of(chain, [variants[name] for variants in seeds], [scale.near])
-            values = np.array([r.metrics["auroc"] for r in results if r.detector == native_score(run)])
-            row.append(_over_seeds(values))
-            ours[network.architecture, id_name, scale.near, name, "auroc"] = 100 * float(values.mean())
+            values = [r.metrics["auroc"] for r in results if r.detector == native_score(run)]
+            row.append(mean_value(values))
+            ours[network.architecture, id_name, scale.near, name, "auroc"] = 100 * float(np.mean(values))
         rows.append(row)
     columns = ("row", "head", "variant", *(f"{set_title(n)} %" for n in scale.ids))
     title = f"Ablation: AUROC on {set_title(scale.near)}"
@@ -214,11 +214,6 @@ def computing_time(chain: Reproduction, out: Path) -> list[Path]:
     title = f"Seconds for a batch of {batch} images on this machine, and times a plain forward pass"
     table = Table(name="time", title=title, columns=columns, rows=rows)
     return write_paper_tables([table, *beside(ours, "time")], out)
-
-
-def _over_seeds(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Value:
-    std = float(values.std(ddof=1)) if len(values) > 1 else None
-    return in_percent(float(values.mean()), std)
 
 
 def results_of(
