@@ -55,7 +55,6 @@ def test_border_widths_by_hand() -> None:
     images[1, 0, 0, 7] = 1
     images[2, 2, 4, 4] = 1
     assert border_widths(images).tolist() == [2, 0, 1, -1]
-    assert border_widths(images, black=1).tolist() == [2, -1, -1, -1]
     assert border_widths(images.float() / 255).tolist() == [2, 0, 1, -1]
 
 

@@ -160,8 +160,8 @@ class Entry:
 class _Shared:
     """Two groups of sets that have classes or images in common."""
 
-    sets: frozenset[str]
-    others: frozenset[str]
+    sets: tuple[str, ...]
+    others: tuple[str, ...]
     note: str
     refused: bool = False
 
@@ -186,10 +186,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
 
 def _read_catalogue() -> tuple[dict[str, Entry], tuple[_Shared, ...]]:
     content = _tuples(tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")))
-    shared = tuple(
-        _Shared(**row | {"sets": frozenset(row["sets"]), "others": frozenset(row["others"])})
-        for row in content["shared"]
-    )
+    shared = tuple(_Shared(**row) for row in content["shared"])
     return {fields["name"]: _entry(fields) for fields in content["sets"]}, shared
 
 

@@ -258,7 +258,7 @@ class FolderSet(ImageSet):
         return batch
 
 
-def read_files(
+def images_of_files(
     name: str, files: Files, reading: Reading, *, skip_bad: bool = False, in_memory: bool | None = None
 ) -> ImageSet:
     """Make the set of these files.

@@ -43,19 +43,18 @@ class Frame:
         return self.width > 0 and self.sharp >= 0.9
 
 
-def border_widths(images: Tensor, black: int = 0) -> Tensor:
+def border_widths(images: Tensor) -> Tensor:
     """Count the black rings of pixels from outside: (B, c, h, w) uint8, or float32 in [0, 1] -> int64 (B,).
 
-    A ring is black where no channel is above ``black`` (of 255). An image that is black all over counts as -1.
+    A ring is black where every channel is 0. An image that is black all over counts as -1.
     """
     height, width = images.shape[2:]
-    level = black if images.dtype == torch.uint8 else black / 255
     rows, columns = torch.arange(height), torch.arange(width)
     to_edge = torch.minimum(
         torch.minimum(rows, rows.flip(0))[:, None], torch.minimum(columns, columns.flip(0))[None, :]
     )
     nowhere = max(height, width)
-    lit = (images > level).any(dim=1)
+    lit = (images > 0).any(dim=1)
     nearest = torch.where(lit, to_edge, nowhere).flatten(1).amin(1)
     return torch.where(nearest == nowhere, -1, nearest)
 

@@ -17,7 +17,7 @@ from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_
 from offaxis.data.decode import SUFFIXES, printable, size_of
 from offaxis.data.download import is_archive, unpack
 from offaxis.data.embedded import GaussianNoise, UniformNoise
-from offaxis.data.folder import Files, Reading, find_classes, find_images, has_images, ignored, read_files
+from offaxis.data.folder import Files, Reading, find_classes, find_images, has_images, ignored, images_of_files
 from offaxis.data.images import ImageSet, TensorSet, held_out_indices
 from offaxis.data.publishers import READERS
 from offaxis.data.transforms import Shape, match, resize_rule
@@ -110,7 +110,7 @@ def _load_own(
         parts = held_out_indices(labels, files.classes or (name,), holdout, seed)
         files = files.only(parts[0 if split == "train" else 1].tolist())
     reading = Reading(shape=shape, resize=resize_rule(shape, resize), native=native)
-    images = read_files(name, files, reading, skip_bad=skip_bad, in_memory=in_memory)
+    images = images_of_files(name, files, reading, skip_bad=skip_bad, in_memory=in_memory)
     images.path = printable(path.resolve())
     options: dict[str, Any] = {"size": list(shape[1:]), "resize": reading.resize}
     options |= {"skip_bad": True} if skip_bad else {}
@@ -312,7 +312,7 @@ def load_images(
     content = _read_published(entry, split, place) if entry.layouts else _generate(entry, split, shape, count, seed)
     if isinstance(content, Files):
         reading = Reading(shape=shape, resize=resize_rule(shape, resize), native=entry.native_size, trim=entry.trim)
-        images = read_files(entry.name, content, reading, skip_bad=skip_bad or entry.skip_bad, in_memory=in_memory)
+        images = images_of_files(entry.name, content, reading, skip_bad=skip_bad or entry.skip_bad, in_memory=in_memory)
     else:
         content.name = entry.name
         images = match(content, shape, resize)
@@ -325,10 +325,10 @@ def load_images(
 
 def _read_published(entry: Entry, split: Split, root: Path) -> TensorSet | Files:
     """Read a set of the catalogue from its publisher's files, or list them."""
-    for layout in entry.layouts:
-        paths = layout.find(root, split)
-        if paths is not None:
-            return READERS[layout.reader](paths, **layout.arguments)
+    location = entry.find(root, split)
+    if location is not None:
+        layout, paths = location
+        return READERS[layout.reader](paths, **layout.arguments)
     layout = next(layout for layout in entry.layouts if split in layout.files)
     places = " or ".join(str(root / folder) for folder in layout.folders[:2])
     fetched = any(download.urls for download in entry.downloads)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from offaxis.data.decode import MAX_PIXELS, open_image
-from offaxis.data.folder import Files, Reading, read_files
+from offaxis.data.folder import Files, Reading, images_of_files
 from offaxis.data.images import ImageSet
 from offaxis.data.transforms import Normalise
 from offaxis.errors import ArgumentError, DataError
@@ -71,7 +71,7 @@ _IMAGENET = Definition(
 )
 
 
-def _cifar(id: str, near: str, normalise: Normalise, counts: Sequence[int]) -> Definition:
+def _cifar_benchmark(id: str, near: str, normalise: Normalise, counts: Sequence[int]) -> Definition:
     """Make the definition of a CIFAR benchmark; counts are in the order of ``_list_names``."""
     lists = [f"train_{id}", f"val_{id}", f"test_{id}", "val_tin", f"test_{near}", "test_tin"]
     lists += [f"test_{name}" for name in _FAR]
@@ -88,13 +88,13 @@ def _cifar(id: str, near: str, normalise: Normalise, counts: Sequence[int]) -> D
 
 
 OPENOOD: dict[str, Definition] = {
-    "cifar10": _cifar(
+    "cifar10": _cifar_benchmark(
         "cifar10",
         "cifar100",
         Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
         (50_000, 1_000, 9_000, 1_000, 9_000, 7_793, 70_000, 26_032, 5_640, 35_195),
     ),
-    "cifar100": _cifar(
+    "cifar100": _cifar_benchmark(
         "cifar100",
         "cifar10",
         Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
@@ -254,7 +254,7 @@ class OpenOOD:
         reading = OpenOODReading(
             shape=(3, self.definition.size, self.definition.size), short_side=self.definition.resize
         )
-        return read_files(" and ".join(names), files, reading)
+        return images_of_files(" and ".join(names), files, reading)
 
 
 def openood(root: str | Path, id: str, *, partial: bool = False) -> OpenOOD:

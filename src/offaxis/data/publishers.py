@@ -59,7 +59,7 @@ def _binary(paths: Sequence[Path], name: str, label_bytes: int, classes: int, na
     _check_labels(fine, classes, paths[0])
     names_path = paths[0].parent / names_file
     names = _read_text(names_path).split() if names_path.exists() else []
-    return _cifar(name, images, fine, classes, names)
+    return _cifar_set(name, images, fine, classes, names)
 
 
 def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file: str, meta_key: str) -> TensorSet:
@@ -83,10 +83,10 @@ def _pickled(paths: Sequence[Path], name: str, key: str, classes: int, meta_file
         raise DataError(f"Expected a list of names under '{meta_key}' in {meta} but got {got}: get it again.")
     class_names = [n.decode("latin1") if isinstance(n, bytes) else n for n in names]
     pixels = np.concatenate(images).reshape(-1, *CIFAR_SHAPE)
-    return _cifar(name, pixels, np.concatenate(labels), classes, class_names)
+    return _cifar_set(name, pixels, np.concatenate(labels), classes, class_names)
 
 
-def _cifar(
+def _cifar_set(
     name: str, images: NDArray[np.uint8], labels: NDArray[np.generic], classes: int, names: Sequence[str]
 ) -> TensorSet:
     if len(names) != classes:
@@ -223,7 +223,7 @@ def _read_mat(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
             element = element[8 : 8 + length]
         if kind != 14 or len(element) != length:
             raise ValueError(f"an element of type {kind} and {len(element):,} bytes")
-        (_, flags), (_, shape), (_, name), (stored, values) = islice(_parts(element, order), 4)
+        (_, flags), (_, shape), (_, name), (stored, values) = islice(_array_parts(element, order), 4)
         taken = _TAKEN[struct.unpack(f"{order}II", flags)[0] & 0xFF]
         array = np.frombuffer(values, f"{order}{_STORED[stored]}")
         yield (
@@ -232,7 +232,7 @@ def _read_mat(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
         )
 
 
-def _parts(element: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
+def _array_parts(element: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
     """Yield (type, bytes) of the parts of an array: flags, shape, name and numbers."""
     place = 0
     while True:
@@ -245,7 +245,7 @@ def _parts(element: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
             place += 8 + -(-length // 8) * 8
 
 
-_FREE_BYTES, _MAX_RATIO = 2**26, 100  # what inflates to more than both, so many times its file, is refused
+_FREE_BYTES, _MAX_RATIO = 2**26, 20  # what inflates to more than both, so many times its file, is refused
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
