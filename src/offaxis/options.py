@@ -69,13 +69,13 @@ def _fold(text: str) -> tuple[int, int]:
     return int(member), int(count)
 
 
-def _parts(text: str) -> tuple[str, ...]:
+def _between_commas(text: str) -> tuple[str, ...]:
     """Return the parts between commas that are not inside brackets."""
     return tuple(word.strip() for word in re.split(r",(?![^(\[]*[)\]])", text) if word.strip())
 
 
 _NUMBERS: dict[str, Any] = {"parse": _parse_numbers, "text": lambda values: ",".join(map(str, values))}
-_PARTS: dict[str, Any] = {"parse": _parts, "text": ",".join}
+_PARTS: dict[str, Any] = {"parse": _between_commas, "text": ",".join}
 _SHORT: dict[str, Any] = {"text": lambda value: value if isinstance(value, str) else f"{value:g}"}
 _RECIPES: dict[str, Any] = {"shown": "the recipe's"}
 

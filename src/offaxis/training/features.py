@@ -353,12 +353,12 @@ def train_frozen(
             "step": recipe.epochs * _steps_per_epoch(len(features), recipe.batch_size),
             "epoch": recipe.epochs,
             "learning_rate": recipe.learning_rate,
-            **_measure(head, features, labels, started),
+            **_measure_head(head, features, labels, started),
         }
         if isinstance(held_out, Batches):
             rows, wanted = extract(held_out.images, title="test images"), held_out.images.labels
             assert wanted is not None
-            epoch["validation_accuracy"] = _measure(head, rows, wanted, started)["accuracy"]
+            epoch["validation_accuracy"] = _measure_head(head, rows, wanted, started)["accuracy"]
         epoch["seconds"] = round(time.monotonic() - started, 3)
         if folder is not None:
             folder.log(epoch)
@@ -367,7 +367,7 @@ def train_frozen(
 
 
 @torch.no_grad()
-def _measure(head: Head, features: Tensor, labels: Tensor, started: float) -> dict[str, Any]:
+def _measure_head(head: Head, features: Tensor, labels: Tensor, started: float) -> dict[str, Any]:
     """Return mean loss, accuracy in [0, 1] and mean scale (None where there is none) of features."""
     sums, device = torch.zeros(4), next(head.parameters()).device
     for rows, wanted in zip(features.split(4096), labels.split(4096), strict=True):
