@@ -134,11 +134,9 @@ def _scored(
 
 def _note(seen: set[bytes], path: str) -> bool:
     """Return whether this path is new, and add it to the seen ones."""
-    key = _path_key(path)
-    if key in seen:
-        return False
-    seen.add(key)
-    return True
+    before = len(seen)
+    seen.add(_path_key(path))
+    return len(seen) > before
 
 
 def _path_key(path: str) -> bytes:
@@ -149,10 +147,7 @@ def _path_key(path: str) -> bytes:
 
 def _digest(paths: Sequence[str]) -> str:
     """Return a digest of paths as they were named."""
-    hashed = hashlib.sha256()
-    for path in paths:
-        hashed.update(os.fsencode(path) + b"\0")
-    return hashed.hexdigest()
+    return hashlib.sha256(b"".join(os.fsencode(path) + b"\0" for path in paths)).hexdigest()
 
 
 class RowCounts:
