@@ -181,6 +181,11 @@ class Space:
     first: ArrayLike
     second: ArrayLike
 
+    @property
+    def parts(self) -> list[tuple[ArrayLike, ArrayLike | None]]:
+        """Return (features, classes or None) of each kind of image."""
+        return [(self.train, self.train_labels), (self.test, self.test_labels), (self.first, None), (self.second, None)]
+
 
 @styled
 def feature_spaces(
@@ -201,13 +206,7 @@ def feature_spaces(
     places = figure.subplots(len(spaces), 5, squeeze=False)
     heads = ("ID, training", "ID, test", f"ID and {first_name}", f"ID and {second_name}", "ID and both")
     for space, axes in zip(spaces, places, strict=True):
-        parts = (
-            (space.train, space.train_labels),
-            (space.test, space.test_labels),
-            (space.first, None),
-            (space.second, None),
-        )
-        groups, labels = zip(*(_sample(*part, limit, seed) for part in parts), strict=True)
+        groups, labels = zip(*(_sample(*part, limit, seed) for part in space.parts), strict=True)
         on_train, on_test, on_first, on_second = maps = tsne(groups, seed)
         classes = np.unique(np.concatenate(labels[:2]))
         _draw_classes(axes[0], on_train, labels[0], classes)
