@@ -47,9 +47,9 @@ def fetch(download: Download, root: Path, progress: OnBytes | None = None) -> Pa
     part, failures = target.with_name(f".{target.name}.part"), []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if download.checksum is None:  # nothing would tell whether the parts belong together
-            part.unlink(missing_ok=True)
         for url in download.urls:
+            if download.checksum is None:  # nothing would tell whether the parts belong together
+                part.unlink(missing_ok=True)
             try:
                 _fetch_part(url, part, download.file, progress)
             except requests.RequestException as error:
