@@ -298,7 +298,8 @@ def load_images(
         )
     if holdout is not None:
         raise ArgumentError(
-            f"Expected no share to hold out (--holdout, holdout=) beside {entry.name}, whose test images are known."
+            f"Expected no share to hold out (--holdout, holdout=) beside {entry.name}, whose test images are known: leave "
+            "the share out."
         )
     if split not in entry.counts:
         raise DataError(f"{entry.title} has no {split} split: it has {' and '.join(entry.counts)}.")
