@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -279,6 +280,27 @@ def test_readiness_is_that_the_network_answers(model: Model) -> None:
         assert answer.status_code == 503
         assert answer.json() == {"status": "not ready"}
         assert httpx.get(f"{address}/healthz").status_code == 200
+
+
+def test_many_who_ask_for_readiness_share_one_test_image(model: Model, world: World) -> None:
+    """Asked by 40 at once and again, the network sees at most one test image a second, and predictions go on."""
+    batches: list[int] = []
+
+    def slowly(pixels: Tensor) -> list[Prediction]:
+        batches.append(len(pixels))
+        time.sleep(0.1)
+        return model.predict_batch(pixels)
+
+    with running(altered(model, slowly), Limits(queue=32)) as (address, _), ThreadPoolExecutor(40) as pool:
+        began = time.monotonic()
+        asked = [pool.submit(httpx.get, f"{address}/readyz", timeout=30) for _ in range(200)]
+        assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0), timeout=30).status_code == 200
+        assert {each.result().status_code for each in asked} == {200}
+        assert sum(batches) <= 2 + (time.monotonic() - began)
+        time.sleep(1)  # the answer is no longer kept
+        seen = sum(batches)
+        assert httpx.get(f"{address}/readyz").status_code == 200
+        assert sum(batches) == seen + 1
 
 
 def test_predictions_are_explained_on_request(model: Model, world: World) -> None:

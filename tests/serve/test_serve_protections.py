@@ -152,7 +152,7 @@ def test_only_names_of_this_machine_are_answered_without_a_token(model: Model, w
             "[::2]",
             "x",
         ):
-            for path in ("/", "/v1/model", "/v1/drift", "/metrics", "/openapi.json"):
+            for path in ("/", "/v1/model", "/v1/drift", "/metrics", "/openapi.json", "/readyz"):
                 refused = httpx.get(f"{address}{path}", headers={"Host": host})
                 assert refused.status_code == 421
                 assert "--allowed-host" in refused.json()["error"]

@@ -35,8 +35,8 @@ PAGE = {
     "/page.js": ("page.js", "text/javascript"),
 }
 PREDICT = "/v1/predict"
-HEALTH = frozenset({"/healthz", "/readyz"})
-OPEN = frozenset({*PAGE, *HEALTH})
+HEALTH = "/healthz"  # of any Host: it costs nothing and tells nothing
+OPEN = frozenset({*PAGE, HEALTH, "/readyz"})
 COUNTED = frozenset({*OPEN, PREDICT, "/v1/model", "/v1/drift", "/v1/drift/reset", "/metrics"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
 HEADERS = {
@@ -135,7 +135,7 @@ class App:
                 Route("/v1/model", self.model),
                 Route("/v1/drift", self.drift),
                 Route("/v1/drift/reset", self.reset_drift, methods=["POST"]),
-                Route("/healthz", self.health),
+                Route(HEALTH, self.health),
                 Route("/readyz", self.readiness),
                 Route("/metrics", self.metrics),
                 Route("/openapi.json", JSONResponse(schema), methods=["GET"]),
@@ -182,7 +182,7 @@ class App:
     def check(self, scope: Scope, headers: Headers) -> None:
         """Refuse a request that must not be answered: by its Host, its token, or the page that made it."""
         path, host = scope["path"], headers.get("host", "")
-        if self.check_hosts and path not in HEALTH:
+        if self.check_hosts and path != HEALTH:
             name = host_name(host)  # this machine, the address that was connected to, or an allowed name
             if not is_local(name) and name not in self.hosts and name != (scope.get("server") or ("",))[0]:
                 raise HTTPException(
@@ -244,7 +244,7 @@ class App:
         return JSONResponse({"status": "ok"})
 
     async def readiness(self, _: Request) -> Response:
-        """Report whether the network answers a test image; 503 where it does not, or while the service shuts down."""
+        """Report whether the network answered a test image within the last second; 503 where not, or during a shutdown."""
         ready = not self.closing() and await self.service.ready()
         return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -141,6 +142,8 @@ class Service:
         self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
         self.served = ServedModel(model, self.limits, level)
         self.metrics.set_model(self.served)
+        self._trial: asyncio.Task[bool] | None = None  # the latest answer to /readyz, and when it was asked for
+        self._tried_at = 0.0
 
     async def __aenter__(self) -> Self:
         self.served.batcher.start()
@@ -188,6 +191,12 @@ class Service:
         return True
 
     async def ready(self) -> bool:
+        """Return whether the network answers a test image, as was found at most a second ago; all who ask wait for one."""
+        if self._trial is None or (self._trial.done() and time.monotonic() - self._tried_at >= 1):
+            self._tried_at, self._trial = time.monotonic(), asyncio.create_task(self._answers())
+        return await asyncio.shield(self._trial)
+
+    async def _answers(self) -> bool:
         """Return whether the network answers a test image within a few seconds, in its turn."""
         try:
             async with asyncio.timeout(min(5.0, self.limits.seconds_to_answer)):
