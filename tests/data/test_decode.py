@@ -2,6 +2,9 @@
 
 import io
 import os
+import struct
+import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 from PIL import Image, ImageCms, ImageOps
 
 from offaxis.data import load_images
-from offaxis.data.decode import decode, eight_bits, size_of
+from offaxis.data.decode import decode, decode_opened, eight_bits, open_image, size_of
 from offaxis.errors import DataError
 
 
@@ -117,3 +120,37 @@ def test_names_that_are_not_utf8_are_refused_for_classes_and_escaped_elsewhere(t
     skipped = load_images(tmp_path / "tea", skip_bad=True)
     assert len(skipped) == 1
     assert skipped.skipped[0].path.endswith(r"b\xe4d.png")
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    whole = _saved(Image.new("RGB", (4000, 4000)), "JPEG", progressive=True)
+    last = whole[whole.rindex(b"\xff\xda") : -2]
+    (tmp_path / "x.jpg").write_bytes(whole[:-2] + 20_000 * last + b"\xff\xd9")
+    began = time.process_time()
+    with pytest.raises(DataError, match=r"x\.jpg has more than 100 scans"):
+        decode(tmp_path / "x.jpg")
+    assert time.process_time() - began < 1
+    assert decode(whole[:-2] + 5 * last + b"\xff\xd9").size == (4000, 4000)
+
+
+def test_bytes_after_an_image_are_no_scans_of_it() -> None:
+    film = np.random.default_rng(0).integers(0, 256, 2**24, np.uint8).tobytes()  # telephones append one
+    assert film.count(b"\xff\xda") > 100
+    assert decode(_saved(_noise(8, 8), "JPEG") + film).size == (8, 8)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_decoding_ends_at_its_deadline(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _saved(_noise(400, 400), kind)
+    monkeypatch.setattr("offaxis.data.decode.PIXELS_A_SECOND", 1e12)
+    opened = open_image(data, "x")
+    monkeypatch.setattr("offaxis.data.decode.SECONDS", 0.0)
+    with pytest.raises(DataError, match="decoding took more than 0 seconds"):
+        decode_opened(opened, "x")
+    monkeypatch.setattr("offaxis.data.decode.SECONDS", 0.2)
+    pieces = {"JPEG": b"\xff\xfe\x00\x02", "PNG": struct.pack(">I4sI", 0, b"abCd", zlib.crc32(b"abCd"))}
+    start = 2 if kind == "JPEG" else 33
+    began = time.process_time()
+    with pytest.raises(DataError):
+        decode(data[:start] + 2_000_000 * pieces[kind] + data[start:])
+    assert time.process_time() - began < 1

@@ -50,18 +50,20 @@ def try_inputs(
 
 
 def picture(chance: random.Random) -> bytes:
-    """A small whole image of a random format, size and colour."""
+    """A small whole image of a random format, size and colour; some JPEGs have many scans."""
     mode, size = chance.choice(("L", "RGB")), (chance.randrange(1, 40), chance.randrange(1, 40))
     pixels = chance.randbytes(size[0] * size[1] * len(mode))
-    out = io.BytesIO()
-    Image.frombytes(mode, size, pixels).save(out, chance.choice(FORMATS))
-    return out.getvalue()
+    out, kind = io.BytesIO(), chance.choice(FORMATS)
+    scans = chance.choice((0, 0, 50, 20_000)) if kind == "JPEG" else 0
+    Image.frombytes(mode, size, pixels).save(out, kind, **({"progressive": True} if scans else {}))
+    data = out.getvalue()
+    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * scans + data[-2:] if scans else data
 
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
-    """The bytes cut off, with some changed, with a piece replaced, repeated or taken out."""
+    """The bytes cut off, with some changed, with a piece replaced, repeated (perhaps thousands of times) or taken out."""
     found = bytearray(data)
-    kind = chance.randrange(5)
+    kind = chance.randrange(6)
     start = chance.randrange(len(found))
     if kind == 0:
         del found[start:]
@@ -72,6 +74,8 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
         found[start : start + 100] = chance.randbytes(chance.randrange(200))
     elif kind == 3:
         found[start:start] = found[start : start + 50]
+    elif kind == 4:
+        found[start:start] = found[start : start + chance.randrange(1, 50)] * chance.choice((10, 10_000))
     else:
         del found[start : start + chance.randrange(1, 40)]
     return bytes(found)

@@ -2,7 +2,10 @@
 
 import io
 import os
+import re
 import stat
+import time
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +15,28 @@ from offaxis.errors import DataError
 
 MAX_PIXELS = 64_000_000  # 8,000 x 8,000: larger ones are refused before they are decoded
 MAX_BYTES = 256 * 2**20
+MAX_SCANS = 100  # of a JPEG, each of which passes over all pixels; programs write 10 or so
+SECONDS, PIXELS_A_SECOND = 2.0, 8_000_000  # processor time that an image may take to decode: the sum of both
+_SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
 
 # Formats that Pillow decodes itself. Those that would start other programs or are not images are left out.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"})
 # formats of telephones and cameras that must be converted first
 OTHER_SUFFIXES = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw"})
+
+
+class _Timed(io.BytesIO):
+    """The bytes of an image, which can be read for so long: the work of a decoder that takes longer ends at its next read."""
+
+    def allow(self, seconds: float) -> None:
+        """Start the clock, the processor time of this thread."""
+        self._seconds, self._end = seconds, time.thread_time() + seconds
+
+    def read(self, size: int | None = -1) -> bytes:
+        if time.thread_time() > self._end:
+            raise TimeoutError(f"decoding took more than {self._seconds:.0f} seconds")
+        return super().read(size)
 
 
 def decode(source: Path | str | bytes, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -32,7 +51,7 @@ def decode(source: Path | str | bytes, name: str | None = None, max_pixels: int 
         max_pixels: the largest width x height that is decoded.
 
     Raises:
-        DataError: not an image, damaged, truncated or too large, or its values have an unknown range.
+        DataError: not an image, damaged, truncated, too large or too slow to decode, or its values have an unknown range.
     """
     called = name or ("the image" if isinstance(source, bytes) else printable(source))
     return decode_opened(open_image(source, called, max_pixels), called)
@@ -45,6 +64,8 @@ def decode_opened(image: Image.Image, called: str = "the image") -> Image.Image:
         DataError: damaged or truncated; the message calls it ``called``.
     """
     try:
+        if isinstance(stream := getattr(image, "fp", None), _Timed):
+            stream.allow(SECONDS + image.width * image.height / PIXELS_A_SECOND)
         image.load()
         return eight_bits(image, called)
     except DataError:
@@ -80,8 +101,12 @@ def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PI
         data = source if isinstance(source, bytes) else _read(source, called)
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise DataError(f"{called} cannot be read ({getattr(error, 'strerror', None) or error}).") from error
+    if data.startswith(b"\xff\xd8") and len([*islice(_SCAN.finditer(data), MAX_SCANS + 1)]) > MAX_SCANS:
+        raise DataError(f"{called} has more than {MAX_SCANS} scans, which no program writes: save it again.")
+    stream = _Timed(data)
+    stream.allow(SECONDS)
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(stream, formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{called} is too large to be decoded ({error}).") from error
     except Exception as error:  # decoders raise many kinds of errors
