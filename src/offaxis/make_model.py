@@ -1,6 +1,5 @@
 """Make a calibrated model of trained networks and ID images, as ``offaxis bundle`` does."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,11 @@ from offaxis.calibration.conformal import smallest_count
 from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
 from offaxis.data.adapt import as_batches
 from offaxis.data.catalogue import Split, cache_folder
-from offaxis.data.images import hold_out, list_skipped, unpack_hashes
+from offaxis.data.images import drop_copies, hold_out, image_hashes, list_skipped, unpack_hashes
 from offaxis.data.load import own_splits
 from offaxis.data.transforms import Preprocessing, Shape
 from offaxis.detectors.registry import as_detector, find_detector, parse_detector
-from offaxis.errors import ArgumentError, BundleError, DataError, OverlapError
+from offaxis.errors import ArgumentError, BundleError, DataError
 from offaxis.explain import with_examples
 from offaxis.model import Model
 from offaxis.networks.open import NetworkSource, combine, open_network, open_runs
@@ -99,13 +98,16 @@ def _calibrated(
     rules = dict(images.options) if images is not None else {"resize": network.resize}
     resize = rules.get("resize")
     rules = {**_reading_rules(rules, network, calibrate), **({"skip_bad": True} if skip_bad else {})}
+    drop = rules.pop("drop_duplicates", False)
     id_images = images_like(calibrate, shape, data, **rules)
+    fitting = _load_named(fit, network, data, skip_bad) if fit is not None and fit != known else None
+    used = [part for part in (images, fitting) if part is not None]
+    if options.drop_duplicates or drop:
+        id_images = drop_copies(id_images, [h for part in used for h in image_hashes(match(part, shape, resize))])
     least = smallest_count(options.alpha, options.confidence)
     least *= network.network.num_classes if options.per_class else 1
     calibrating, rest = _divide(id_images, options.calibrate_share, least)
-    fitting = _load_named(fit, network, data, skip_bad) if fit is not None and fit != known else None
-    parts = [part for part in (id_images, images, fitting) if part is not None]
-    bad = {Path(each.path).resolve(): each for part in parts for each in part.skipped}
+    bad = {Path(each.path).resolve(): each for part in (id_images, *used) for each in part.skipped}
     if bad:
         note("\n".join(list_skipped(list(bad.values()))))
     chosen = as_detector(options.detector, network.network, network.normalise.std)
@@ -114,33 +116,23 @@ def _calibrated(
         count = network.network.num_classes
         batches = as_batches(seen, network.normalise, FIT_BATCH, labels=True, num_classes=count)
         chosen.fit(*on_features(network.network, batches, cache_folder() / "features"))
-    try:
-        model = Model.calibrated(
-            network,
-            calibrating,
-            fit=fitting,
-            used=[] if images is None else [images],
-            detector=chosen,
-            alpha=options.alpha,
-            per_class=options.per_class,
-            confidence=options.confidence,
-            preprocessing=Preprocessing(shape, network.normalise, resize),
-        )
-        if rest is not None and len(model.used):
-            check_overlap(rest, [unpack_hashes(model.used)])
-    except OverlapError as error:
-        trained = known or (network.data or {}).get("path") or network.id or fit or calibrate
-        raise OverlapError(f"{error} To see which: {_inspection(calibrate, trained)}") from error
+    model = Model.calibrated(
+        network,
+        calibrating,
+        fit=fitting,
+        used=[] if images is None else [images],
+        detector=chosen,
+        alpha=options.alpha,
+        per_class=options.per_class,
+        confidence=options.confidence,
+        preprocessing=Preprocessing(shape, network.normalise, resize),
+    )
+    if rest is not None and len(model.used):
+        check_overlap(rest, [unpack_hashes(model.used)])
     model.provenance["command"] = None if command is None else list(command)
     if options.keep_examples:
         model = with_examples(model, calibrating, options.keep_examples)
     return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _measure(model, rest)})
-
-
-def _inspection(calibrate: str, trained_on: str) -> str:
-    """Return the command that lists the images which two sets share."""
-    same = Path(calibrate).expanduser().resolve() == Path(trained_on).expanduser().resolve()
-    return shlex.join(["offaxis", "data", "inspect", calibrate, *([] if same else ["--id", trained_on])])
 
 
 def _divide(images: ImageSet, share: float, least: int) -> tuple[ImageSet, ImageSet | None]:
@@ -191,7 +183,7 @@ def images_like(
 def _reading_rules(options: dict[str, Any], network: OpenedNetwork, name: str) -> dict[str, Any]:
     """Return how the images of a name are read: as the training images were, where they lie in the same folder."""
     same = (network.data or {}).get("path") == str(Path(name).expanduser().resolve())
-    kept = ("resize", "holdout", "seed", "skip_bad") if same else ("resize",)
+    kept = ("resize", "holdout", "seed", "skip_bad", "drop_duplicates") if same else ("resize",)
     return {key: value for key, value in options.items() if key in kept}
 
 

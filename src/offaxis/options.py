@@ -184,6 +184,12 @@ def _skip_bad() -> Any:
     return option(False, "Leave out files that cannot be read, and list them.", flags="--skip-bad")
 
 
+def _drop_duplicates() -> Any:
+    return option(
+        False, "Leave out images that are among the training images, and list them.", flags="--drop-duplicates"
+    )
+
+
 def _engine() -> Any:
     return option("auto", "What runs the network: onnxruntime or PyTorch. auto: onnxruntime on a CPU if it can.")
 
@@ -532,6 +538,7 @@ class BundleOptions(RunningOptions, NetworkOption):
     )
     std: tuple[float, ...] | None = option(None, "Standard deviation likewise: 0.229,0.224,0.225.", **_NUMBERS)
     skip_bad: bool = _skip_bad()
+    drop_duplicates: bool = _drop_duplicates()
     folder: bool = option(False, "Write a folder instead of one file.", flags="--folder")
     keep_examples: int = option(
         0, "Keep so many calibration images in the bundle, to show those nearest to an image.", least=0
@@ -632,6 +639,7 @@ class CalibrateOptions(RunningOptions, CodeOptions):
         None, "At most alpha with this probability over calibration sets; 0: on average.", shown="unchanged"
     )
     skip_bad: bool = _skip_bad()
+    drop_duplicates: bool = _drop_duplicates()
 
 
 @command(

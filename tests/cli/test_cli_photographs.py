@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -292,9 +293,65 @@ def test_a_copy_of_a_training_image_is_found_in_either_half_of_the_test_images(p
         refused = run(app, words).exception
         copy.unlink()
         assert isinstance(refused, OverlapError)
-        assert str(refused).endswith(f"To see which: offaxis data inspect {photos}")
+        assert f"for training, fitting or selection ({copy})" in str(refused)
+        assert str(refused).endswith("or leave these out (--drop-duplicates in the shell).")
         assert not (photos.parent / "x.oax").exists()
     assert run(app, words).exit_code == 0
+
+
+def test_copies_of_training_images_are_left_out_of_the_test_part(photos: Path) -> None:
+    _divide(photos)
+    for seed in range(100, 134):
+        _photo(photos / "test" / ("day", "night")[seed % 2], f"{seed}.png", seed)
+    network = ["--network", str(photos.parent / "nets.py:sized")]
+    unaware, late = _train(photos, out="unaware"), photos / "test" / "night" / "late.png"
+    copies = [photos / "test" / "day" / f"copy-{number}.png" for number in range(0, 10, 2)]
+    for copy in copies:
+        copy.write_bytes((photos / "train" / "day" / copy.name.removeprefix("copy-")).read_bytes())
+    learning = ["--epochs", "1", "--batch-size", "8", "--out", str(photos.parent / "run")]
+    trained = run(app, ["train", "--id", str(photos), *learning, *network])
+    assert trained.exit_code == 0, trained.output
+    assert "Left out, as they are among the training images: 5." in trained.stderr
+    assert str(copies[0]) in trained.stderr
+    count = len([*(photos / "test").rglob("*.png")]) - len(copies)
+    assert f"on {count} images that it was not trained on" in trained.stderr
+
+    def bundle(folder: Path, *options: str) -> Any:
+        out = photos.parent / f"{len([*photos.parent.glob('*.oax')])}.oax"
+        return run(app, ["bundle", str(folder), "--calibrate", str(photos), "--out", str(out), *network, *options])
+
+    done = bundle(photos.parent / "run")  # as the training did
+    assert done.exit_code == 0, done.output
+    assert str(copies[0]) in done.stderr
+    late.write_bytes((photos / "train" / "night" / "1.png").read_bytes())
+    refused = bundle(unaware).exception
+    assert isinstance(refused, OverlapError)
+    assert "copy-" in str(refused)
+    done = bundle(unaware, "--drop-duplicates")
+    assert done.exit_code == 0, done.output
+    assert str(late) in done.stderr
+    again = ["calibrate", str(photos.parent / "1.oax"), str(photos), *network]
+    assert isinstance(run(app, again).exception, OverlapError)
+    done = run(app, [*again, "--drop-duplicates"])
+    assert done.exit_code == 0, done.output
+    assert "training images: 6." in done.stderr
+    every = bundle(unaware, "--calibrate", str(photos / "train"), "--drop-duplicates")
+    assert isinstance(every.exception, OverlapError)
+    images = offaxis.load_images(photos, "test", size=40, drop_duplicates=True)
+    assert len(images) == len(images.paths) == count
+    assert len(images.skipped) == 6
+
+
+def test_photographs_that_are_nearly_the_same_in_both_parts_are_named(photos: Path) -> None:
+    _divide(photos)
+    image = Image.open(photos / "train" / "day" / "0.png").resize((300, 300))
+    image.save(photos / "train" / "day" / "big.png")
+    image.save(photos / "test" / "day" / "big.jpg", quality=60)
+    learning = ["--epochs", "6", "--batch-size", "8", "--lr", "0.01", "--out", str(photos.parent / "run")]
+    done = run(app, ["train", "--id", str(photos), *learning, "--network", "wrn-10-1-half", "--size", "72"])
+    assert done.exit_code == 0, done.output
+    assert "nearly the same as a training image, and make the accuracy look better: 1." in done.stderr
+    assert f"  {photos / 'test' / 'day' / 'big.jpg'} and {photos / 'train' / 'day' / 'big.png'}" in done.stderr
 
 
 @pytest.mark.parametrize("what", ["one class", "two images", "no image", "huge", "empty class", "no files"])

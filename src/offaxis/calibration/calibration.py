@@ -300,7 +300,8 @@ def check_overlap(images: ImageSet, used: Sequence[Any]) -> None:
         are_hashes = isinstance(other, list | tuple | set | frozenset) and all(
             isinstance(value, bytes) for value in other
         )
-        _refuse_shared(other if are_hashes else image_hashes(match(as_image_set(other), images.shape)), own)
+        hashes = other if are_hashes else image_hashes(match(as_image_set(other), images.shape))
+        _refuse_shared(hashes, own, images if images.paths else None)
 
 
 def _check_loaders(images: Any, used: Sequence[Any]) -> None:
@@ -315,17 +316,19 @@ def _check_loaders(images: Any, used: Sequence[Any]) -> None:
         raise _overlap("All", "the DataLoader reads the same dataset")
 
 
-def _refuse_shared(hashes: Iterable[bytes], own: Sequence[bytes]) -> None:
+def _refuse_shared(hashes: Iterable[bytes], own: Sequence[bytes], files: ImageSet | None = None) -> None:
     numbers = shared(hashes, own)
     if numbers:
-        shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-        raise _overlap(f"{len(numbers)} of the {len(own)}", f"numbers {shown}")
+        shown = ", ".join(str(n) if files is None else files.called(n) for n in numbers[:5])
+        what = f"{'numbers ' if files is None else ''}{shown}{', ...' if len(numbers) > 5 else ''}"
+        raise _overlap(f"{len(numbers)} of the {len(own)}", what)
 
 
 def _overlap(count: str, how_known: str, what: str = "images") -> OverlapError:
     return OverlapError(
         f"{count} calibration {what} were used before, for training, fitting or selection ({how_known}). Their scores are "
-        f"lower than those of new ID {what}, and the guarantee would not hold: calibrate on other {what}."
+        f"lower than those of new ID {what}, and the guarantee would not hold: calibrate on other {what}"
+        f"{', or leave these out (--drop-duplicates in the shell)' if what == 'images' else ''}."
     )
 
 

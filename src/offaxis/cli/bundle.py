@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from offaxis.bundle import check_replaceable, load
-from offaxis.data.images import list_skipped
+from offaxis.data.images import drop_copies, list_skipped, unpack_hashes
 from offaxis.data.transforms import Preprocessing, VectorInput, read_rows
 from offaxis.detectors.registry import OWN
 from offaxis.errors import ArgumentError
@@ -75,6 +75,8 @@ def calibrate_bundle(options: CalibrateOptions, _: tuple[str, ...]) -> None:
         with counting(options.quiet):
             rules: dict[str, Any] = {"resize": wanted.resize, "skip_bad": options.skip_bad}
             inputs = images_like(options.images, wanted.shape, options.data, **rules)
+            if options.drop_duplicates:
+                inputs = drop_copies(inputs, unpack_hashes(model.used))
         if inputs.skipped:
             print_note("\n".join(list_skipped(inputs.skipped)))
     before = 0 if model.examples is None else len(model.examples.pixels)

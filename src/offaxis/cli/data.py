@@ -13,8 +13,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from offaxis.cli.catalogue import facts_table, relation_text
 from offaxis.data import ImageSet, get_images, load_images
 from offaxis.data.catalogue import CATALOGUE, Entry, cache_folder, clean_cache, known
-from offaxis.data.decode import printable
-from offaxis.data.folder import FolderSet
 from offaxis.data.inspection import Inspection, inspect, pair_sheet, write_contact_sheet
 from offaxis.data.load import has_mixed_sizes, own_path, own_splits
 from offaxis.errors import DataError
@@ -78,7 +76,7 @@ def inspect_set(options: InspectOptions, _: tuple[str, ...]) -> None:
     for number, (where, near) in enumerate(item for item in report.near.items() if item[1]):
         other = others[where] if where else images
         for pair in near[:SHOWN_PAIRS]:
-            typer.echo(f"{pair.similarity:.3f}  {_file(images, pair.first)}  {_file(other, pair.second)}")
+            typer.echo(f"{pair.similarity:.3f}  {images.called(pair.first)}  {other.called(pair.second)}")
         file = path.with_name(f"{path.stem}-pairs{number or ''}.png")
         write_contact_sheet(pair_sheet(images, other, near[:50]), file)
         console.print(f"Pairs {_where(where)}: {file}", highlight=False, markup=False)
@@ -89,10 +87,6 @@ INSPECTION_SIZE, SHOWN_PAIRS = 224, 10
 
 def _is_folder(name: str) -> bool:
     return name not in CATALOGUE and own_path(name).exists()
-
-
-def _file(images: ImageSet, index: int) -> str:
-    return printable(images.files.paths[index]) if isinstance(images, FolderSet) else f"{images.name} {index}"
 
 
 def _where(name: str) -> str:

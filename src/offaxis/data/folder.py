@@ -226,7 +226,7 @@ class FolderSet(ImageSet):
         self.files = files
         self.reading = reading
         self.sorted_by_class = files.sorted_by_class
-        self.skipped = files.skipped
+        self.paths, self.skipped = files.paths, files.skipped
 
     def __len__(self) -> int:
         return len(self.files.paths)

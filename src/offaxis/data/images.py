@@ -4,6 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from offaxis.errors import ArgumentError, DataError, at_least_one
+from offaxis.data.decode import printable
+from offaxis.errors import ArgumentError, DataError, OverlapError, at_least_one
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,20 @@ class Skipped:
 
 
 MOST_LISTED = 20
+COPY = "a copy of a training image"
 
 
 def list_skipped(files: Sequence[Skipped]) -> list[str]:
-    """Return a line for each file that could not be read, for the first twenty of them; none where there are none."""
+    """Return a line for each file that was left out, for the first twenty of them; none where there are none."""
+    copies = [bad for bad in files if bad.reason == COPY]
+    if copies and len(copies) < len(files):
+        return [*list_skipped([bad for bad in files if bad.reason != COPY]), *list_skipped(copies)]
     if not files:
         return []
     more = [f"  and {len(files) - MOST_LISTED:,} more"] if len(files) > MOST_LISTED else []
+    why = "they are among the training images" if copies else "they cannot be read (--skip-bad)"
     return [
-        f"Left out, as they cannot be read (--skip-bad): {len(files):,}.",
+        f"Left out, as {why}: {len(files):,}.",
         *(f"  {bad.path}: {bad.reason.removeprefix(bad.path).strip()}" for bad in files[:MOST_LISTED]),
         *more,
     ]
@@ -133,12 +140,14 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
         classes: the classes' names in the order of the labels; empty where there are none.
         sorted_by_class: whether the first images are all of one kind, as in a folder per class; such a set is shuffled
             before a part of it is taken.
-        skipped: the files that could not be read and were left out, where that was allowed.
+        paths: the file of each image; empty where they have none of their own.
+        skipped: the files that were left out: those that could not be read, where that was allowed, and copies.
         path: the folder or archive that it was read from, absolute; None where it was not.
         options: the arguments of ``load_images``, beside name and split, that give these images again.
     """
 
     sorted_by_class: bool = False
+    paths: tuple[Path, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     path: str | None = None
     options: Mapping[str, Any] = MappingProxyType({})
@@ -160,7 +169,12 @@ class ImageSet(Dataset[tuple[Tensor, int] | Tensor], ABC):
     def describe_like(self, other: "ImageSet", **options: Any) -> None:
         """Take over what is known of another set, whose images these are, with some options changed."""
         self.sorted_by_class, self.skipped, self.path = other.sorted_by_class, other.skipped, other.path
+        self.paths = other.paths
         self.options = {**other.options, **options}
+
+    def called(self, index: int) -> str:
+        """Return the file of an image, or the set and its number."""
+        return printable(self.paths[index]) if self.paths else f"{self.name} {index}"
 
     def describe(self) -> dict[str, Any]:
         """Return what records keep of it: name, number of images, fingerprint; of a folder also its path and options."""
@@ -274,6 +288,7 @@ class ImageSubset(ImageSet):
                 f"Expected a mask of {len(whole)} values, one for each image of {whole.name}, but got {tuple(indices.shape)}."
             )
         self.indices = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
+        self.paths = tuple(whole.paths[index] for index in self.indices.tolist()) if whole.paths else ()
 
     @property
     def labels(self) -> Tensor | None:
@@ -320,6 +335,27 @@ def shared(first: Iterable[bytes], second: Iterable[bytes]) -> list[int]:
     """Return the indices in ``second`` of images that are in ``first`` too."""
     present = set(first)
     return [index for index, value in enumerate(second) if value in present]
+
+
+def drop_copies(images: ImageSet, others: Iterable[bytes]) -> ImageSet:
+    """Return the images that are not, pixel for pixel, among those with these hashes; the files of others are ``skipped``.
+
+    Raises:
+        OverlapError: all of them are.
+    """
+    copies = shared(others, image_hashes(images))
+    if not copies:
+        return images
+    if len(copies) == len(images):
+        raise OverlapError(
+            f"Expected images of {images.name} that are not among the training images but got {len(copies)} copies of these: "
+            "name a folder of other images."
+        )
+    distinct = torch.ones(len(images), dtype=torch.bool)
+    distinct[copies] = False
+    rest = images.subset(distinct)
+    rest.skipped = (*images.skipped, *(Skipped(images.called(index), COPY) for index in copies))
+    return rest
 
 
 VALIDATION_IMAGES = 1000

@@ -158,6 +158,14 @@ def near_pairs(first: Tensor, second: Tensor | None = None) -> tuple[NearPair, .
     return tuple(sorted(pairs, key=lambda pair: -pair.similarity))
 
 
+def near_copies(images: ImageSet, others: ImageSet) -> tuple[NearPair, ...]:
+    """Find the photographs that are nearly the same as one of another set of this size; none in sets that are too large."""
+    if min(images.shape[1:]) <= CROP_ABOVE or len(images) + len(others) > _MOST_WITHIN:
+        return ()
+    first, second = (torch.cat([*map(thumbnail_vectors, each.batches(256))]) for each in (images, others))
+    return near_pairs(first, second)
+
+
 def pair_sheet(images: ImageSet, other: ImageSet, pairs: Sequence[NearPair]) -> ImageSet:
     """Return each pair as one image, side by side, for a contact sheet."""
     left, right = (torch.tensor([getattr(pair, side) for pair in pairs]) for side in ("first", "second"))

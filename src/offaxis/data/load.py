@@ -18,7 +18,7 @@ from offaxis.data.decode import SUFFIXES, printable, size_of
 from offaxis.data.download import is_archive, unpack
 from offaxis.data.embedded import GaussianNoise, UniformNoise
 from offaxis.data.folder import Files, Reading, find_classes, find_images, has_images, ignored, images_of_files
-from offaxis.data.images import ImageSet, TensorSet, held_out_indices
+from offaxis.data.images import ImageSet, TensorSet, drop_copies, held_out_indices, image_hashes
 from offaxis.data.publishers import READERS
 from offaxis.data.transforms import Shape, match, resize_rule
 from offaxis.errors import ArgumentError, DataError, at_least_one
@@ -97,6 +97,7 @@ def _load_own(
     seed: int,
     skip_bad: bool,
     in_memory: bool | None,
+    drop_duplicates: bool,
 ) -> ImageSet:
     """Read a folder or an archive of images; see :func:`load_images`. Without a shape, all must have one size."""
     files, divided = own_files(path, split, skip_bad, holdout)
@@ -114,7 +115,12 @@ def _load_own(
     images.path = printable(path.resolve())
     options: dict[str, Any] = {"size": list(shape[1:]), "resize": reading.resize}
     options |= {"skip_bad": True} if skip_bad else {}
+    options |= {"drop_duplicates": True} if drop_duplicates else {}
     images.options = options | ({"holdout": holdout, "seed": seed} if divided else {})
+    if drop_duplicates and split == "test":
+        rules: dict[str, Any] = {"resize": resize, "holdout": holdout, "seed": seed, "skip_bad": skip_bad}
+        training = load_images(path, "train", size=shape[1:], in_memory=False, **rules)
+        images = drop_copies(images, image_hashes(training))
     return images
 
 
@@ -249,6 +255,7 @@ def load_images(
     skip_bad: bool = False,
     holdout: float | None = None,
     in_memory: bool | None = None,
+    drop_duplicates: bool = False,
     force: bool = False,
 ) -> ImageSet:
     """Read a set of the catalogue, or a folder or archive of images.
@@ -270,6 +277,8 @@ def load_images(
         holdout: the share of a folder that is its test split, where it has no folder for that.
         in_memory: True to decode all files now, False to decode them when they are read; by default now if they fit in
             2 GiB.
+        drop_duplicates: leave images out of the test split of a folder that are, pixel for pixel, among its training images;
+            they are listed in ``skipped``.
         force: accept a pair that is refused.
 
     Returns:
@@ -288,7 +297,15 @@ def load_images(
     shape = _requested_shape(like, size)
     if _is_own(name, path):
         return _load_own(
-            path, split, shape, resize=resize, holdout=holdout, seed=seed, skip_bad=skip_bad, in_memory=in_memory
+            path,
+            split,
+            shape,
+            resize=resize,
+            holdout=holdout,
+            seed=seed,
+            skip_bad=skip_bad,
+            in_memory=in_memory,
+            drop_duplicates=drop_duplicates,
         )
     entry, place = known(str(name)), data_root(root)
     if path.is_dir() and path.resolve().parent != place.resolve() and has_images(path):

@@ -15,7 +15,8 @@ from lightning_fabric import Fabric
 from offaxis.data import CATALOGUE, PUBLISHED, ImageSet, Normalise, load_images
 from offaxis.data.adapt import as_batches, check_labels_in_range
 from offaxis.data.catalogue import cache_folder, data_root, known
-from offaxis.data.images import list_skipped
+from offaxis.data.images import drop_copies, image_hashes, list_skipped
+from offaxis.data.inspection import near_copies
 from offaxis.data.load import own_classes, own_splits
 from offaxis.errors import ArgumentError
 from offaxis.heads import HEADS, HeadLike, make_head
@@ -36,6 +37,7 @@ from offaxis.training.record import RunFolder, Trained, single
 
 Note = Callable[[str], None]
 """Called with a sentence for the user."""
+MOST_NEAR = 10
 POOR = 0.6
 """The held-out accuracy below which a training says what usually helps."""
 _AUGMENTS = ("crop", "flip", "min_area", "jitter")
@@ -88,7 +90,8 @@ def train_by_options(options: TrainOptions, command: Sequence[str] | None = None
                 torch.distributed.destroy_process_group()  # else its threads abort the process at exit
     if fabric.is_global_zero:
         left_out = {bad.path: bad for part in (images, held_out) if part is not None for bad in part.skipped}
-        note("\n".join([_outcome(options, trained, held_out), *list_skipped(list(left_out.values()))]))
+        lines = [_outcome(options, trained, held_out), *list_skipped(list(left_out.values()))]
+        note("\n".join([*lines, *(_near(images, held_out) if held_out is not None else ())]))
     return trained
 
 
@@ -107,6 +110,8 @@ def _open(options: TrainOptions, fabric: Fabric) -> tuple[ImageSet, OpenedNetwor
     with counting(options.quiet):
         images = images if classes is None else read("train", **rule)
         held_out = read("test", **rule) if _has_test_images(options) else None
+        if held_out is not None and images.path is not None:
+            held_out = _without_copies(images, held_out)
     if held_out is not None and held_out.labels is None:
         own_classes(options.id, "test", **own)
     elif held_out is None and options.validate:
@@ -116,6 +121,25 @@ def _open(options: TrainOptions, fabric: Fabric) -> tuple[ImageSet, OpenedNetwor
             "--validate out."
         )
     return images, opened, held_out
+
+
+def _without_copies(images: ImageSet, held_out: ImageSet) -> ImageSet:
+    """Return the test images of a folder that are not among its training images; the record of these says that it was done."""
+    rest = drop_copies(held_out, image_hashes(images))
+    if rest is not held_out:
+        images.options = {**images.options, "drop_duplicates": True}
+    return rest
+
+
+def _near(images: ImageSet, held_out: ImageSet) -> list[str]:
+    """Return a line for the first test photographs of a folder that are nearly the same as training photographs."""
+    pairs = near_copies(held_out, images) if images.path is not None else ()
+    shown = [f"  {held_out.called(pair.first)} and {images.called(pair.second)}" for pair in pairs[:MOST_NEAR]]
+    more = [f"  and {len(pairs) - MOST_NEAR:,} more"] if len(pairs) > MOST_NEAR else []
+    head = (
+        f"Test images that are nearly the same as a training image, and make the accuracy look better: {len(pairs):,}."
+    )
+    return [head, *shown, *more] if pairs else []
 
 
 def _has_test_images(options: TrainOptions) -> bool:
