@@ -766,7 +766,7 @@ class ReproduceOptions(RunningOptions):
     id: tuple[str, ...] | None = option(None, "ID sets with commas.", shown="the scale's", **_PARTS)
     seeds: int | None = option(None, "How many.", shown="the scale's", least=1)
     network: str | None = option(None, "Network in place of the scale's.", shown="the scale's")
-    recipe: str | None = option(None, "Recipe for it.", shown="laptop")
+    recipe: str | None = option(None, "Another recipe, in folders of its own.", shown="the scale's")
     epochs: int | None = option(None, "Epochs of each training.", shown="the recipe's", least=1)
 
 

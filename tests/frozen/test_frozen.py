@@ -19,6 +19,7 @@ CHANGED = {
     ("train", "--network"): "the convolutional network of the recipe fast is named",
     ("export", "epilog"): "the example of --with-resize has gone with it",
     ("train", "--recipe"): "the recipe fast; a network that is trained already is fine-tuned, however it was named",
+    ("reproduce", "--recipe"): "the scale's recipe is taken for a network that is named too, not laptop",
     **{(f"data {name}", "--data"): "declared once, as of every command" for name in ("list", "get", "inspect")},
 }
 """Options that were changed on purpose, with the reason; CHANGELOG.md tells users."""

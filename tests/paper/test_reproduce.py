@@ -12,12 +12,12 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from offaxis.cli import app
-from offaxis.errors import ArgumentError, EvaluationError, RunError
+from offaxis.errors import ArgumentError, DataError, EvaluationError, RunError
 from offaxis.evaluation import Store
 from offaxis.evaluation.records import SetRecord
 from offaxis.files import digest
 from offaxis.options import EvaluateOptions, TrainOptions
-from offaxis.paper.commands import EvaluateCommand, Reproduction, TrainCommand, run_name, variant_of
+from offaxis.paper.commands import EvaluateCommand, Reproduction, TrainCommand, check_sets, run_name, variant_of
 from offaxis.paper.items import ITEMS, paper_item
 from offaxis.paper.published import paper_table
 from offaxis.paper.settings import SCALES, TINY, ablation_rows, training
@@ -168,19 +168,70 @@ def test_a_second_call_runs_no_step(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert Store(folder / "results").results() == before
 
 
-def test_networks_of_another_recipe_are_not_taken(folder: Path) -> None:
+def test_networks_of_another_training_are_not_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("classification", "--scale", "tiny", "--quiet", "--out", str(folder))
     assert run(*words).exit_code == 0
-    for more, said in (
-        (("--epochs", "2"), r"trained with epochs 2 but the one in .*seed0 was trained with epochs 1: "),
-        (("--recipe", "short"), r"trained with recipe short but the one in .* was trained with recipe laptop: "),
-    ):
+    monkeypatch.setitem(SCALES, "tiny", TINY.replace(networks=(replace(TINY.networks[0], dropout=0.5),)))
+    for last in ((), ("--dry-run",)):
+        refused = run(*words, *last).exception
+        assert isinstance(refused, RunError)
+        assert re.search(r"trained with dropout 0.5 but the one in .*seed0 was trained with dropout 0", str(refused))
+    assert run(*words, "--list").exit_code == 0  # these commands may be for another machine
+
+
+@pytest.mark.parametrize(
+    ("words", "recipes"),
+    [
+        (("--network", "wrn-28-10"), {"paper-wide-resnet"}),
+        (("--network", "densenet-40-12"), {"paper-densenet"}),
+        (("--id", "cifar10", "--seeds", "1"), {"paper-wide-resnet", "paper-densenet"}),
+        (("--network", "resnet18-32", "--recipe", "openood"), {"openood"}),
+    ],
+)
+def test_the_scale_decides_the_recipe_of_a_network(words: tuple[str, ...], recipes: set[str]) -> None:
+    lines = run("classification", "--scale", "paper", "--list", *words).output.splitlines()
+    assert {line.split("--recipe ")[1].split()[0] for line in lines if "offaxis train" in line} == recipes
+    refused = run("classification", "--scale", "paper", "--network", "resnet18-32").exception
+    assert isinstance(refused, ArgumentError)
+    assert "--recipe beside --network resnet18-32" in str(refused)
+
+
+def test_another_recipe_has_folders_of_its_own() -> None:
+    def folders(*more: str) -> set[str]:
+        words = ("classification", "--scale", "paper", "--network", "wrn-28-10", "--id", "cifar10", "--seeds", "1")
+        listed = run(*words, "--list", *more).output
+        return set(re.findall(r"--out reproduce/paper/runs/(\S+)", listed))
+
+    assert folders() == {f"wrn-28-10-{head}-cifar10-seed0" for head in ("linear", "cosine")}
+    assert folders("--recipe", "paper-wide-resnet", "--epochs", "200") == folders()
+    assert folders("--recipe", "laptop") == {f"wrn-28-10-{head}-laptop-cifar10-seed0" for head in ("linear", "cosine")}
+    assert folders("--epochs", "3") == {f"wrn-28-10-{head}-epochs-3-cifar10-seed0" for head in ("linear", "cosine")}
+
+
+def test_every_set_is_looked_for_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainCommand, "run", lambda *_, **__: pytest.fail("days of training"))
+    for item, sets in {
+        "one-vs-one": ("cifar10", "tin-crop", "svhn", "food101"),
+        "ablation": ("cifar10", "tin-resize"),
+        "tsne": ("cifar10", "tin-resize", "svhn"),
+    }.items():
         for last in ((), ("--dry-run",)):
-            refused = run(*words, *more, *last).exception
-            assert isinstance(refused, RunError)
-            assert re.search(said, str(refused))
-        assert run(*words, *more, "--list").exit_code == 0  # these commands may be for another machine
-    assert run(*words).exit_code == 0
+            refused = run(item, "--out", str(tmp_path / "new"), *last).exception
+            assert isinstance(refused, DataError)
+            assert all(name in str(refused) for name in sets)
+            assert "/nowhere" in str(refused)
+    assert not (tmp_path / "new").exists()
+    assert isinstance(run("ablation", "--scale", "tiny", "--id", "cifarr10").exception, ArgumentError)
+
+
+def test_sets_of_a_pool_that_are_left_out_are_said_before_anything_runs(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "isun" / "image").mkdir(parents=True)
+    chain = Reproduction(TINY.replace(one_vs_one=("paper-frame-free",)), tmp_path, tmp_path / "runs", tmp_path)
+    check_sets(paper_item("one-vs-one").steps(chain), data=tmp_path, note=said.append)
+    assert "left out" in said[0]
+    assert "tin-crop-free" in said[0]
+    assert "gaussian" not in said[0]
 
 
 def test_a_file_is_no_folder_for_results(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -11,14 +12,22 @@ from rich.console import Console
 from rich.table import Table
 
 from offaxis.errors import ArgumentError
-from offaxis.names import RECIPES
 from offaxis.networks.run import resolve_device
 from offaxis.options import CostOptions, ReproduceOptions, TrainOptions
-from offaxis.paper.commands import Command, EvaluateCommand, Reproduction, TrainCommand, total_seconds
+from offaxis.paper.commands import (
+    Command,
+    EvaluateCommand,
+    Reproduction,
+    TrainCommand,
+    check_sets,
+    run_name,
+    total_seconds,
+)
 from offaxis.paper.items import ITEMS, PaperItem, paper_item
 from offaxis.paper.settings import PAPER, SCALES, Settings
 from offaxis.paper.tables import Cost, measure_cost
 from offaxis.progress import print_note
+from offaxis.training.recipe import recipe_of
 
 
 def reproduce_item(options: ReproduceOptions, _: tuple[str, ...]) -> None:
@@ -33,7 +42,16 @@ def reproduce_item(options: ReproduceOptions, _: tuple[str, ...]) -> None:
         if place is not None and place.exists() and not place.is_dir():
             raise ArgumentError(f"Expected a folder for {name} but {place} is a file: name another place.")
     runs = options.runs or folder / "runs"
-    chain = Reproduction(_settings(options), folder, runs, data=options.data, device=options.device)
+    settings, changed = _settings(options), partial(_changed, options)
+    chain = Reproduction(
+        settings,
+        folder,
+        runs,
+        data=options.data,
+        device=options.device,
+        name=lambda run: run_name(run, changed(run)),
+    )
+    files = folder / "-".join([item, *filter(None, dict.fromkeys(map(changed, settings.networks)))]).replace(" ", "-")
     chosen = paper_item(item)
     steps = list({step.words: step for step in chosen.steps(chain)}.values())
     steps.sort(key=lambda step: not isinstance(step, TrainCommand))
@@ -46,12 +64,15 @@ def reproduce_item(options: ReproduceOptions, _: tuple[str, ...]) -> None:
     left = [step for step in steps if not step.done]
     if options.dry_run:
         _explain_steps(console, chosen, steps, left)
-        console.print(f"Then tables or figures are written into {folder / item}.", highlight=False, markup=False)
+        console.print(f"Then tables or figures are written into {files}.", highlight=False, markup=False)
+    note = (lambda _: None) if options.quiet else print_note
+    check_sets(left, settings.shown if chosen.shows_sets else (), options.data, note)
+    if options.dry_run:
         return
     for step in left:
         step.forget()  # evaluations of a network that is trained now are repeated, even by a later call
     _run(left, options.quiet)
-    for path in chosen.finish(chain, folder / item):
+    for path in chosen.finish(chain, files):
         Console(quiet=options.quiet).print(str(path), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -59,19 +80,32 @@ def _settings(options: ReproduceOptions) -> Settings:
     """Return the settings of a scale with what the options change."""
     if options.scale not in SCALES:
         raise ArgumentError(f"Expected --scale to be paper or laptop but got {options.scale!r}.")
-    recipe = options.recipe
-    if recipe is not None and recipe not in RECIPES:
-        raise ArgumentError(f"Expected --recipe to be one of {', '.join(RECIPES)} but got {recipe!r}.")
-    settings = SCALES[options.scale]
+    settings, recipe = SCALES[options.scale], options.recipe
     networks = settings.networks
     if options.network:
-        networks = (TrainOptions(network=options.network, recipe=recipe or "laptop"),)
-    elif recipe:
+        own = settings.trained_as(options.network)
+        if own is None and recipe is None:
+            raise ArgumentError(
+                f"Expected --recipe beside --network {options.network}: the scale {options.scale} says how "
+                f"{' and '.join(entry.architecture for entry in networks)} are trained, and networks of their kind alone."
+            )
+        networks = (own or TrainOptions(network=options.network),)
+    if recipe:
         networks = tuple(replace(entry, recipe=recipe) for entry in networks)
     if options.epochs:
         networks = tuple(replace(entry, epochs=options.epochs) for entry in networks)
+    for entry in networks:
+        recipe_of(entry)  # which refuses what is no recipe
     seeds = tuple(range(options.seeds)) if options.seeds else None
     return settings.replace(networks=networks, ids=options.id, seeds=seeds)
+
+
+def _changed(options: ReproduceOptions, run: TrainOptions) -> str:
+    """Return what tells a training from the scale's own, for the names of folders: another recipe, other epochs."""
+    own = SCALES[options.scale].trained_as(run.architecture) or replace(run, recipe=None, epochs=None)
+    words = [str(run.recipe)] if run.recipe != own.recipe else []
+    longer = options.epochs == run.epochs and recipe_of(run).epochs != recipe_of(replace(own, recipe=run.recipe)).epochs
+    return " ".join([*words, *([f"epochs {run.epochs}"] if longer else [])])
 
 
 def _explain_steps(console: Console, item: PaperItem, steps: Sequence[Command], left: Sequence[Command]) -> None:

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offaxis.data import CATALOGUE, relation
-from offaxis.errors import ArgumentError, RunError
+from offaxis.data.catalogue import data_root, known
+from offaxis.data.load import own_path
+from offaxis.errors import ArgumentError, DataError, RunError
 from offaxis.evaluation.protocols import POOLS, sets_for
 from offaxis.files import digest, write_text
 from offaxis.networks import by_name
@@ -280,6 +282,55 @@ def _sets_here(id_name: str, ood: Sequence[str], data: Path | None) -> Sequence[
         return sets_for(id_name, ood, data)[0]
     except ArgumentError:
         return ()
+
+
+def check_sets(
+    steps: Iterable[Command], shown: Sequence[str] = (), data: Path | None = None, note: Note = lambda _: None
+) -> None:
+    """Look for every image set that commands need, before the first of them runs.
+
+    Args:
+        steps: the commands that are yet to run.
+        shown: sets whose images a figure shows.
+        data: where the catalogue's sets are kept.
+        note: called with the sets of a pool that will be left out, as they are not here.
+
+    Raises:
+        DataError: a set is missing, or too many of a pool are; the message lists all of them.
+        ArgumentError: there is no such set.
+    """
+    missing: dict[str, None] = {name: None for name in shown if not _has_splits(name, data, "test")}
+    left_out: dict[str, None] = {}
+    for step in steps:
+        options = step.evaluation if isinstance(step, EvaluateCommand) else None
+        id_name = str(step.cost.id)
+        if not _has_splits(id_name, data, "train", "test"):
+            missing[id_name] = None
+        if options is None:
+            continue
+        present = []
+        for name in options.ood:
+            members = [each for each in POOLS.get(name, (name,)) if not relation(id_name, each).refused]
+            here = [each for each in members if _has_splits(each, data, "test")]
+            present += [each for each in here if name not in POOLS or relation(id_name, each).group != "noise"]
+            (left_out if name in POOLS else missing).update(dict.fromkeys(each for each in members if each not in here))
+        if len(present) < (2 if options.protocol == "less-biased" else 1):
+            missing.update(left_out)
+    if missing:
+        raise DataError(
+            f"Expected all image sets in {data_root(data)} before anything is computed but {len(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing or incomplete: {', '.join(missing)}. Fetch each with offaxis data "
+            "get NAME, or name the folder that has them (--data)."
+        )
+    if left_out:
+        note(f"Not on this machine, and left out of the results: {', '.join(left_out)} (offaxis data get NAME).")
+
+
+def _has_splits(name: str, data: Path | None, *splits: str) -> bool:
+    """Tell whether a set of the catalogue has these splits on this machine, or a folder of the user's is there."""
+    if name not in CATALOGUE and own_path(name).exists():
+        return True
+    return set(splits) <= set(known(name).available(data_root(data)))
 
 
 # how long commands take on this machine -------------------------------------------------------------------------------

@@ -22,11 +22,13 @@ class PaperItem:
         title: what it shows.
         steps: the commands that it needs, each of which can run on any machine once its networks are trained.
         finish: (reproduction, folder for files) -> the files that were written.
+        shows_sets: whether that reads images of the two sets that figures show.
     """
 
     title: str
     steps: Callable[[Reproduction], list[Command]]
     finish: Callable[[Reproduction, Path], list[Path]]
+    shows_sets: bool = False
 
 
 def _tuned(chain: Reproduction, ood: Sequence[str], protocol: ProtocolName) -> list[Command]:
@@ -122,7 +124,7 @@ ITEMS = {
         "How the assumed set matters (figure 4 and the supplement's)", _less_biased, figures.dependencies
     ),
     "fixed-scale": PaperItem("AUROC over a fixed scale (figure 5)", _fixed_scale, figures.scales),
-    "tsne": PaperItem("Feature spaces of both networks (figure 6)", _train_shown, figures.spaces),
+    "tsne": PaperItem("Feature spaces of both networks (figure 6)", _train_shown, figures.spaces, True),
     "frames": PaperItem("The black frames of cropped sets (supplement)", _nothing, figures.framed_images),
 }
 """By name, tables first."""

@@ -62,6 +62,15 @@ class Settings:
         """Return the same settings with some values changed; those given as None stay as they are."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
+    def trained_as(self, network: str) -> TrainOptions | None:
+        """Return how the scale trains a network: as its own of that kind; None where it has several, and not this."""
+        kind = network.partition("-")[0]
+        alike = [entry for entry in self.networks if entry.architecture.partition("-")[0] == kind]
+        named = [entry for entry in alike if entry.architecture == network] or alike
+        if not named and len(self.networks) > 1:
+            return None
+        return replace((named or self.networks)[0], network=network)
+
 
 PAPER = Settings()
 LAPTOP = Settings(
