@@ -40,6 +40,7 @@ DETECTORS = (
     "scale",
     "fdbd",
     "nci",
+    "ora",
     "isomax",
     "generalized-odin:perturb=False",
 )

@@ -52,6 +52,7 @@ SCORES = {
     "scale": "SCALE",
     "fdbd": "fDBD",
     "nci": "NCI",
+    "ora": "ORA",
     "isomax": "IsoMax+",
     "generalized-odin": "DeConf-C without perturbation",
 }

@@ -1,4 +1,4 @@
-"""fDBD, NCI and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
+"""fDBD, NCI, ORA and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
 
 from functools import partial
 from types import ModuleType
@@ -15,6 +15,7 @@ from offaxis import Classifier
 from offaxis.detectors import (
     FDBD,
     NCI,
+    ORA,
     Detector,
     MahalanobisPlusPlus,
     RelativeMahalanobis,
@@ -87,7 +88,26 @@ def test_fdbd_is_its_formula(world: World) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [FDBD, NCI])
+def test_ora_is_the_largest_angle_to_a_projection_on_a_boundary(world: World) -> None:
+    network, train, labels, test = world
+    detector = fitted(ORA(), network, train, labels)
+    weight, bias = network.head.weight.detach().double(), network.head.bias.detach().double()
+    mean, expected = train.double().mean(0), []
+    for f in test.double():
+        z = weight @ f + bias
+        best, angles = int(z.argmax()), []
+        for c in set(range(4)) - {int(z.argmax())}:
+            normal = weight[best] - weight[c]
+            on_boundary = f - (z[best] - z[c]) / normal.square().sum() * normal
+            there = weight @ on_boundary + bias
+            assert there[best] == pytest.approx(float(there[c]), abs=1e-9)
+            angles.append(F.cosine_similarity(f - mean, on_boundary - mean, dim=0).acos())
+        expected.append(torch.stack(angles).max().cos())
+    found = detector.score(network.head.outputs(test)).double()
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [FDBD, NCI, ORA])
 def test_a_cosine_head_is_taken_on_unit_features_and_other_heads_are_refused(
     kind: type[Detector], world: World
 ) -> None:
@@ -103,7 +123,7 @@ def test_a_cosine_head_is_taken_on_unit_features_and_other_heads_are_refused(
 def test_equal_weight_rows_stay_finite(world: World) -> None:
     network, train, labels, test = world
     network.head.weight.data[1] = network.head.weight.data[0]
-    for kind in (FDBD, NCI):
+    for kind in (FDBD, NCI, ORA):
         assert torch.isfinite(fitted(kind(), network, train, labels).score(network.head.outputs(test))).all()
 
 
