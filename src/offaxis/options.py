@@ -609,6 +609,9 @@ class ServeOptions(DeviceOption, CodeOptions):
         (), "A name that the service is reached by, beside localhost; * for all. May be given again."
     )
     level: float = option(0.01, "Probability that the drift monitor ever raises a false alarm.")
+    on_alarm: str | None = option(
+        None, "At a drift alarm: an http(s) address that gets it as JSON, or a command that reads it.", metavar="CALL"
+    )
     max_body: int = option(16, "Megabytes of one request.", least=1)
     max_images: int = option(32, "Images of one request.", least=1)
     max_pixels: int = option(16_000_000, "Pixels of one image.", least=1)

@@ -28,7 +28,9 @@ def running(
     port = free_port()
     server = make_server(
         model,
-        ServeOptions(port=port, **{key: options.pop(key) for key in ("level", "allowed_host") if key in options}),
+        ServeOptions(
+            port=port, **{key: options.pop(key) for key in ("level", "allowed_host", "on_alarm") if key in options}
+        ),
         limits=limits,
         token=token,
         **options,

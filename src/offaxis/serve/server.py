@@ -18,6 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from offaxis.errors import ServerError
 from offaxis.model import Model
 from offaxis.options import ServeOptions
+from offaxis.progress import visible
+from offaxis.serve.alarm import check_call
 from offaxis.serve.app import App, TokenFile
 from offaxis.serve.queue import Limits
 from offaxis.serve.service import Service
@@ -47,7 +49,8 @@ def make_server(
             None to ignore the signal.
     """
     limits = within_file_limit(limits or Limits.of(options))
-    service = Service(model, limits, options.level)
+    on_alarm = None if options.on_alarm is None else check_call(options.on_alarm)
+    service = Service(model, limits, options.level, on_alarm)
     config = uvicorn.Config(
         App(service, token, options.allowed_host, lambda: server.should_exit),
         host=options.host,
@@ -137,9 +140,9 @@ class Server(uvicorn.Server):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and what belongs to a request."""
+    """One JSON object a line: time, level, logger, message, and what belongs to a request or to the drift monitor."""
 
-    FIELDS = ("request_id", "method", "path", "status", "ms", "client")
+    FIELDS = ("request_id", "method", "path", "status", "ms", "client", "drift")
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record; a traceback is part of it."""
@@ -148,15 +151,24 @@ class JsonFormatter(logging.Formatter):
         line |= {name: getattr(record, name) for name in self.FIELDS if hasattr(record, name)}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)  # in ASCII: names may hold what a terminal obeys
+
+
+class PlainFormatter(logging.Formatter):
+    """Level, message and logger; what a terminal would obey is escaped."""
+
+    def __init__(self) -> None:
+        super().__init__("%(levelname)s: %(message)s (%(name)s)")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        return visible(super().format(record))
 
 
 def set_up_log(kind: str) -> None:
     """Log to standard error: ``"plain"`` warnings and errors as text, ``"json"`` these and every request as JSON."""
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        JsonFormatter() if kind == "json" else logging.Formatter("%(levelname)s: %(message)s (%(name)s)")
-    )
+    handler.setFormatter(JsonFormatter() if kind == "json" else PlainFormatter())
     for name in ("offaxis", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

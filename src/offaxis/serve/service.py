@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import logging
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from threading import Thread
 from typing import Any, Self
 
 import numpy as np
@@ -21,10 +23,12 @@ from offaxis.explain import Explanation, calibration_histogram, explain
 from offaxis.model import Model
 from offaxis.networks.classifier import Classifier
 from offaxis.prediction import Prediction, Verdict
+from offaxis.serve.alarm import LATEST, call, drift_report
 from offaxis.serve.queue import Batcher, FairDecoder, Limits, PredictionOrError, Refusal, overloaded
 
 P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+log = logging.getLogger("offaxis.serve")
 
 
 class Metrics:
@@ -115,12 +119,14 @@ class ServedModel:
         self.batcher = Batcher(model.predict_each, limits, any_size=model.engine is not None)
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
+        self.latest: deque[Prediction] = deque(maxlen=LATEST)
         self.description = describe_model(model, limits)  # here, as it takes a second at its first time
         self.requests = 0
 
     def watch(self, predictions: Sequence[Prediction]) -> list[float]:
         """Give the scores of a request to the drift monitor; return their online p-values."""
         online = [self.drift_monitor.add(prediction.score) for prediction in predictions]
+        self.latest.extend(predictions)
         if online:
             state = self.drift_monitor.state()
             self.drift_trace.append((state.images, state.log10_wealth))
@@ -134,10 +140,11 @@ class Service:
         model: a calibrated model; it runs on the device it is on.
         limits: sizes and times.
         level: the probability that the drift monitor ever alarms on an ID stream.
+        on_alarm: an address or a command that is told of an alarm; None for none.
     """
 
-    def __init__(self, model: Model, limits: Limits, level: float) -> None:
-        self.limits, self.level = limits, level
+    def __init__(self, model: Model, limits: Limits, level: float, on_alarm: str | None = None) -> None:
+        self.limits, self.level, self.on_alarm = limits, level, on_alarm
         self.metrics = Metrics()
         self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
         self.served = ServedModel(model, self.limits, level)
@@ -230,6 +237,7 @@ class Service:
         finally:
             served.requests -= 1
         whole = [result for result in results if not isinstance(result, str)]
+        before = served.drift_monitor.state()
         online = iter(served.watch(whole) if watched else [None] * len(whole))
         records: list[dict[str, Any]] = []
         for number, ((name, _), result) in enumerate(zip(images, results, strict=True)):
@@ -241,9 +249,22 @@ class Service:
             records.append({"name": name, **result.to_json(), "online_p_value": next(online)})
             if number in explanations:
                 records[-1]["explanation"] = explanations[number].to_json()
-        if served is self.served:
-            self.metrics.set_drift(served.drift_monitor.state())
+        self._tell_drift(served, before)
         return records
+
+    def _tell_drift(self, served: ServedModel, before: DriftState) -> None:
+        """Put the state of the drift monitor into the metrics, and an alarm or a warning into the log."""
+        state = served.drift_monitor.state()
+        if served is self.served:
+            self.metrics.set_drift(state)
+        if state.alarm > before.alarm:
+            report = drift_report("alarm", state, served.model, served.latest)
+            log.error("%s", report["text"], extra={"drift": report})
+            if self.on_alarm is not None:
+                Thread(target=call, args=(self.on_alarm, report), daemon=True).start()
+        elif state.warnings > before.warnings:
+            report = drift_report("warning", state, served.model, served.latest)
+            log.warning("%s", report["text"], extra={"drift": report})
 
     async def _results(
         self, served: ServedModel, images: Sequence[bytes], explained: bool
@@ -267,6 +288,8 @@ class Service:
         """Restart the drift monitor."""
         self.served.drift_monitor.reset()
         self.served.drift_trace.clear()
+        self.served.latest.clear()
+        log.warning("the drift monitor was started again")
         self.metrics.set_drift(self.served.drift_monitor.state())
 
 
