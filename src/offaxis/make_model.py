@@ -10,7 +10,7 @@ from torch import nn
 
 from offaxis.calibration.calibration import check_overlap
 from offaxis.calibration.conformal import smallest_count
-from offaxis.data import CATALOGUE, ImageSet, Normalise, TensorSet, load_images, match
+from offaxis.data import CATALOGUE, ImageSet, Normalise, load_images, match
 from offaxis.data.adapt import as_batches
 from offaxis.data.catalogue import Split, cache_folder
 from offaxis.data.images import drop_copies, hold_out, image_hashes, list_skipped, unpack_hashes
@@ -161,23 +161,20 @@ def _measure(model: Model, images: ImageSet) -> dict[str, Any]:
     return {"images": count, "accuracy": accuracy, "flagged": flagged / count}
 
 
-def images_like(
-    name: str,
-    shape: Shape,
-    data: Path | None = None,
-    *,
-    resize: str | None = None,
-    holdout: float | None = None,
-    seed: int = 0,
-    skip_bad: bool = False,
-) -> ImageSet:
-    """Load the test images of a set, a folder or an archive, matched to the shape that a network takes."""
+def images_like(name: str, shape: Shape, data: Path | None = None, **rules: Any) -> ImageSet:
+    """Load the test images of a set, a folder or an archive, matched to the shape that a network takes.
+
+    Args:
+        name: of the set, or a path.
+        shape: (channels, height, width).
+        data: where the catalogue's sets are kept.
+        rules: how the images of a path are read, see ``load_images``; ``resize`` alone counts for a set of the catalogue.
+    """
     if name in CATALOGUE:
-        return match(load_images(name, "test", root=data), shape, resize)
+        return match(load_images(name, "test", root=data), shape, rules.get("resize"))
     if not Path(name).expanduser().exists():
         raise DataError(f"Expected a name of `offaxis data list`, a folder or an archive but there is no {name}.")
-    like = TensorSet("like", torch.zeros(1, *shape, dtype=torch.uint8))
-    return load_images(name, "test", root=data, like=like, resize=resize, holdout=holdout, seed=seed, skip_bad=skip_bad)
+    return load_images(name, "test", root=data, like=shape, **rules)
 
 
 def _reading_rules(options: dict[str, Any], network: OpenedNetwork, name: str) -> dict[str, Any]:
@@ -230,9 +227,7 @@ def _load_named(name: str, network: OpenedNetwork, data: Path | None, skip_bad: 
     if name in CATALOGUE:
         return load_images(name, "train", root=data)
     split: Split = "train" if "train" in own_splits(Path(name).expanduser()) else "test"  # the whole folder
-    like = None
-    if network.size is not None:
-        like = TensorSet("like", torch.zeros(1, channels, *network.size, dtype=torch.uint8))
+    like = None if network.size is None else (channels, *network.size)
     images = load_images(name, split, root=data, like=like, resize=network.resize, skip_bad=skip_bad)
     return match(images, (channels, *images.shape[1:]), network.resize)
 

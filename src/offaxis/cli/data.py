@@ -57,7 +57,7 @@ def inspect_set(options: InspectOptions, _: tuple[str, ...]) -> None:
     pairs = [(folder, part) for folder in folders.values() for part in own_splits(folder)]
     if size is None and any(has_mixed_sizes(folder, part, options.skip_bad) for folder, part in pairs):
         size = INSPECTION_SIZE
-    read: Any = partial(load_images, root=options.data, skip_bad=options.skip_bad, in_memory=False, force=True)
+    read: Any = partial(load_images, root=options.data, skip_bad=options.skip_bad, in_memory=False)
     others: dict[str, ImageSet] = {}
     for each in dict.fromkeys((*([] if id_name is None else [id_name]), *folders)):
         for part in CATALOGUE[each].counts if each in CATALOGUE else own_splits(own_path(each)):
@@ -65,7 +65,7 @@ def inspect_set(options: InspectOptions, _: tuple[str, ...]) -> None:
                 others[f"{each} {part}"] = read(each, part, size=size)
     like = next(iter(others.values()), None) if id_name is not None else None
     with Progress(console=Console(stderr=True), transient=True) as bars:
-        images = read(name, split, like=like, size=size)
+        images = read(name, split, like=None if like is None else like.shape, size=size)
         task = bars.add_task(f"reading {images.name}", total=len(images))
         report = inspect(images, others, lambda more: bars.advance(task, more))
     path = options.sheet or Path(f"{images.name}-sheet.png")

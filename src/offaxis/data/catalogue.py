@@ -282,5 +282,5 @@ def check_pair(id_name: str, ood_name: str, force: bool = False) -> Relation:
     """
     result = relation(id_name, ood_name)
     if result.refused and not force:
-        raise DataError(f"{ood_name} is refused as OOD set for {id_name}: {result.note}. It can be forced.")
+        raise DataError(f"{ood_name} is refused as OOD set for {id_name}: {result.note}.")
     return result

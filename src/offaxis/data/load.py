@@ -247,7 +247,7 @@ def load_images(
     split: Split = "test",
     *,
     root: Path | str | None = None,
-    like: ImageSet | None = None,
+    like: ImageSet | Shape | None = None,
     size: int | Sequence[int] | None = None,
     resize: str | None = None,
     seed: int = 0,
@@ -256,7 +256,6 @@ def load_images(
     holdout: float | None = None,
     in_memory: bool | None = None,
     drop_duplicates: bool = False,
-    force: bool = False,
 ) -> ImageSet:
     """Read a set of the catalogue, or a folder or archive of images.
 
@@ -266,8 +265,8 @@ def load_images(
             ``holdout`` makes two of the whole folder, or of ``train``.
         split: "train" or "test".
         root: where the catalogue's sets are kept; else ``OFFAXIS_DATA``, else the user's cache folder.
-        like: the ID set. Size and colour are matched to it (see :mod:`offaxis.data.transforms`), and a pair that makes
-            no sense is refused. Framed crops stay 36x36 beside an ID set of 32x32.
+        like: the ID set, or its shape. Size and colour are matched to it (see :mod:`offaxis.data.transforms`), and beside an
+            ID set a pair that makes no sense is refused. Framed crops stay 36x36 beside an ID set of 32x32.
         size: height and width, where neither ``like`` nor the set itself says it.
         resize: how images come to another size: ``"crop"`` (short side to the size, centre crop) or ``"stretch"``; by
             default crop for sizes above 64 pixels.
@@ -279,7 +278,6 @@ def load_images(
             2 GiB.
         drop_duplicates: leave images out of the test split of a folder that are, pixel for pixel, among its training images;
             they are listed in ``skipped``.
-        force: accept a pair that is refused.
 
     Returns:
         The images: uint8 (N, c, h, w), or float32 in [0, 1] for noise.
@@ -294,7 +292,7 @@ def load_images(
     size = None if size is None else _pixels(size)
     if count is not None:
         at_least_one("count", count)
-    shape = _requested_shape(like, size)
+    shape = _requested_shape(like.shape if isinstance(like, ImageSet) else like, size)
     if _is_own(name, path):
         return _load_own(
             path,
@@ -320,8 +318,8 @@ def load_images(
         )
     if split not in entry.counts:
         raise DataError(f"{entry.title} has no {split} split: it has {' and '.join(entry.counts)}.")
-    if like is not None:
-        check_pair(like.name, entry.name, force)
+    if isinstance(like, ImageSet):
+        check_pair(like.name, entry.name)
     shape = entry.shape if shape is None else shape
     if size is None and entry.framed and shape[1:] == (32, 32):
         shape = (shape[0], *entry.shape[1:])
@@ -372,11 +370,11 @@ def _pixels(size: int | Sequence[int]) -> int | tuple[int, int]:
     return (numbers[0], numbers[1]) if pair else numbers[0]
 
 
-def _requested_shape(like: ImageSet | None, size: int | tuple[int, int] | None) -> Shape | None:
+def _requested_shape(like: Shape | None, size: int | tuple[int, int] | None) -> Shape | None:
     """Return the shape of the ID set, with the size that is given; colour where there is no ID set."""
     if size is None:
-        return None if like is None else like.shape
-    return (3 if like is None else like.shape[0], *((size, size) if isinstance(size, int) else size))
+        return like
+    return (3 if like is None else like[0], *((size, size) if isinstance(size, int) else size))
 
 
 def _generate(entry: Entry, split: Split, shape: Shape, count: int | None, seed: int) -> ImageSet:

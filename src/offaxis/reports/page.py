@@ -270,7 +270,8 @@ class Thumbnails:
         if name in CATALOGUE and "test" not in CATALOGUE[name].available(data_root(self.root)):
             return "not on this machine"  # said without torch, which takes seconds to import
         try:  # decoded when they are read: a page shows a few images of a part of a set
-            found = data.load_images(name, root=self.root, like=like, force=True, in_memory=False, **options)
+            shape = None if like is None else like.shape  # a pair that is refused can be shown
+            found = data.load_images(name, root=self.root, like=shape, in_memory=False, **options)
             images = data.limit_images(found, about["images"])
         except (OffaxisError, OSError):
             return "not on this machine"
