@@ -185,6 +185,19 @@ def test_a_file_without_rows_cannot_calibrate(bundle: Path, tmp_path: Path) -> N
     assert not (tmp_path / "again.oax").exists()
 
 
+def test_a_body_has_room_for_its_vectors_and_no_more(bundle: Path) -> None:
+    """A body of 16 MB of empty lists takes a gigabyte once it is parsed."""
+    with running(offaxis.load(bundle)) as (address, _):
+        most = httpx.get(f"{address}/v1/model").json()["limits"]["body_bytes"]
+        longest = json.dumps({"features": [[-1.2345678901234567e-100] * 16] * 32}, indent=8)
+        assert len(longest) < most < 100_000
+        sent = {"content-type": "application/json"}
+        assert httpx.post(f"{address}/v1/predict", content=longest, headers=sent).status_code == 200
+        lists = '{"features": [' + "[]," * 5_000_000 + "[]]}"
+        reply = httpx.post(f"{address}/v1/predict", content=lists, headers=sent)
+        assert (reply.status_code, reply.json()["error"]) == (413, f"A request may have {most:,} bytes at most.")
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_file_of_rows_that_shrinks_meanwhile_is_told(tmp_path: Path, order: Any) -> None:
     """A program that saves the file again truncates it first; memory that maps it would end this process with SIGBUS."""

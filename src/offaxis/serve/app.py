@@ -264,7 +264,7 @@ class App:
         Raises:
             Refusal: the body is too long (413) or arrives too slowly (408), or all requests have too many bytes (503).
         """
-        limits, parts, held = self.service.limits, list[bytes](), 0
+        limits, parts, held = self.service.served.limits, list[bytes](), 0
         too_long = Refusal(413, f"A request may have {limits.body_bytes:,} bytes at most.")
         declared = request.headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > limits.body_bytes:

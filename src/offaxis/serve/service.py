@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from threading import Thread
 from typing import Any, Self
 
@@ -99,6 +99,7 @@ class Metrics:
 
 
 TRACE = 400  # points of the drift chart
+NUMBER_BYTES = 40  # of a number in JSON, with the comma, the new line and the indent after it
 
 
 class ServedModel:
@@ -110,12 +111,17 @@ class ServedModel:
         level: the probability that the drift monitor ever alarms on an ID stream.
 
     Attributes:
+        limits: the same; those of a model of feature vectors leave room for as many as a request may have, and no more.
         requests: how many are in work, from their decoding on.
     """
 
     def __init__(self, model: Model, limits: Limits, level: float) -> None:
         self.model = model
         self.takes_vectors = isinstance(model.preprocessing, VectorInput)
+        if isinstance(model.preprocessing, VectorInput):  # JSON that is no rows takes many times its bytes
+            room = 2**16 + limits.images * model.preprocessing.size * NUMBER_BYTES
+            limits = replace(limits, body_bytes=min(limits.body_bytes, room))
+        self.limits = limits
         self.batcher = Batcher(model.predict_each, limits, any_size=model.engine is not None)
         self.drift_monitor = DriftMonitor(model.calibration.scores, level)
         self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
