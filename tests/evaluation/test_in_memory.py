@@ -359,6 +359,45 @@ def test_to_frame(results: Results) -> None:
     assert frame.groupby("detector")["auroc"].mean()["cosine"] <= 1
 
 
+def _table(results: Results, metric: str = "auroc") -> list[dict[str, str]]:
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in results.table(metric).splitlines()
+    ]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("metric", ["auroc", "fpr_at_tpr95"])
+@pytest.mark.parametrize("protocols", [("less-biased",), ("one-vs-one", "less-biased")])
+def test_rows_that_were_tuned_on_another_set_are_in_the_table(
+    network: Classifier, world: World, protocols: Any, metric: str
+) -> None:
+    results = offaxis.evaluate(
+        network, world["id"], world["ood"], ["odin", "cosine"], tune=True, protocols=protocols, normalise=NORMALISE
+    )
+    rows = {next(iter(row.values())): row for row in _table(results, metric)}
+    assert set(rows) == {"cosine", "odin (default)", "odin (tuned)", *(["odin (oracle)"] * (len(protocols) - 1))}
+    assert list(rows)[-1] == "odin (oracle)" or len(protocols) == 1
+    tuned = [r for r in results if r.state == "tuned" and r.assumed != r.ood]
+    for name in ("bright", "dark", "grey"):
+        mean = np.mean([r.metrics[metric] for r in tuned if r.ood == name])
+        assert rows["odin (tuned)"][name] == f"{100 * mean:.2f}"
+    assert set(results.to_frame()["method"]) == set(rows)
+
+
+def test_the_frame_calls_networks_and_detectors_as_the_table_does(world: World) -> None:
+    plain = [nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 3)) for _ in range(2)]
+    heads = [offaxis.attach(plain[0], head="cosine"), offaxis.attach(plain[1], head="keep")]
+    networks = [offaxis.open_network(one, label="mine") for one in heads]
+    results = offaxis.evaluate(
+        networks, world["id"], world["ood"], ["knn:k=3", "knn:k=7"], train=world["train"], normalise=NORMALISE
+    )
+    rows, frame = _table(results), results.to_frame()
+    assert len({row["network"] for row in rows}) == 2
+    assert set(zip(frame["network"], frame["method"], strict=True)) == {(r["network"], r["detector"]) for r in rows}
+    means = frame.groupby(["network", "method"])["auroc"].mean()
+    assert all(f"{100 * means[row['network'], row['detector']]:.2f}" == row["mean"] for row in rows)
+
+
 def test_to_frame_without_pandas(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     original = builtins.__import__
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from offaxis.evaluation.evaluating import evaluate_by_options
 from offaxis.evaluation.records import Result
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import Summary, is_oracle, summarise, views_in
+from offaxis.evaluation.summary import TESTED_SET, Summary, ranked_rows
 from offaxis.options import EvaluateOptions, ReportOptions
 from offaxis.paper.tables import beside_view
 from offaxis.progress import print_note
@@ -36,16 +36,12 @@ def evaluate_networks(options: EvaluateOptions, words: tuple[str, ...]) -> None:
 
 def _show(results: list[Result], store: Path) -> None:
     """Print the mean AUROC of every detector, the best first; those tuned on the tested set itself apart, below."""
-    views = views_in(results)
-    every = summarise(results, views[0])
-    rows = [("validation list", s) for s in every if not is_oracle(s, views[0])]
-    if len(views) > 1:
-        rows += [("another set", s) for s in summarise(results, views[1]) if s.state == "tuned"]
-    oracle = [("the tested set", s) for s in every if is_oracle(s, views[0])]
-    ranked = sorted(rows, key=lambda row: -row[1].groups["all"].mean)
+    every = ranked_rows(results)
+    ranked = [row for row in every if row[0] != TESTED_SET]
+    oracle = every[len(ranked) :]
     console = Console(stderr=True)
     if ranked:
-        console.print(_ranked(ranked[:SHOWN], views[0] == "openood"))
+        console.print(_ranked(ranked[:SHOWN], all(result.benchmark for result in results)))
     if oracle:
         print_note("Tuned on the tested set itself (oracle), which is not known in use:")
         console.print(_ranked(oracle[:SHOWN]))
@@ -68,7 +64,7 @@ def _ranked(rows: list[tuple[str, Summary]], grouped: bool = False) -> Table:
         values = [s.groups["all"].mean, *(s.groups[g].mean if g in s.groups else None for g in groups)]
         numbers = ["-" if value is None else f"{100 * value:.2f}" for value in (*values, min(s.cells.values()))]
         tests = str(sum(cell.count for cell in s.rows.values()))
-        names = [*([s.network] if several else []), s.method, where if s.state == "tuned" else ""]
+        names = [*([s.network] if several else []), s.method, where]
         table.add_row(*names, *numbers, tests)
     return table
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from offaxis.errors import ArgumentError, EvaluationError, MissingPackageError
 from offaxis.evaluation.records import NetworkRecord, Result, SetRecord
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import is_oracle, summarise, views_in
+from offaxis.evaluation.summary import TESTED_SET, oracle_name, ranked_rows, to_rows
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.progress import html_card, html_table
 
@@ -72,6 +72,8 @@ class Results:
     def to_frame(self) -> "pd.DataFrame":
         """Return a pandas DataFrame with a row for each result and a column for each metric.
 
+        ``network`` and ``method`` are what ``table`` calls them.
+
         Raises:
             MissingPackageError: pandas is not installed.
         """
@@ -79,15 +81,16 @@ class Results:
             import pandas as pd
         except ImportError as error:
             raise MissingPackageError("to_frame() needs pandas: pip install 'offaxis[frames]'.") from error
-        return pd.DataFrame([result.to_row() for result in self.results])
+        return pd.DataFrame(to_rows(self.results))
 
     def table(self, metric: str = "auroc") -> str:
         """Return a Markdown table: a row for each detector, a column for each OOD set, and the mean, in percent.
 
-        Rows are sorted, best first. Detectors that were tuned on the tested set itself (oracle) come last, apart from the
-        ranking. A false positive rate says which class is positive, and has OpenOOD's and pytorch-ood's, with OOD positive,
-        beside it. OpenOOD's benchmarks have the means of near and far sets; several seeds have the standard deviation
-        over seeds of the mean over sets.
+        Rows are sorted, best first. Detectors that were tuned on other sets than the tested one (tuned) have the mean over
+        these; those that were tuned on the tested set itself (oracle) come last, apart from the ranking. A false positive
+        rate says which class is positive, and has OpenOOD's and pytorch-ood's, with OOD positive, beside it. OpenOOD's
+        benchmarks have the means of near and far sets; several seeds have the standard deviation over seeds of the mean
+        over sets.
 
         Args:
             metric: a name that ``offaxis.metrics.all_metrics`` gives.
@@ -112,29 +115,30 @@ class Results:
         """Return the head and the rows of the table."""
         if metric not in HIGHER_IS_BETTER:
             raise ArgumentError(f"Expected a metric out of {', '.join(HIGHER_IS_BETTER)} but got {metric!r}.")
-        view = views_in(self.results)[0]
-        summaries = sorted(summarise(self.results, view, metric), key=lambda s: is_oracle(s, view))
-        if not summaries:
-            raise EvaluationError("Expected results to show but there are none of one-vs-one evaluation.")
+        ranked = ranked_rows(self.results, metric)
+        if not ranked:
+            raise EvaluationError("Expected results to show but there are none.")
+        summaries = [s for _, s in ranked]
         several = len({(s.id, s.network) for s in summaries}) > 1
         seeded = any(s.groups["all"].seed_std is not None for s in summaries)
         sets = list(dict.fromkeys(name for s in summaries for name in s.rows))
-        groups = ["near", "far"] if view == "openood" else []
-        theirs: dict[str, float] = {}
+        groups = ["near", "far"] if all(result.benchmark for result in self.results) else []
+        theirs: dict[tuple[str, str], float] = {}
         if metric == "fpr_at_tpr95":
-            theirs = {s.title: s.groups["all"].mean for s in summarise(self.results, view, "fpr_at_tpr95_openood")}
+            openood = ranked_rows(self.results, "fpr_at_tpr95_openood")
+            theirs = {(tuned_on, s.title): s.groups["all"].mean for tuned_on, s in openood}
         positive = _POSITIVE.get(metric)
         head = ["detector" if positive is None else f"detector (FPR, {positive})"]
         head += ["network"] * several + sets + groups + ["mean, OOD positive (as OpenOOD)"] * bool(theirs)
         head += ["mean" if positive is None else f"mean, {positive}", *(["seed sd", "seeds"] * seeded)]
         rows = []
-        for s in summaries:
+        for tuned_on, s in ranked:
             whole = s.groups["all"]
-            row = [s.method.replace("(tuned", "(oracle") if is_oracle(s, view) else s.method]
+            row = [oracle_name(s.method, tuned_on == TESTED_SET)]
             row += [s.network] * several
             row += [_percent(s.rows[name].mean if name in s.rows else None) for name in sets]
             row += [_percent(s.groups[name].mean if name in s.groups else None) for name in groups]
-            row += [_percent(theirs.get(s.title))] * bool(theirs)
+            row += [_percent(theirs.get((tuned_on, s.title)))] * bool(theirs)
             row += [_percent(whole.mean), *([_percent(whole.seed_std), str(whole.seeds)] * seeded)]
             rows.append(row)
         return head, rows

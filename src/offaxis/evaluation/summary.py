@@ -364,6 +364,42 @@ def is_oracle(summary: Summary, view: View) -> bool:
     return view == "one-vs-one" and summary.state == "tuned"
 
 
+def ranked_rows(results: Iterable[Result], metric: str = "auroc") -> list[tuple[str, Summary]]:
+    """Return (what it was tuned on, summary) of every row of a ranking, the best first.
+
+    Beside the rows without tuning are those tuned on another set than the tested one (the mean over the tested sets), or on
+    a benchmark's validation list. Those tuned on the tested set itself come last, which nobody has in use.
+    """
+    results = list(results)
+    first, *others = views_in(results)
+    every = summarise(results, first, metric)
+    rows = [("validation list" if s.state == "tuned" else "", s) for s in every if not is_oracle(s, first)]
+    if others:
+        rows += [("another set", s) for s in summarise(results, others[0], metric) if s.state == "tuned"]
+    sign = -1 if HIGHER_IS_BETTER[metric] else 1
+    rows.sort(key=lambda row: (row[1].id, sign * row[1].groups["all"].mean))
+    return rows + [(TESTED_SET, s) for s in every if is_oracle(s, first)]
+
+
+TESTED_SET = "the tested set"
+"""What ``ranked_rows`` says of an oracle."""
+
+
+def to_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
+    """Return each result as a flat row, with network and ``method`` as tables call them: what differs is told apart."""
+    results = distinguish_networks(results)
+    names = method_names(results)
+    return [
+        result.to_row() | {"method": oracle_name(names[row_key(result)], result.assumed_data == result.ood_data)}
+        for result in results
+    ]
+
+
+def oracle_name(method: str, oracle: bool) -> str:
+    """Return what a detector is called that was tuned on the tested set itself: odin (oracle) in place of odin (tuned)."""
+    return method.replace("(tuned", "(oracle") if oracle else method
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The difference between two detectors, taken pair by pair: same seed, same set.

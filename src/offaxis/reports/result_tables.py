@@ -18,6 +18,7 @@ from offaxis.evaluation.summary import (
     method_names,
     reference_of,
     row_key,
+    to_rows,
 )
 from offaxis.metrics import HIGHER_IS_BETTER
 from offaxis.reports.tables import Entry, Table, Value, csv_text, in_percent, percent
@@ -381,6 +382,6 @@ def _plus_minus(values: Sequence[float]) -> str:
 
 def results_csv(results: Iterable[Result]) -> str:
     """Return CSV with a line for each result and a column for each field and metric, for other programs."""
-    lines = [r.to_row() for r in results]
+    lines = to_rows(results)
     columns = list(dict.fromkeys(name for line in lines for name in line))
     return csv_text(columns, [[line.get(name) for name in columns] for line in lines])
