@@ -40,6 +40,7 @@ DETECTORS = (
     "scale",
     "fdbd",
     "nci",
+    "core",
     "ora",
     "isomax",
     "generalized-odin:perturb=False",

@@ -52,6 +52,7 @@ SCORES = {
     "scale": "SCALE",
     "fdbd": "fDBD",
     "nci": "NCI",
+    "core": "CORE",
     "ora": "ORA",
     "isomax": "IsoMax+",
     "generalized-odin": "DeConf-C without perturbation",

@@ -13,6 +13,7 @@ import offaxis
 from offaxis.data import Normalise, TensorSet
 from offaxis.detectors import (
     ASH,
+    CORE,
     FDBD,
     GEN,
     KNN,
@@ -87,6 +88,8 @@ CASES: dict[str, tuple[Callable[[], Detector], str]] = {
     "fdbd, cosine head": (FDBD, "cosine"),
     "nci": (NCI, "linear"),
     "nci, cosine head": (NCI, "cosine"),
+    "core": (CORE, "linear"),
+    "core, cosine head": (CORE, "cosine"),
     "ora": (ORA, "cosine"),
     "react": (ReAct, "linear"),
     "react, cosine head": (lambda: ReAct(0.95), "cosine"),

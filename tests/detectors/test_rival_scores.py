@@ -1,4 +1,4 @@
-"""fDBD, NCI, ORA and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
+"""fDBD, NCI, ORA, CORE and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
 
 from functools import partial
 from types import ModuleType
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from offaxis import Classifier
 from offaxis.detectors import (
+    CORE,
     FDBD,
     NCI,
     ORA,
@@ -24,7 +25,7 @@ from offaxis.detectors import (
 )
 from offaxis.detectors.feature_mahalanobis import ledoit_wolf
 from offaxis.detectors.statistics import Reservoir, TiedGaussian
-from offaxis.errors import MissingOutputError
+from offaxis.errors import ArgumentError, MissingOutputError
 from offaxis.heads import HEADS, CosineHead, LinearHead, Outputs
 
 
@@ -107,7 +108,36 @@ def test_ora_is_the_largest_angle_to_a_projection_on_a_boundary(world: World) ->
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [FDBD, NCI, ORA])
+def test_core_is_the_energy_and_the_direction_of_what_the_weights_do_not_see(world: World) -> None:
+    network, train, labels, test = world
+    weight, bias = network.head.weight.detach().double().numpy(), network.head.bias.detach().double().numpy()
+    basis, _ = np.linalg.qr(weight.T)
+    mean = train.double().numpy().mean(0)
+
+    def terms(x: torch.Tensor) -> np.ndarray:
+        centred = x.double().numpy() - mean
+        residuals = centred - centred @ basis @ basis.T
+        values = []
+        for f, r in zip(x.double().numpy(), residuals, strict=True):
+            cosines = [r @ own / np.linalg.norm(r) / np.linalg.norm(own) for own in of_classes]
+            values.append((np.log(np.exp(weight @ f + bias).sum()), max(cosines)))
+        return np.array(values)
+
+    means = np.stack([train.double().numpy()[labels.numpy() == c].mean(0) for c in range(4)]) - mean
+    of_classes = means - means @ basis @ basis.T
+    training = terms(train)
+    expected = -((terms(test) - training.mean(0)) / training.std(0)).sum(1)
+    found = fitted(CORE(), network, train, labels).score(network.head.outputs(test))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_core_needs_more_features_than_classes(world: World) -> None:
+    network = Classifier(nn.Identity(), LinearHead(12, 12)).eval()
+    with pytest.raises(ArgumentError, match="its 12 rows span all 12"):
+        fitted(CORE(), network, world.train, world.labels)
+
+
+@pytest.mark.parametrize("kind", [FDBD, NCI, ORA, CORE])
 def test_a_cosine_head_is_taken_on_unit_features_and_other_heads_are_refused(
     kind: type[Detector], world: World
 ) -> None:

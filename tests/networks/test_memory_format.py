@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from offaxis.detectors import (
     ASH,
+    CORE,
     FDBD,
     GEN,
     KNN,
@@ -72,6 +73,7 @@ DETECTORS: list[tuple[Detector, str]] = [
     (RelativeMahalanobisPlusPlus(), "linear"),
     (FDBD(), "cosine"),
     (NCI(), "linear"),
+    (CORE(), "linear"),
     (ORA(), "linear"),
     (ReAct(), "linear"),
     (ASH(), "linear"),
