@@ -1,5 +1,6 @@
 """``python -m offaxis`` and the program ``offaxis``."""
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -7,6 +8,9 @@ from types import FrameType
 
 def start() -> None:
     """Run the command line; Ctrl-C ends it without a traceback, also while modules are being imported."""
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "passive"
+    )  # threads that spin take the time of other programs, and of each other
     pressed: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:

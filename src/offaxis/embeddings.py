@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ from offaxis.heads import Head, LinearHead
 from offaxis.heads.linear import NoClassesHead
 from offaxis.model import Model, versions
 from offaxis.networks.classifier import Classifier, FeatureInput
-from offaxis.networks.run import stream
+from offaxis.networks.run import one_thread, stream
 from offaxis.training.features import train_head
 
 BATCH = 4096  # rows that are scored together
@@ -117,6 +118,10 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         """
         check_alpha(self.alpha)
         rows = self._validated(X, ensure_min_samples=2)
+        with _threads_for(rows):
+            return self._fit(rows, y)
+
+    def _fit(self, rows: Tensor, y: ArrayLike | None) -> Self:
         self.classes_, labels = np.empty(0, np.int64), torch.zeros(len(rows), dtype=torch.long)
         if y is not None:
             self.classes_, numbers = np.unique(_label_column(y, rows), return_inverse=True)
@@ -160,7 +165,8 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
                 )
             data = (rows, np.searchsorted(self.classes_, column))
         used = [unpack_hashes(self._used)]
-        self.calibration_ = calibrate(self.network_, data, None, self.detector_, alpha=self.alpha, used=used)
+        with _threads_for(rows):
+            self.calibration_ = calibrate(self.network_, data, None, self.detector_, alpha=self.alpha, used=used)
         self.offset_ = -self.calibration_.threshold()
         return self
 
@@ -290,7 +296,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
                 f"The detector {detector.name} needs at least two classes but got {came}: {UNLABELLED} takes its place. Give "
                 f"the classes, fit(X, y), or choose detector={UNLABELLED!r}.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
             text, detector = UNLABELLED, make_detector(UNLABELLED, anything)
         if isinstance(detector, KNN) and ":k=" not in text:
@@ -334,7 +340,8 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         return torch.from_numpy(np.require(rows, requirements="W"))  # a tensor of a read-only array is undefined
 
     def _scored(self, rows: Tensor) -> ScoredBatches:
-        return score_batches(self.network_, rows.split(BATCH), self.detector_)
+        with _threads_for(rows):
+            return score_batches(self.network_, rows.split(BATCH), self.detector_)
 
     def _fitted_scores(self, rows: Tensor) -> Floats:
         """Compute the detector's scores (N,) of rows that it was fitted to."""
@@ -343,6 +350,11 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         batches = ((part, part.new_zeros(len(part), dtype=torch.long)) for part in rows.split(BATCH))
         parts = [self.detector_.scores_of_fitted(outputs).double() for outputs, _ in stream(self.network_, batches)]
         return torch.cat(parts).numpy()
+
+
+def _threads_for(rows: Tensor) -> AbstractContextManager[None]:
+    """Return the context that computes on few rows (N, d) with one thread; their covariance is the largest operation."""
+    return one_thread(rows.numel() * rows.shape[1])
 
 
 def _label_column(y: ArrayLike, rows: Tensor) -> NDArray[Any]:

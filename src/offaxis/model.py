@@ -24,7 +24,16 @@ from offaxis.hub import push_to_hub
 from offaxis.networks.combine import AnyNetwork
 from offaxis.networks.open import NetworkSource, combine, open_network
 from offaxis.networks.opened import OpenedNetwork
-from offaxis.networks.run import PASSED, device_of, memory_parts, resolve_device, run_batch, running, to_network
+from offaxis.networks.run import (
+    PASSED,
+    device_of,
+    memory_parts,
+    resolve_device,
+    run_batch,
+    running,
+    threads_for,
+    to_network,
+)
 from offaxis.prediction import Floats, Prediction, Scores, Verdict, class_probabilities, largest, verdict
 from offaxis.progress import count, html_card
 
@@ -323,7 +332,7 @@ class Model:
     def _predict(self, images: Tensor) -> list[Prediction]:
         """Predict normalised images (N, c, h, w): the only place where a model runs its network."""
         predictions: list[Prediction] = []
-        with running():
+        with running(), threads_for(self.network, images):
             for batch in memory_parts(to_network(self.network, images)):
                 outputs = run_batch(self.network, batch, self.detector.layers)
                 if self.detector.reads is Reads.IMAGES:

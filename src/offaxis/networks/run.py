@@ -8,7 +8,7 @@ batch; none of them has a loop of its own.
 import platform
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import torch
@@ -122,13 +122,62 @@ running, tracing = _turns.run, _turns.trace
 another thread would fail; in the service, which loads another bundle beside the old one, each waits for the other."""
 
 
+SMALL = 2**26
+"""Multiplications of an operation up to which one thread is enough: some milliseconds of it."""
+
+
+class _OneThread:
+    """Blocks of small work, which PyTorch computes on one thread; see ``one_thread``."""
+
+    def __init__(self) -> None:
+        self.lock, self.here = threading.Lock(), threading.local()
+        self.inside, self.before = 0, 1
+
+    @contextmanager
+    def block(self, multiplications: int) -> Iterator[None]:
+        if multiplications > SMALL or getattr(self.here, "inside", False):
+            yield
+            return
+        with self.lock:
+            if not self.inside:  # a thread that first computes now would else take the 1 of the others for its own
+                self.before = torch.get_num_threads()
+            self.inside += 1
+            torch.set_num_threads(1)
+        self.here.inside = True
+        try:
+            yield
+        finally:
+            self.here.inside = False
+            with self.lock:
+                self.inside -= 1
+                torch.set_num_threads(self.before)
+
+
+one_thread = _OneThread().block
+"""Context in which PyTorch computes on the calling thread alone, unless operations of so many multiplications are worth more.
+
+Threads wait for each other after each operation: beside a busy program that can take tens of times as long as the work itself.
+Afterwards PyTorch has as many threads as before."""
+
+
+def threads_for(network: Network, images: Tensor) -> AbstractContextManager[None]:
+    """Return the context in which a network runs on a single image, or on few small ones, with one thread.
+
+    Weights times positions are about the multiplications of all its operations.
+    """
+    parameters = [parameter.numel() for parameter in network.parameters()]
+    positions = images.numel() // max(1, images.shape[1])
+    return one_thread(0 if len(images) == 1 else positions * sum(parameters) // max(1, len(parameters)))
+
+
 def run_batch(network: Network, images: Tensor, layers: Iterable[str] = (), *, gradients: bool = False) -> Outputs:
     """Run a network on one batch that ``to_network`` has prepared, in eval mode and, by default, without gradients."""
-    if not gradients:
-        with eval_mode(network), torch.no_grad():
+    with threads_for(network, images), eval_mode(network):
+        if not gradients:
+            with torch.no_grad():
+                return network.outputs(images, tuple(layers))
+        with torch.inference_mode(False), torch.enable_grad():
             return network.outputs(images, tuple(layers))
-    with eval_mode(network), torch.inference_mode(False), torch.enable_grad():
-        return network.outputs(images, tuple(layers))
 
 
 def check_takes(network: Network, shape: tuple[int, int, int]) -> None:

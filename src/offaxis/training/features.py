@@ -21,7 +21,7 @@ from offaxis.data.transforms import NO_LABELS, Batches
 from offaxis.errors import ArgumentError, CheckpointError, DataError, NotFiniteError, StorageError
 from offaxis.heads import Head, HeadLike, make_head
 from offaxis.networks.classifier import Classifier, FeatureInput
-from offaxis.networks.run import Network, eval_mode, prepared_batches, require_finite
+from offaxis.networks.run import Network, eval_mode, one_thread, prepared_batches, require_finite
 from offaxis.networks.saved import checksum, read_tensors, write_tensors
 from offaxis.progress import Progress
 from offaxis.training.batches import ImageSetBatches, Share, make_training_batches, make_validation_batches
@@ -90,7 +90,8 @@ def train_head(
     chosen = (recipe or frozen()).replace(**changes)
     if recipe is None and changes.get("epochs") is None:
         chosen = with_enough_epochs(chosen, len(features))
-    with torch.random.fork_rng(), torch.enable_grad():
+    rows = min(chosen.batch_size, len(features))
+    with one_thread(rows * features.shape[1] * classes), torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(seed)
         made = make_head(head, features.shape[1], max(classes, 2)).to(features.device)
         _descend(made, features.detach().float(), labels, chosen, torch.Generator().manual_seed(seed))
