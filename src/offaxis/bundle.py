@@ -12,6 +12,7 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from offaxis.detectors.registry import describe_detector, rebuild_detector
 from offaxis.errors import BundleError, DetectorError, MissingPackageError, OffaxisError, StorageError
 from offaxis.files import check_plain, is_regular, replacing
 from offaxis.hub import PREFIX, download
-from offaxis.model import Examples, Model
+from offaxis.model import Examples, Model, Source
 from offaxis.networks.combine import AnyNetwork
 from offaxis.networks.library import Builder
 from offaxis.networks.open import NetworkSource, open_for_weights
@@ -107,6 +108,8 @@ def load(path: str | Path, network: NetworkSource | None = None, *, engine: Engi
         raise BundleError(f"{where}: {error}") from error
     except Exception as error:  # of whatever a description, tensors or a detector's arguments that lie run into
         raise BundleError(f"{where} does not hold a whole bundle ({_said(error)}).") from error
+    name = str(path) if str(path).startswith(PREFIX) else where.resolve().name
+    model = replace(model, source=Source(name, str(meta["sha256"])))
     return model if engine == "torch" else with_engine(model, engine)
 
 

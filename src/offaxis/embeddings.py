@@ -28,7 +28,7 @@ from offaxis.detectors.registry import make_detector
 from offaxis.errors import ArgumentError, BundleError, CalibrationError, DataError
 from offaxis.heads import Head, LinearHead
 from offaxis.heads.linear import NoClassesHead
-from offaxis.model import Model, versions
+from offaxis.model import Model, today, versions
 from offaxis.networks.classifier import Classifier, FeatureInput
 from offaxis.networks.run import one_thread, stream
 from offaxis.training.features import train_head
@@ -165,6 +165,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
                 )
             data = (rows, np.searchsorted(self.classes_, column))
         used = [unpack_hashes(self._used)]
+        self._calibration_date = today()
         with _threads_for(rows):
             self.calibration_ = calibrate(self.network_, data, None, self.detector_, alpha=self.alpha, used=used)
         self.offset_ = -self.calibration_.threshold()
@@ -228,6 +229,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
                 "kind": "embeddings",
                 "estimator": {"detector": self.detector, "class_type": self.classes_.dtype.str},
                 "calibration_set": {"name": "feature vectors", "images": len(calibration.scores), "fingerprint": None},
+                "calibration_date": self._calibration_date,
             },
             used=self._used,
         )
@@ -267,6 +269,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         estimator.n_features_in_ = model.preprocessing.size
         estimator.network_, estimator.detector_ = model.network, model.detector
         estimator.calibration_, estimator._used = model.calibration, model.used
+        estimator._calibration_date = str(model.provenance.get("calibration_date", "unknown"))
         estimator.offset_ = -model.calibration.threshold()
         return estimator
 

@@ -171,7 +171,7 @@ def with_examples(model: Model, images: ImageSet, count: int) -> Model:
     predicted = torch.cat([outputs.logits.argmax(1).cpu() for outputs in passes])
     chosen = _spread(predicted, count)
     kept = Examples(pixels=shaped.batch(chosen), features=features[chosen], predicted=predicted[chosen])
-    return replace(model, examples=kept)
+    return replace(model, examples=kept, source=None)
 
 
 def _spread(classes: Tensor, count: int) -> Tensor:

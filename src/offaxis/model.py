@@ -1,11 +1,13 @@
 """A calibrated classifier in one object: network, preprocessing, detector and calibration -> predictions with verdicts."""
 
 import platform
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -67,6 +69,18 @@ class Examples:
         return chosen if len(chosen.predicted) else None
 
 
+class Source(NamedTuple):
+    """The bundle that a model was read from.
+
+    Attributes:
+        name: of the file or folder, without those around it; of the hub, ``hf:name/repo``.
+        sha256: the checksum that stands for everything in it.
+    """
+
+    name: str
+    sha256: str
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Model:
     """A calibrated classifier, as ``offaxis.load`` reads it from a bundle.
@@ -80,11 +94,12 @@ class Model:
         calibration: scores of ID images that the network has not seen, and the level alpha.
         provenance: how the model was made, in types that JSON has: ``versions``, ``command``, ``architecture``, ``head``,
             ``recipe``, ``seed``, ``kind``, ``members``, ``training_command``, ``id_sets``, ``calibration_set``,
-            ``overlap_checked``.
+            ``calibration_date``, ``overlap_checked``.
         used: uint8 (N, 16), hashes of the images that it was trained, fitted or selected on.
         calibrated_on: uint8 (n, 16), hashes of the calibration images, as far as they are known.
         examples: some calibration images to show beside an image, where the operator keeps them in the bundle.
         engine: runs the network instead of PyTorch; see :func:`offaxis.onnx.with_engine`.
+        source: the bundle that it was read from; None once it was calibrated again.
     """
 
     network: AnyNetwork
@@ -97,6 +112,7 @@ class Model:
     calibrated_on: Tensor = field(default_factory=lambda: torch.empty(0, 16, dtype=torch.uint8))
     examples: "Examples | None" = None
     engine: Engine | None = None
+    source: "Source | None" = None
 
     def __post_init__(self) -> None:
         if len(self.classes) != self.network.num_classes or self.calibration.num_classes != len(self.classes):
@@ -191,6 +207,7 @@ class Model:
                 "training_command": opened.command,
                 "id_sets": [other.describe() for other in sets],
                 "calibration_set": about,
+                "calibration_date": today(),
                 "overlap_checked": bool(compared),
             },
             used=pack_hashes(hashes),
@@ -233,10 +250,18 @@ class Model:
         calibration, about, hashes = _calibrate(
             self.network, images, self.preprocessing, self.detector, used, self.classes, promise
         )
-        provenance = {**self.provenance, "calibration_set": about, "overlap_checked": bool(used)}
+        about = {"calibration_set": about, "calibration_date": today(), "overlap_checked": bool(used)}
+        provenance = {**self.provenance, **about}
         provenance.pop("held_out", None)  # what was held out may be calibrated on now
         examples = None if self.examples is None else self.examples.among(hashes)
-        return replace(self, calibration=calibration, provenance=provenance, calibrated_on=hashes, examples=examples)
+        changed: dict[str, Any] = {"calibration": calibration, "calibrated_on": hashes, "examples": examples}
+        return replace(self, **changed, provenance=provenance, source=None)
+
+    def public_provenance(self) -> dict[str, Any]:
+        """Return how the model was made without commands and folders, for those who use it elsewhere."""
+        return {
+            name: _without_folders(value) for name, value in self.provenance.items() if not name.endswith("command")
+        }
 
     def opened(self) -> OpenedNetwork:
         """Return the network with what the model knows of it, as ``open_network`` does."""
@@ -463,6 +488,24 @@ def _fitting_images(detector: Detector, fit: Any, used: Sequence[Any]) -> Any:
         f"{f'{len(used)} sets in `used`' if used else 'none'}: Model.calibrated(..., fit=training_images) in Python, --fit "
         f"FOLDER in the shell; labelled, and not those to calibrate on. The detector {alternative} needs none."
     )
+
+
+def today() -> str:
+    """Return the date, in UTC, as 2026-11-19."""
+    return datetime.now(UTC).date().isoformat()
+
+
+_FOLDERS = re.compile(r"^(?:(?:\.{0,2}/|~[^/]*/|[A-Za-z]:[/\\])(?:.*[/\\])?|.*[/\\](?=[^/\\]*\.py:))")
+"""What comes before the name of a file: of a path that begins with /, ~, ./, ../ or C:, and of ``file.py:function``."""
+
+
+def _without_folders(value: Any) -> Any:
+    """Return a value of a record without paths: of a file its name is left."""
+    if isinstance(value, dict):
+        return {name: _without_folders(part) for name, part in value.items() if name != "path"}
+    if isinstance(value, list):
+        return list(map(_without_folders, value))
+    return _FOLDERS.sub("", value) if isinstance(value, str) else value
 
 
 def versions() -> dict[str, str]:

@@ -234,7 +234,7 @@ def _write_metadata(proto: Any, model: Model) -> None:
         "detector": model.detector.name,
         "alpha": repr(calibration.alpha),
         "per_class": json.dumps(calibration.per_class),
-        "provenance": json.dumps(model.provenance),
+        "provenance": json.dumps(model.public_provenance()),
         "verdict": f"out-of-distribution where {deciding} <= {level}",
     }
     if calibration.per_class:

@@ -205,7 +205,7 @@ def test_provenance_holds_fields(world: World, ensemble: Model, cosine_runs: lis
     kept = json.loads(json.dumps(model.provenance))
     assert kept.keys() == {
         *("versions", "command", "architecture", "head", "recipe", "seed", "kind", "members", "training_command"),
-        *("id_sets", "calibration_set", "overlap_checked"),
+        *("id_sets", "calibration_set", "calibration_date", "overlap_checked"),
     }
     assert kept["versions"] == {"offaxis": offaxis.__version__, "torch": torch.__version__} | {
         "python": kept["versions"]["python"]

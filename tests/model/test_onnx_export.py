@@ -55,6 +55,8 @@ def test_a_bundle_becomes_a_graph(bundle: Path, world: World, tmp_path: Path) ->
     assert json.loads(about["classes"]) == list(model.classes)
     assert float(about["threshold"]) == model.calibration.threshold()
     assert json.loads(about["preprocessing"])["height"] == 8
+    assert json.loads(about["provenance"]) == model.public_provenance()
+    assert "command" not in about["provenance"]
 
 
 def test_what_the_exporter_prints_does_not_stand_among_rows(

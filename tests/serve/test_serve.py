@@ -173,7 +173,7 @@ def test_metrics_count(address: str, world: World) -> None:
     assert 'offaxis_requests_total{route="/v1/predict",status="200"}' in text
     assert "offaxis_request_seconds_bucket" in text
     assert "offaxis_drift_alarm 0.0" in text
-    assert 'offaxis_model_info{detector="cosine",engine="torch",version=' in text
+    assert 'offaxis_model_info{bundle="",calibrated="' in text
     assert abs(value("offaxis_model_start_time_seconds") - time.time()) < 3600
     for series in (
         *(f'verdicts_total{{verdict="{verdict.value}"}}' for verdict in Verdict),

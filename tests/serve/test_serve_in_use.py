@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torch import Tensor, nn
 
@@ -24,7 +25,8 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 import httpx
 
-from offaxis import Model, Prediction, attach
+from offaxis import Model, Prediction, attach, load
+from offaxis.bundle import bundle_checksum
 from offaxis.errors import BundleError
 from offaxis.explain import with_examples
 from offaxis.serve.queue import FairDecoder, Limits
@@ -221,11 +223,11 @@ def test_sighup_and_json_log_of_a_real_process(model: Model, world: World, tmp_p
         process.terminate()
         process.wait(30)
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]  # nothing but JSON
-    assert "offaxis serves" in lines[0]["message"]
+    assert "offaxis serves x.oax (sha256 " in lines[0]["message"]
     requests = [line for line in lines if line["message"] == "request"]
     assert requests[-1].keys() >= {"time", "level", "request_id", "method", "path", "status", "ms", "client"}
     assert requests[-1]["request_id"] == "mine-1"
-    assert any("the new bundle is served" in line["message"] for line in lines)
+    assert any("the new bundle is served: x.oax (sha256 " in line["message"] for line in lines)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="signals that wait are told by Linux")
@@ -252,11 +254,36 @@ def test_sighup_before_the_service_is_up_does_not_end_it(model: Model, tmp_path:
 
 
 def test_names_that_are_not_utf8_in_the_record_are_described(model: Model) -> None:
-    named = replace(model, provenance={**model.provenance, "command": ["bundle", "caf\udce9.oax"]})
+    named = replace(model, provenance={**model.provenance, "members": ["caf\udce9"]})
     with running(named) as (address, _):
         answer = httpx.get(f"{address}/v1/model")
     assert answer.status_code == 200
-    assert answer.json()["provenance"]["command"] == ["bundle", "caf?.oax"]
+    assert answer.json()["provenance"]["members"] == ["caf?"]
+
+
+def test_clients_see_which_bundle_is_served_but_no_paths(model: Model, tmp_path: Path) -> None:
+    secret = {
+        "command": ["offaxis", "bundle", "/home/ann/run", "--out", "x.oax"],
+        "training_command": ["offaxis", "train", "--id", "/home/ann/photos"],
+        "id_sets": [{"name": "photos", "path": "/home/ann/photos", "options": {"like": "~ann/photos"}}],
+        "architecture": "/home/ann/nets.py:make",
+        "members": ["C:\\ann\\run0", "../ann/run1", "timm:hf-hub/ann"],
+    }
+    replace(model, provenance={**model.provenance, **secret}).save(tmp_path / "v2.oax")
+    (tmp_path / "photos.oax").symlink_to("v2.oax")
+    read = load(tmp_path / "photos.oax")
+    with running(read) as (address, _):
+        about, metrics = httpx.get(f"{address}/v1/model").json(), httpx.get(f"{address}/metrics").text
+    sha256, day = bundle_checksum(tmp_path / "v2.oax"), model.provenance["calibration_date"]
+    assert about["bundle"] == {"name": "v2.oax", "sha256": sha256, "calibrated": day}
+    assert f'bundle="v2.oax",calibrated="{day}"' in metrics
+    assert f'sha256="{sha256}"' in metrics
+    assert "command" not in json.dumps(about["provenance"])
+    assert about["provenance"]["architecture"] == "nets.py:make"
+    assert about["provenance"]["members"] == ["run0", "run1", "timm:hf-hub/ann"]
+    assert about["provenance"]["id_sets"] == [{"name": "photos", "options": {"like": "photos"}}]
+    assert "/home" not in json.dumps(about)
+    assert read.recalibrated(read.preprocessing.example(40, torch.Generator().manual_seed(1))).source is None
 
 
 def test_every_response_has_a_request_id(model: Model) -> None:

@@ -5,7 +5,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from offaxis.bundle import bundle_checksum, load, local_bundle
 from offaxis.errors import ArgumentError
@@ -27,16 +26,12 @@ def serve_bundle(options: ServeOptions, _: tuple[str, ...]) -> None:
     assert bundle is not None
     secret, as_json = _token(options.token_file, options.token), options.log == "json"
     set_up_log(options.log)
-    checksums: WeakKeyDictionary[Model, str] = WeakKeyDictionary()
 
     def load_model(served: Model | None = None) -> Model:
-        where = local_bundle(bundle)
-        checksum = bundle_checksum(where)  # before loading: a bundle that is replaced in between is loaded once more
-        if served is not None and checksums.get(served) == checksum:
+        before = served and served.source
+        if served is not None and before and before.sha256 == bundle_checksum(local_bundle(bundle)):
             return served
-        model = with_engine(load(where, options.network).to(options.device), options.engine)
-        checksums[model] = checksum
-        return model
+        return with_engine(load(bundle, options.network).to(options.device), options.engine)
 
     with _waiting_hangup():
         model = load_model()
@@ -45,7 +40,7 @@ def serve_bundle(options: ServeOptions, _: tuple[str, ...]) -> None:
             text = f"Every client that reaches {options.host} can use this service: --token-file requires a token."
             serve_log.warning(text) if as_json else print_note(text, "yellow")
         runs = "PyTorch" if model.engine is None else "onnxruntime"
-        where = f"offaxis serves {bundle} in {runs} at http://{options.host}"
+        where = f"offaxis serves {server.service.served.title} in {runs} at http://{options.host}"
 
         def announce(bound: int) -> None:
             serve_log.info(f"{where}:{bound}") if as_json else print_note(f"{where}:{bound}  (Ctrl-C stops it)")

@@ -127,7 +127,8 @@ class Server(uvicorn.Server):
                 log.error("the new bundle is not served (%s); the old one goes on", error)
                 result = "refused"
             else:
-                log.warning("the new bundle is served" if replaced else "the bundle is unchanged: nothing was reloaded")
+                new = f"the new bundle is served: {self.service.served.title}"
+                log.warning("%s", new if replaced else "the bundle is unchanged: nothing was reloaded")
                 result = "served" if replaced else "unchanged"
             self.service.metrics.reloads.labels(result).inc()
 

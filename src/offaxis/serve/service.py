@@ -31,6 +31,9 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 log = logging.getLogger("offaxis.serve")
 
 
+MODEL_LABELS = ("version", "engine", "detector", "bundle", "sha256", "calibrated")
+
+
 class Metrics:
     """Prometheus metrics: requests, latency, verdicts, p-values, queue and drift, in a registry of their own."""
 
@@ -59,7 +62,7 @@ class Metrics:
         self.alarm = gauge("drift_alarm", "1 once the stream has left the training distribution.")
         self.watched = gauge("drift_images", "Images since the drift monitor began.")
         self.warnings = counter("drift_warnings", "Warnings of the drift monitor.")
-        self.model = gauge("model_info", "1 for the model that is served.", "version", "engine", "detector")
+        self.model = gauge("model_info", "1 for the model that is served.", *MODEL_LABELS)
         about = "When the model began to be served, in seconds since 1970."
         self.since = gauge("model_start_time_seconds", about)
         self._warned = 0
@@ -93,7 +96,8 @@ class Metrics:
     def set_model(self, served: "ServedModel") -> None:
         """Note which model is served from now on, and where its drift monitor stands."""
         self.model.clear()
-        self.model.labels(__version__, served.description["engine"], served.description["detector"]).set(1)
+        about = served.description
+        self.model.labels(__version__, about["engine"], about["detector"], *map(str, about["bundle"].values())).set(1)
         self.since.set_to_current_time()
         self.set_drift(served.drift_monitor.state())
 
@@ -128,6 +132,12 @@ class ServedModel:
         self.latest: deque[Prediction] = deque(maxlen=LATEST)
         self.description = describe_model(model, limits)  # here, as it takes a second at its first time
         self.requests = 0
+
+    @property
+    def title(self) -> str:
+        """The bundle, for people: name, start of its checksum, and day of its calibration."""
+        name, sha256, day = self.description["bundle"].values()
+        return f"{name} (sha256 {sha256[:12]}, calibrated {day})" if name else "a model that is no bundle"
 
     def watch(self, predictions: Sequence[Prediction]) -> list[float]:
         """Give the scores of a request to the drift monitor; return their online p-values."""
@@ -263,14 +273,13 @@ class Service:
         state = served.drift_monitor.state()
         if served is self.served:
             self.metrics.set_drift(state)
-        if state.alarm > before.alarm:
-            report = drift_report("alarm", state, served.model, served.latest)
-            log.error("%s", report["text"], extra={"drift": report})
-            if self.on_alarm is not None:
+        alarm = state.alarm > before.alarm
+        if alarm or state.warnings > before.warnings:
+            report = drift_report("alarm" if alarm else "warning", state, served.model, served.latest)
+            report["bundle"] = served.description["bundle"]
+            log.log(logging.ERROR if alarm else logging.WARNING, "%s", report["text"], extra={"drift": report})
+            if alarm and self.on_alarm is not None:
                 Thread(target=call, args=(self.on_alarm, report), daemon=True).start()
-        elif state.warnings > before.warnings:
-            report = drift_report("warning", state, served.model, served.latest)
-            log.warning("%s", report["text"], extra={"drift": report})
 
     async def _results(
         self, served: ServedModel, images: Sequence[bytes], explained: bool
@@ -309,9 +318,14 @@ def describe_model(model: Model, limits: Limits) -> dict[str, Any]:
     calibration = model.calibration
     thresholds = calibration.class_thresholds() if calibration.per_class else None
     rates = calibration.class_flag_rates() if calibration.per_class else ()
-    record = json.dumps(model.provenance, ensure_ascii=False).encode("utf-8", "replace")  # names need not be UTF-8
+    record = json.dumps(model.public_provenance(), ensure_ascii=False).encode(
+        "utf-8", "replace"
+    )  # names may be no UTF-8
+    name, sha256 = model.source or ("", "")
+    day = str(model.provenance.get("calibration_date", ""))[:10]  # of older bundles it is not known
     return {
         "offaxis": __version__,
+        "bundle": {"name": name, "sha256": sha256, "calibrated": day or "unknown"},
         "classes": list(model.classes),
         "preprocessing": model.preprocessing.to_json(),
         "networks": sum(isinstance(part, Classifier) for part in model.network.modules()),

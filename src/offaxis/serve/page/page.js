@@ -24,7 +24,8 @@ async function start() {
     model = await answer.json();
     const { width, height, colour, features } = model.preprocessing;
     const takes = features ? `vectors of ${features} numbers as JSON` : `${width}×${height} ${colour}`;
-    at("about").textContent = `${model.classes.length} classes, ${takes}; detector ${model.detector}, ` +
+    const { name, calibrated } = model.bundle;
+    at("about").textContent = `${name}${name && ` (calibrated ${calibrated}): `}${model.classes.length} classes, ${takes}; detector ${model.detector}, ` +
       `at most ${percent(model.alpha)} of in-distribution images flagged`;
     say("");
     const queue = waiting;
