@@ -32,7 +32,7 @@ CLIENTS, REQUESTS, FILES = 4, 100, 1500
 
 def offaxis(tree: Path, folder: Path, *words: str) -> list[str]:
     """Return a command of a checkout."""
-    return ["env", f"PYTHONPATH={tree / 'src'}", f"--chdir={folder}", sys.executable, "-m", "offaxis", *words]
+    return ["env", f"--chdir={folder}", f"PYTHONPATH={tree / 'src'}", sys.executable, "-m", "offaxis", *words]
 
 
 def run(command: list[str]) -> None:
@@ -102,37 +102,15 @@ def main() -> None:
         folders = {name: Path(room) / name for name in trees}
         for name, folder in folders.items():
             images(folder / "images")
-            train = (
-                "train",
-                "--id",
-                "images",
-                "--network",
-                "resnet20-cifar",
-                "--epochs",
-                "2",
-                "--quiet",
-                "--out",
-                "own",
-            )
-            run(offaxis(trees[name], folder, *train))
+            new = ("train", "--id", "images", "--network", "resnet20-cifar", "--epochs", "2", "--out", "own", "--quiet")
+            run(offaxis(trees[name], folder, *new))
             run(offaxis(trees[name], folder, "bundle", "own", "--calibrate", "images", "--out", "own.oax"))
-        frozen = (
-            "train",
-            "--id",
-            "images",
-            "--from",
-            "own",
-            "--freeze",
-            "--epochs",
-            "20",
-            "--quiet",
-            "--overwrite",
-            "--out",
-        )
+        frozen = ["train", "--id", "images", "--from", "own", "--freeze", "--epochs", "20", "--quiet", "--out"]
+        evaluate = ("evaluate", "own", "--ood", "uniform,letters", "--detectors", "cosine,two-cosines,knn,energy,odin")
         tasks = {
             "--help": ("--help",),
-            "train --freeze": (*frozen, "frozen"),
-            "evaluate": ("evaluate", "own", "--ood", "uniform,letters", "--detectors", "free", "--out", "{}"),
+            "train --freeze": (*frozen, "frozen{}"),
+            "evaluate": (*evaluate, "--out", "{}"),
             "bundle": ("bundle", "own", "--calibrate", "images", "--out", "{}.oax"),
             "score": ("score", "own.oax", "images", "--out", "{}.csv"),
         }
@@ -141,7 +119,7 @@ def main() -> None:
         for task, words in tasks.items():
 
             def once(name: str, words: tuple[str, ...] = words) -> None:
-                run(offaxis(trees[name], folders[name], *(word.format(f"out{next(numbers)}") for word in words)))
+                run(offaxis(trees[name], folders[name], *(word.format(f"{next(numbers)}") for word in words)))
 
             found[task] = paired(lambda: once("other"), lambda: once("own"), options.rounds, 1)
             print(task, found[task], file=sys.stderr, flush=True)

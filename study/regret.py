@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -117,24 +118,33 @@ def collect(case: Case) -> None:
 
 
 def combined(found: Sets, chosen: tuple[str, ...], how: str) -> dict[str, NDArray[np.float64]]:
-    """Combine readings of every set, by those of training images: their sum, a soft maximum, or the sum of log p-values."""
+    """Combine readings of every set, each by those of training images.
+
+    Args:
+        found: set -> reading -> (N,).
+        chosen: the readings.
+        how: ``sum`` of standardised readings, their ``soft`` maximum, the sum of log p-values (``p``), or of their normal
+            scores (``normal``), as Stouffer combines p-values.
+    """
     known = found["crossed"]
     result = {}
     for name in found:
         if name != "id" and not name.startswith("ood "):
             continue
-        if how == "p":
-            parts = [surprise(found[name][each], known[each]) for each in chosen]
+        if how in ("p", "normal"):
+            shares = [share_as_large(found[name][each], known[each]) for each in chosen]
+            parts = [-np.log(share) if how == "p" else -ndtri(share) for share in shares]
         else:
             parts = [(found[name][each] - known[each].mean()) / known[each].std().clip(1e-12) for each in chosen]
         result[name] = np.logaddexp.reduce(parts) if how == "soft" else np.sum(parts, 0)
     return result
 
 
-def surprise(values: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute -log p of values (N,): p is the share of known ones that are as large."""
+def share_as_large(values: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the share (N,), above 0 and below 1, of known values that are as large as each value (N,)."""
     below = np.searchsorted(np.sort(known), values, "left")
-    return -np.log((len(known) - below + 1) / (len(known) + 1))
+    share: NDArray[np.float64] = (len(known) - below + 0.5) / (len(known) + 1)
+    return share
 
 
 def stored(case: Case) -> Sets:
@@ -159,7 +169,7 @@ def search(chosen: Iterable[Case]) -> None:
         beside = [name for name in found if name.startswith("ood ") and case.is_development(name[4:])]
         able = [name for name in SEARCHED if name in found["id"]]
         for size in range(1, 6):
-            for columns, how in product(combinations(able, size), ("sum", "soft", "p")):
+            for columns, how in product(combinations(able, size), ("sum", "soft", "p", "normal")):
                 values = combined({name: found[name] for name in ("crossed", "id", *beside)}, columns, how)
                 for name in beside:
                     best = singles[case.id, case.network, case.unseen, name[4:]]
