@@ -128,6 +128,7 @@ NATIVE: "Named[type[Detector]]" = Named(
         "isomax": "offaxis.detectors.cosine:IsoMaxPlus",
         "fdbd": "offaxis.detectors.fdbd:FDBD",
         "nci": "offaxis.detectors.fdbd:NCI",
+        "nnguide": "offaxis.detectors.nnguide:NNGuide",
         "core": "offaxis.detectors.core:CORE",
         "ora": "offaxis.detectors.ora:ORA",
         "mahalanobis++": "offaxis.detectors.feature_mahalanobis:MahalanobisPlusPlus",

@@ -40,6 +40,7 @@ DETECTORS = (
     "scale",
     "fdbd",
     "nci",
+    "nnguide",
     "core",
     "ora",
     "isomax",

@@ -52,6 +52,7 @@ SCORES = {
     "scale": "SCALE",
     "fdbd": "fDBD",
     "nci": "NCI",
+    "nnguide": "NNGuide",
     "core": "CORE",
     "ora": "ORA",
     "isomax": "IsoMax+",

@@ -22,6 +22,7 @@ from offaxis.detectors import (
     Mahalanobis,
     MaxLogit,
     MaxSoftmax,
+    NNGuide,
     ReAct,
     RelativeMahalanobis,
     ViM,
@@ -112,6 +113,16 @@ def test_knn(world: World) -> None:
     reference = theirs.KNN(None, k=7).fit_features(features(network, train), labels)
     expected = reference.predict_features(features(network, images))
     ours = KNN(7).fit(network, [(train, labels)])
+    torch.testing.assert_close(ours.score_images(network, images), expected, **EXACT)
+
+
+@pytest.mark.parametrize("k", [1, 10])
+def test_nnguide(world: World, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # theirs would take its bank in float32
+    theirs, network, (train, labels), images = world
+    reference = theirs.NNGuide(None, copy.deepcopy(network.head), k=k).fit_features(features(network, train), labels)
+    expected = reference.predict_features(features(network, images))
+    ours = NNGuide(k).fit(network, [(train, labels)])
     torch.testing.assert_close(ours.score_images(network, images), expected, **EXACT)
 
 

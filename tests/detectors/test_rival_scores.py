@@ -1,4 +1,4 @@
-"""fDBD, NCI, ORA, CORE and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
+"""fDBD, NCI, ORA, CORE, NNGuide and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
 
 from functools import partial
 from types import ModuleType
@@ -19,13 +19,14 @@ from offaxis.detectors import (
     ORA,
     Detector,
     MahalanobisPlusPlus,
+    NNGuide,
     RelativeMahalanobis,
     RelativeMahalanobisPlusPlus,
     feature_mahalanobis,
 )
 from offaxis.detectors.feature_mahalanobis import ledoit_wolf
 from offaxis.detectors.statistics import Reservoir, TiedGaussian
-from offaxis.errors import ArgumentError, MissingOutputError
+from offaxis.errors import ArgumentError, MissingOutputError, NotFittedError
 from offaxis.heads import HEADS, CosineHead, LinearHead, Outputs
 
 
@@ -129,6 +130,22 @@ def test_core_is_the_energy_and_the_direction_of_what_the_weights_do_not_see(wor
     expected = -((terms(test) - training.mean(0)) / training.std(0)).sum(1)
     found = fitted(CORE(), network, train, labels).score(network.head.outputs(test))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_nnguide_is_the_energy_times_that_of_the_most_similar_training_images(world: World) -> None:
+    network, train, labels, test = world
+
+    def energy(f: torch.Tensor) -> torch.Tensor:
+        return network.head.outputs(f).logits.double().exp().sum(1).log()
+
+    expected = []
+    for f, own in zip(test.double(), energy(test), strict=True):
+        guided = F.cosine_similarity(f, train.double(), dim=1) * energy(train)
+        expected.append(-own * guided.sort(descending=True).values[:3].mean())
+    found = fitted(NNGuide(3), network, train, labels).score(network.head.outputs(test))
+    torch.testing.assert_close(found.double(), torch.stack(expected).detach(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(NotFittedError, match="at least k = 241 training images"):
+        fitted(NNGuide(241), network, train, labels).score(network.head.outputs(test))
 
 
 def test_core_needs_more_features_than_classes(world: World) -> None:

@@ -27,6 +27,7 @@ from offaxis.detectors.logit_scores import Energy as Energy
 from offaxis.detectors.logit_scores import MaxLogit as MaxLogit
 from offaxis.detectors.logit_scores import MaxSoftmax as MaxSoftmax
 from offaxis.detectors.mahalanobis import Mahalanobis as Mahalanobis
+from offaxis.detectors.nnguide import NNGuide as NNGuide
 from offaxis.detectors.odin import ODIN as ODIN
 from offaxis.detectors.ora import ORA as ORA
 from offaxis.detectors.pytorch_ood import PyTorchOOD as PyTorchOOD

@@ -25,25 +25,30 @@ QUERIES, ENTRIES = 1024, 8192  # a block of products has this many rows and colu
 SEARCHES = ("auto", "blocks", "faiss")
 
 
-def kth_neighbours(queries: Tensor, bank: Tensor, ks: Sequence[int]) -> Tensor:
-    """Find the index (N, K) of the k-th nearest row of a bank (M, d) for each query (N, d) and each k; unit lengths.
+def nearest(queries: Tensor, bank: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Find the largest inner products of queries (N, d) with the rows of a bank (M, d), and which rows: both (N, most).
 
-    The nearest is the one with the largest inner product. Blocks of at most QUERIES x ENTRIES products are in memory.
+    They are sorted, the largest first. Blocks of at most N x ENTRIES products are in memory.
     """
-    most = max(ks)
+    if torch.compiler.is_compiling():  # one plain graph, for export: blocks would fix the size of the batch
+        values, places = (queries @ bank.T).topk(most, 1)
+        return values, places
+    best = queries.new_empty(len(queries), 0)
+    where = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
+    for start in range(0, len(bank), ENTRIES):
+        products = queries @ bank[start : start + ENTRIES].T
+        values, places = products.topk(min(most, products.shape[1]), 1)
+        best, where = torch.cat([best, values], 1), torch.cat([where, places + start], 1)
+        best, order = best.topk(min(most, best.shape[1]), 1)
+        where = where.gather(1, order)
+    return best, where
+
+
+def kth_neighbours(queries: Tensor, bank: Tensor, ks: Sequence[int]) -> Tensor:
+    """Find the index (N, K) of the k-th nearest row of a bank (M, d) for each query (N, d) and each k; unit lengths."""
     columns = torch.tensor(ks, device=queries.device) - 1
-    indices = [torch.empty(0, len(ks), dtype=torch.long, device=queries.device)]
-    for rows in queries.split(QUERIES):
-        best = rows.new_empty(len(rows), 0)
-        where = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
-        for start in range(0, len(bank), ENTRIES):
-            products = rows @ bank[start : start + ENTRIES].T
-            values, places = products.topk(min(most, products.shape[1]), 1)
-            best, where = torch.cat([best, values], 1), torch.cat([where, places + start], 1)
-            best, order = best.topk(min(most, best.shape[1]), 1)  # sorted, the nearest first
-            where = where.gather(1, order)
-        indices.append(where[:, columns])
-    return torch.cat(indices)
+    parts = [queries] if torch.compiler.is_compiling() else queries.split(QUERIES)
+    return torch.cat([nearest(rows, bank, max(ks))[1][:, columns] for rows in parts])
 
 
 def unit(features: Tensor) -> Tensor:
@@ -141,10 +146,7 @@ class KNN(Detector):
 
     def _distances(self, outputs: Outputs, ks: Sequence[int]) -> Tensor:
         x = unit(outputs.features).to(self.bank.dtype)
-        if torch.compiler.is_compiling():  # one plain graph, for export: blocks would fix the size of the batch
-            where = (x @ self.bank.T).topk(max(ks), 1).indices[:, torch.tensor(ks) - 1]
-        else:
-            where = self._by_faiss(x, ks) if self._uses_faiss() else kth_neighbours(x, self.bank, ks)
+        where = self._by_faiss(x, ks) if self._uses_faiss() else kth_neighbours(x, self.bank, ks)
         return torch.stack([knn_score(x, self.bank[column]) for column in where.unbind(1)], 1)
 
     def _scores(self, outputs: Outputs, ks: Sequence[int]) -> Tensor:
@@ -163,7 +165,7 @@ class KNN(Detector):
                 "search='blocks', which is as exact."
             )
         plain = self.bank.device.type == "cpu" and self.bank.dtype == torch.float32
-        return installed and plain and self.search != "blocks"
+        return installed and plain and self.search != "blocks" and not torch.compiler.is_compiling()
 
     def _by_faiss(self, x: Tensor, ks: Sequence[int]) -> Tensor:
         import faiss
