@@ -54,6 +54,9 @@ def main(path: str = "trainer.oax", epochs: int = 3) -> None:
             callbacks=[ready],
             optimizers=(torch.optim.AdamW(classifier.parameter_groups(weight_decay=0.01), lr=2e-3), None),
         )
+        ready.set_trainer(
+            trainer
+        )  # which tells TensorBoard, W&B or MLflow of the AUROCs, where they are named in report_to
         trainer.train()
     for epoch, values in enumerate(ready.history, 1):
         print(f"epoch {epoch}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()))
