@@ -131,7 +131,7 @@ def test_rows_of_a_file_are_scored_and_calibrated_in_the_shell(
     assert done.exit_code == 0, done.output
     assert EmbeddingDetector.load(again).alpha == 0.01
     np.save(tmp_path / "used.npy", draw(400, 0)[0])
-    done = run(app, ["calibrate", str(bundle), str(tmp_path / "used.npy")])
+    done = run(app, ["calibrate", str(bundle), str(tmp_path / "used.npy"), "--overwrite"])
     assert isinstance(done.exception, OverlapError)
 
 

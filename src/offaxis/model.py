@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from offaxis import __version__
+from offaxis.calibration import conformal
 from offaxis.calibration.calibration import Calibration, Promise, calibrate
 from offaxis.data import ImageSet, TensorSet, image_hashes
 from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
@@ -221,18 +222,18 @@ class Model:
 
     def recalibrated(
         self,
-        images: Any,
+        images: Any = None,
         alpha: float | None = None,
         per_class: bool | None = None,
         *,
         confidence: float | None = None,
     ) -> Self:
-        """Return the same model calibrated on other images; nothing is trained.
+        """Return the same model calibrated on other images, or for another level on the same; nothing is trained.
 
         Of its examples those among them are kept; none beside a DataLoader, whose images are not compared with files.
 
         Args:
-            images: ID images, as in ``calibrated``.
+            images: ID images, as in ``calibrated``; None for the scores that are calibrated on already.
             alpha: another level; None keeps it.
             per_class: whether verdicts hold for each predicted class; None keeps it.
             confidence: another one; 0 for none, None keeps it.
@@ -246,6 +247,11 @@ class Model:
             "per_class": own.per_class if per_class is None else per_class,
             "confidence": own.confidence if confidence is None else confidence,
         }
+        if images is None:
+            conformal.check_alpha(promise["alpha"])
+            promise["confidence"] = conformal.check_confidence(promise["confidence"])
+            provenance = {name: value for name, value in self.provenance.items() if name != "held_out"}
+            return replace(self, calibration=replace(own, **promise), provenance=provenance)
         used = [unpack_hashes(self.used)] if len(self.used) and not is_loader(images) else []
         calibration, about, hashes = _calibrate(
             self.network, images, self.preprocessing, self.detector, used, self.classes, promise

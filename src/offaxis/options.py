@@ -184,6 +184,10 @@ def _skip_bad() -> Any:
     return option(False, "Leave out files that cannot be read, and list them.", flags="--skip-bad")
 
 
+def _overwrite() -> Any:
+    return option(False, "Replace what is there.", flags="--overwrite", running=True)
+
+
 def _drop_duplicates() -> Any:
     return option(
         False, "Leave out images that are among the training images, and list them.", flags="--drop-duplicates"
@@ -540,6 +544,7 @@ class BundleOptions(RunningOptions, NetworkOption):
     skip_bad: bool = _skip_bad()
     drop_duplicates: bool = _drop_duplicates()
     folder: bool = option(False, "Write a folder instead of one file.", flags="--folder")
+    overwrite: bool = _overwrite()
     keep_examples: int = option(
         0, "Keep so many calibration images in the bundle, to show those nearest to an image.", least=0
     )
@@ -581,11 +586,14 @@ class ScoreOptions(QuietOption, DeviceOption, CodeOptions):
     engine: EngineName = _engine()
     workers: int | None = option(None, "Threads that decode, or workers of Ray.", shown="by cores", least=1)
     resume: bool = option(False, "Resume an interrupted run.", flags="--resume")
-    overwrite: bool = option(False, "Replace what is there.", flags="--overwrite")
+    overwrite: bool = _overwrite()
     fdr: float | None = option(
         None,
         "Flag images together (column flagged) so that at most this share of the flagged ones, such as 0.1, is false alarms "
         "in expectation.",
+    )
+    alpha: float | None = option(
+        None, "Flag at another level than the bundle's; the calibration stays.", shown="the bundle's"
     )
     top: int = option(100, "Images on the page of those with the highest scores.", least=0)
 
@@ -622,20 +630,29 @@ class ServeOptions(DeviceOption, CodeOptions):
     engine: EngineName = _engine()
 
 
-@command("calibrate", "offaxis.cli.bundle:calibrate_bundle", "offaxis calibrate digits.oax photos/ --alpha 0.01")
+@command(
+    "calibrate",
+    "offaxis.cli.bundle:calibrate_bundle",
+    "offaxis calibrate digits.oax photos/ --out digits-new.oax",
+    "offaxis calibrate digits.oax --alpha 0.01 --overwrite",
+)
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(RunningOptions, CodeOptions):
     """Calibrate a bundle again, on other ID images or for another level; nothing is trained."""
 
     bundle: Path = option(
-        ..., "A bundle; it is changed in place without --out, which one of the hub (hf:name/repo) needs.", argument=True
-    )
-    images: str = option(
         ...,
-        "ID images: a set (its test images), a folder or an archive; or a .npy file of feature vectors.",
+        "A bundle; --overwrite without --out changes it in place, unless it is of the hub (hf:name/repo).",
         argument=True,
     )
-    out: Path | None = option(None, "Write another bundle.", shown="BUNDLE itself")
+    images: str | None = option(
+        None,
+        "ID images: a set (its test images), a folder or an archive; or a .npy file of feature vectors. Without any the "
+        "calibration keeps its images.",
+        argument=True,
+    )
+    out: Path | None = option(None, "Write another bundle.", shown="BUNDLE itself, with --overwrite")
+    overwrite: bool = _overwrite()
     alpha: float | None = option(None, "Another level.", shown="unchanged")
     per_class: bool | None = option(None, "Verdicts per class.", shown="unchanged")
     confidence: float | None = option(

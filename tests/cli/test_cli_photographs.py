@@ -86,7 +86,7 @@ def test_those_who_wait_see_how_many_images_are_done(
     assert "images read" not in quiet.stderr
     for seed in range(100, 120):
         _photo(tmp_path / "new", f"{seed}.png", seed)
-    again = run(app, ["calibrate", x, str(tmp_path / "new"), *network])
+    again = run(app, ["calibrate", x, str(tmp_path / "new"), "--overwrite", *network])
     assert "20 images read" in again.stderr
     assert "20 run through the network" in again.stderr
     scored = run(app, ["score", str(folder), str(photos)])
@@ -239,8 +239,8 @@ def test_every_command_that_reads_folders_can_leave_out_bad_files(photos: Path, 
     same = run(app, ["bundle", folder, "--calibrate", str(photos), "--alpha", "0.2", "--out", bundle, *network])
     assert "(--skip-bad): 1.\n" in same.stderr  # as in training: once, though both parts were read
     for words in (
-        ["bundle", folder, "--calibrate", new, "--alpha", "0.2", "--out", bundle, *network],
-        ["calibrate", bundle, new, *network],
+        ["bundle", folder, "--calibrate", new, "--alpha", "0.2", "--out", bundle, "--overwrite", *network],
+        ["calibrate", bundle, new, "--overwrite", *network],
         ["evaluate", folder, "--ood", far, "--detectors", "cosine", "--out", str(tmp_path / "results"), *network],
     ):
         stopped = run(app, words)
@@ -330,7 +330,7 @@ def test_copies_of_training_images_are_left_out_of_the_test_part(photos: Path) -
     done = bundle(unaware, "--drop-duplicates")
     assert done.exit_code == 0, done.output
     assert str(late) in done.stderr
-    again = ["calibrate", str(photos.parent / "1.oax"), str(photos), *network]
+    again = ["calibrate", str(photos.parent / "1.oax"), str(photos), "--overwrite", *network]
     assert isinstance(run(app, again).exception, OverlapError)
     done = run(app, [*again, "--drop-duplicates"])
     assert done.exit_code == 0, done.output

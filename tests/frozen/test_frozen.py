@@ -18,6 +18,10 @@ from . import record
 CHANGED = {
     ("train", "--network"): "the convolutional network of the recipe fast is named",
     ("export", "epilog"): "the example of --with-resize has gone with it",
+    ("calibrate", "epilog"): "a bundle is replaced with --overwrite alone",
+    ("calibrate", "bundle"): "it is changed in place with --overwrite alone",
+    ("calibrate", "images"): "another level needs none",
+    ("calibrate", "--out"): "a bundle is replaced with --overwrite alone",
     ("train", "--recipe"): "the recipe fast; a network that is trained already is fine-tuned, however it was named",
     ("reproduce", "--recipe"): "the scale's recipe is taken for a network that is named too, not laptop",
     **{(f"data {name}", "--data"): "declared once, as of every command" for name in ("list", "get", "inspect")},

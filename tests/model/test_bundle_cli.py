@@ -57,12 +57,46 @@ def test_a_run_becomes_a_bundle_and_is_calibrated_anew(world: World, tmp_path: P
     model = offaxis.load(out)
     assert model.calibration.alpha == 0.1
     write_images(tmp_path / "pictures", world.test, 60)
-    done = run(app, ["calibrate", str(out), str(tmp_path / "pictures"), "--alpha", "0.05"])
+    done = run(app, ["calibrate", str(out), str(tmp_path / "pictures"), "--alpha", "0.05", "--overwrite"])
     assert done.exit_code == 0, done.output
     assert len(offaxis.load(out).calibration.scores) == 60
     write_images(tmp_path / "seen", load_images("small-digits", "train"), 60)
-    refused = run(app, ["calibrate", str(out), str(tmp_path / "seen")])
+    refused = run(app, ["calibrate", str(out), str(tmp_path / "seen"), "--overwrite"])
     assert isinstance(refused.exception, OverlapError)
+
+
+def test_a_bundle_that_is_there_is_not_replaced_unasked(world: World, tmp_path: Path) -> None:
+    out, folder = tmp_path / "digits.oax", str(world.trained.folder)
+    bundle = ["bundle", folder, "--calibrate", "small-digits", "--out", str(out)]
+    assert run(app, bundle).exit_code == 0
+    before = out.read_bytes()
+    write_images(tmp_path / "pictures", world.test, 60)
+    calibrate = ["calibrate", str(out), str(tmp_path / "pictures")]
+    for words in (bundle, calibrate, [*calibrate, "--out", str(out)]):
+        refused = run(app, words).exception
+        assert isinstance(refused, ArgumentError)
+        assert str(refused) == f"{out} is there already: name another --out, or add --overwrite."
+    assert out.read_bytes() == before
+    for words in (calibrate, [*bundle, "--alpha", "0.1"]):
+        assert run(app, [*words, "--overwrite"]).exit_code == 0
+        assert out.read_bytes() != before
+
+
+def test_another_level_needs_no_images(world: World, tmp_path: Path) -> None:
+    out, again, folder = tmp_path / "digits.oax", tmp_path / "again.oax", str(world.trained.folder)
+    assert run(app, ["bundle", folder, "--calibrate", "small-digits", "--out", str(out)]).exit_code == 0
+    refused = run(app, ["calibrate", str(out), "--out", str(again)]).exception
+    assert isinstance(refused, ArgumentError)
+    done = run(app, ["calibrate", str(out), "--alpha", "0.2", "--confidence", "0.9", "--out", str(again)])
+    assert done.exit_code == 0, done.output
+    before, after = offaxis.load(out), offaxis.load(again)
+    assert after.calibration.scores.tolist() == before.calibration.scores.tolist()
+    assert (after.calibration.alpha, after.calibration.confidence) == (0.2, 0.9)
+    assert after.overlap_checked
+    assert "held_out" not in after.provenance  # which was measured at the other level
+    for wrong, error in (("2", ArgumentError), ("0.0001", TooFewImagesError)):
+        refused = run(app, ["calibrate", str(out), "--alpha", wrong, "--overwrite"]).exception
+        assert isinstance(refused, error)
 
 
 def test_one_part_calibrates_and_the_rest_reports(world: World, tmp_path: Path) -> None:
@@ -81,7 +115,10 @@ def test_one_part_calibrates_and_the_rest_reports(world: World, tmp_path: Path) 
     seen = json.loads((tmp_path / "rows.summary.json").read_text())["seen"]
     assert 10 < seen["calibration"] < 50
     assert f"calibrated on {seen['calibration']} of these images" in done.stderr
-    refused = run(app, ["bundle", folder, "--calibrate", "small-digits", "--calibrate-share", "2", "--out", str(out)])
+    refused = run(
+        app,
+        ["bundle", folder, "--calibrate", "small-digits", "--calibrate-share", "2", "--out", str(out), "--overwrite"],
+    )
     assert isinstance(refused.exception, ArgumentError)
 
 
@@ -116,10 +153,10 @@ def test_a_confidence_is_kept_in_the_bundle_and_can_be_taken_back(world: World, 
     assert flagged == [p.score > calibration.threshold() for p in predictions]
     assert sum(flagged) < sum(p.p_value <= 0.05 for p in predictions)
     write_images(tmp_path / "pictures", world.test, 58)
-    refused = run(app, ["calibrate", str(out), str(tmp_path / "pictures")])
+    refused = run(app, ["calibrate", str(out), str(tmp_path / "pictures"), "--overwrite"])
     assert isinstance(refused.exception, TooFewImagesError)
     assert "at least 59 calibration images" in str(refused.exception)
-    done = run(app, ["calibrate", str(out), str(tmp_path / "pictures"), "--confidence", "0"])
+    done = run(app, ["calibrate", str(out), str(tmp_path / "pictures"), "--confidence", "0", "--overwrite"])
     assert done.exit_code == 0, done.output
     assert offaxis.load(out).calibration.confidence is None
 
@@ -156,7 +193,7 @@ def test_the_bundle_of_a_network_of_ones_own_is_calibrated_anew(world: World, tm
     write_images(tmp_path / "pictures", world.test, 60)
     file = tmp_path / "mine.py"
     file.write_text(OWN_NETWORK)
-    command = ["calibrate", str(bundle), str(tmp_path / "pictures")]
+    command = ["calibrate", str(bundle), str(tmp_path / "pictures"), "--overwrite"]
     assert "--network" in str(run(app, command).exception)
     done = run(app, [*command, "--network", f"{file}:make"])
     assert done.exit_code == 0, done.output
@@ -226,7 +263,7 @@ def test_what_cannot_be_is_told(world: World, tmp_path: Path) -> None:
 
 def test_errors_have_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "x.oax").write_bytes(b"nothing")
-    command = [sys.executable, "-m", "offaxis", "calibrate", str(tmp_path / "x.oax"), "digits"]
+    command = [sys.executable, "-m", "offaxis", "calibrate", str(tmp_path / "x.oax"), "digits", "--overwrite"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no zip file" in done.stderr

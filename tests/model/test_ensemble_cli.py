@@ -81,7 +81,7 @@ def test_from_training_to_verdicts(
     assert [row["class"] for row in rows] == [p.class_name for p in said]
     assert all((row["cosine"] is None) == (kind == "leave-out") for row in rows)
 
-    done = run("calibrate", out, tmp_path / "pictures", "--alpha", 0.05)
+    done = run("calibrate", out, tmp_path / "pictures", "--alpha", 0.05, "--overwrite")
     assert done.exit_code == 0, done.output
     assert len(offaxis.load(out).calibration.scores) == 40
     exported = run("export", out, "--onnx", tmp_path / "x.onnx")

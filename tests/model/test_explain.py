@@ -128,7 +128,7 @@ def test_bundling_with_examples_warns(world: World, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "12 calibration images leave with" in " ".join(result.output.split())
     write_images(tmp_path / "pictures", world.test, 60)
-    result = CliRunner().invoke(app, ["calibrate", str(tmp_path / "x.oax"), str(tmp_path / "pictures")])
+    result = CliRunner().invoke(app, ["calibrate", str(tmp_path / "x.oax"), str(tmp_path / "pictures"), "--overwrite"])
     assert result.exit_code == 0, result.output
     left = offaxis.load(tmp_path / "x.oax").examples
     gone = 12 - (0 if left is None else len(left.pixels))

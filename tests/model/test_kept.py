@@ -254,7 +254,17 @@ def folders(world: World, tmp_path: Path) -> Path:
 def test_a_trained_network_is_bundled_from_the_shell(trained: nn.Module, folders: Path, world: World) -> None:
     torch.save({"state_dict": trained.state_dict()}, folders / "weights.pt")
     words = ["bundle", f"{folders / 'net.py'}:network", "--weights", str(folders / "weights.pt"), "--mean", "0.3"]
-    words += ["--std", "0.35", "--calibrate", str(folders / "new"), "--out", str(folders / "x.oax"), "--size", "8"]
+    words += [
+        "--std",
+        "0.35",
+        "--calibrate",
+        str(folders / "new"),
+        "--out",
+        str(folders / "x.oax"),
+        "--size",
+        "8",
+        "--overwrite",
+    ]
     words += ["--calibrate-share", "1"]
     done = run(app, [*words, "--fit", str(folders / "train")])
     assert done.exit_code == 0, done.output

@@ -119,6 +119,18 @@ def test_the_page_is_named_where_one_was_written(bundle: Path, pictures: list[Pa
     assert told not in run(app, [*words[:-1], "--resume"]).stderr
 
 
+@pytest.mark.parametrize("runner", ["threads", "ray"])
+def test_images_are_flagged_at_another_level(bundle: Path, pictures: list[Path], tmp_path: Path, runner: str) -> None:
+    if runner == "ray":
+        pytest.importorskip("ray")
+    names = [str(path) for path in pictures]
+    before = scored(bundle, names, tmp_path / "usual.jsonl")
+    rows = scored(bundle, names, tmp_path / "half.jsonl", alpha=0.5, runner=runner)
+    assert [row["p_value"] for row in rows] == pytest.approx([row["p_value"] for row in before], abs=1e-3)
+    assert [row["verdict"] == "out-of-distribution" for row in rows] == [row["p_value"] <= 0.5 for row in rows]
+    assert json.loads((tmp_path / "half.summary.json").read_text())["alpha"] == 0.5
+
+
 def test_the_summary_tells_the_share_that_the_calibration_gives(
     model: Model, pictures: list[Path], world: World, tmp_path: Path
 ) -> None:

@@ -268,6 +268,8 @@ def test_a_finished_run_of_other_paths_or_flags_is_not_taken_for_this_one(
         scored(bundle, paths[:2], out, resume=True)
     with pytest.raises(ArgumentError, match="rows that were not flagged at this --fdr"):
         scored(bundle, paths, out, resume=True, fdr=0.2)
+    with pytest.raises(ArgumentError, match="rows that were flagged at another level"):
+        scored(bundle, paths, out, resume=True, alpha=0.2)
     scored(bundle, paths, out, overwrite=True, fdr=0.2)
     with pytest.raises(ArgumentError, match="rows that were not flagged at this --fdr"):
         scored(bundle, paths, out, resume=True)
@@ -279,7 +281,7 @@ def test_a_journal_that_another_process_writes_is_refused(
     bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: dict[str, bool]
 ) -> None:
     out = tmp_path / "out.jsonl"
-    run = {"bundle": "b", "paths": "p", "format": "csv", "fdr": None}
+    run = {"bundle": "b", "paths": "p", "format": "csv", "fdr": None, "alpha": 0.05}
     first = Journal(out, run)
     first.begin(resume=False, overwrite=False)
     first.summary.unlink()

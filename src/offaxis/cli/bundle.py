@@ -29,8 +29,7 @@ from offaxis.training.record import single
 def write_bundle(options: BundleOptions, words: tuple[str, ...]) -> None:
     """Put a trained network or several, their preprocessing, a detector and a calibration into one file."""
     assert options.out is not None
-    if options.folder:
-        check_replaceable(options.out)  # before anything is computed
+    _check_out(options.out, options.overwrite, options.folder)
     notes: list[str] = []
     try:
         model = make_model(options, words, notes.append)
@@ -49,6 +48,14 @@ def write_bundle(options: BundleOptions, words: tuple[str, ...]) -> None:
     print_note(f"To use it: offaxis score {name} IMAGES{own}, or offaxis serve {name}{own}")
 
 
+def _check_out(out: Path, overwrite: bool, folder: bool) -> None:
+    """Refuse to replace what is there, before anything is computed."""
+    if out.exists() and not overwrite:
+        raise ArgumentError(f"{out} is there already: name another --out, or add --overwrite.")
+    if folder:
+        check_replaceable(out)
+
+
 def _own_code(model: Model, network: str, detector: str | None) -> str:
     """Return the options of ``score`` and ``serve`` that name code which no bundle holds, each after a space."""
     own = {"--network": network} if must_be_given(describe(model.network)) else {}
@@ -64,30 +71,35 @@ def calibrate_bundle(options: CalibrateOptions, _: tuple[str, ...]) -> None:
             f"Expected --out FILE for the bundle {options.bundle}, which cannot be changed in place: push_to_hub uploads the "
             "new one."
         )
+    promise: dict[str, Any] = {name: getattr(options, name) for name in ("alpha", "per_class", "confidence")}
+    if options.images is None and all(value is None for value in promise.values()):
+        raise ArgumentError("Expected ID images to calibrate on, or a new --alpha, --per-class or --confidence.")
     out = options.out or options.bundle
-    if out.is_dir():
-        check_replaceable(out)
+    _check_out(out, options.overwrite, out.is_dir())
     model = load(options.bundle, options.network).to(options.device)
-    wanted = model.preprocessing
-    if isinstance(wanted, VectorInput):
-        inputs: Any = np.concatenate([*read_rows(options.images)] or [np.empty((0, wanted.size))])
-    else:
-        with counting(options.quiet):
-            rules: dict[str, Any] = {"resize": wanted.resize, "skip_bad": options.skip_bad}
-            inputs = images_like(options.images, wanted.shape, options.data, **rules)
-            if options.drop_duplicates:
-                inputs = drop_copies(inputs, unpack_hashes(model.used))
-        if inputs.skipped:
-            print_note("\n".join(list_skipped(inputs.skipped)))
     before = 0 if model.examples is None else len(model.examples.pixels)
     with counting(options.quiet):
-        model = model.recalibrated(inputs, options.alpha, options.per_class, confidence=options.confidence)
+        inputs = None if options.images is None else _calibration_inputs(options, options.images, model)
+        model = model.recalibrated(inputs, **promise)
     if gone := before - (0 if model.examples is None else len(model.examples.pixels)):
         print_note(
             f"{gone} of the {before} images that the bundle kept to show are not among these, and are no longer in it."
         )
     model.save(out, folder=out.is_dir())
     _print_calibration(model, out)
+
+
+def _calibration_inputs(options: CalibrateOptions, name: str, model: Model) -> Any:
+    """Read the ID images of a name, or the feature vectors, that a model is calibrated on again."""
+    wanted = model.preprocessing
+    if isinstance(wanted, VectorInput):
+        return np.concatenate([*read_rows(name)] or [np.empty((0, wanted.size))])
+    images = images_like(name, wanted.shape, options.data, resize=wanted.resize, skip_bad=options.skip_bad)
+    if options.drop_duplicates:
+        images = drop_copies(images, unpack_hashes(model.used))
+    if images.skipped:
+        print_note("\n".join(list_skipped(images.skipped)))
+    return images
 
 
 def _print_calibration(model: Model, path: Path) -> None:

@@ -54,6 +54,7 @@ def score_images(model: Model, options: ScoreOptions, paths: Iterable[str] | Non
         StorageError: it cannot be written.
     """
     paths = options.paths if paths is None else paths
+    model = model if options.alpha is None else model.recalibrated(alpha=options.alpha)
     assert options.bundle is not None
     if options.fdr is not None:
         check_count(len(model.calibration.scores), check_alpha(options.fdr, "fdr"))
@@ -72,6 +73,7 @@ def score_images(model: Model, options: ScoreOptions, paths: Iterable[str] | Non
             )
         bundle = bundle_checksum(options.bundle)
         run = {"bundle": bundle, "paths": _digest(paths), "format": kind, "fdr": options.fdr}
+        run["alpha"] = model.calibration.alpha
         shows = options.top > 0 and isinstance(model.preprocessing, Preprocessing)
         journal = Journal(out, run, page if shows else None)
         own = {os.path.abspath(file) for file in (out, journal.path, journal.summary, page)}  # noqa: PTH100 - as below

@@ -170,9 +170,11 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
 class Scorer:
     """The state of a Ray worker: the model, read once."""
 
-    def __init__(self, bundle: str, batch: int, engine: EngineName) -> None:
+    def __init__(self, bundle: str, batch: int, engine: EngineName, alpha: float | None) -> None:
         torch.set_num_threads(1)  # a worker has one core
-        self.model = with_engine(load(bundle), engine, threads=1)
+        model = load(bundle)
+        model = model if alpha is None else model.recalibrated(alpha=alpha)
+        self.model = with_engine(model, engine, threads=1)
         self.batch = batch
 
     def __call__(self, record: dict[str, Any]) -> list[dict[str, str]]:
@@ -217,7 +219,7 @@ def score_with_ray(files: Iterable[str], options: ScoreOptions) -> Iterator[list
         size = options.workers or max(1, int(resources.get("CPU", 1)) - 1)
         records = ray.data.from_items(work, override_num_blocks=min(len(work), 4 * size)).flat_map(
             Scorer,
-            fn_constructor_args=(str(options.bundle.resolve()), options.batch, options.engine),
+            fn_constructor_args=(str(options.bundle.resolve()), options.batch, options.engine, options.alpha),
             compute=ray.data.ActorPoolStrategy(size=size),
         )
         for record in records.iter_rows():

@@ -27,6 +27,7 @@ ANOTHER = {
     "bundle": "the rows of another bundle",
     "paths": "the rows of other paths than those that were named",
     "format": "rows in another format",
+    "alpha": "rows that were flagged at another level",
     "fdr": "rows that were not flagged at this --fdr",
 }
 _ANEW = "name another --out, or add --overwrite"
