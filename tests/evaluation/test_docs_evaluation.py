@@ -19,7 +19,13 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     for snippet in snippets:
         exec(compile(snippet, "docs/evaluation.md", "exec"), {})
     rows = [line.strip("| ").split("|") for line in capsys.readouterr().out.splitlines()[2:]]
-    assert {row[0].strip() for row in rows} == {"cosine", "max-softmax", "odin (default)", "odin (oracle)"}
+    assert {row[0].strip() for row in rows} == {
+        "cosine",
+        "max-softmax",
+        "odin (default)",
+        "odin (tuned)",
+        "odin (oracle)",
+    }
     assert len(Store("results").results()) == 2 * (3 + 1) + 2
 
 

@@ -51,7 +51,8 @@ def main() -> None:
     import_library("torchvision")
     every = (*cases.ARRAY_GROUPS, *cases.JSON_GROUPS, *cases.TEXT_GROUPS)
     subjects.VALUES.mkdir(exist_ok=True)
-    (subjects.VALUES / "recorded.json").write_text(json.dumps(subjects.about(), indent=1) + "\n", encoding="utf-8")
+    if not sys.argv[1:]:
+        (subjects.VALUES / "recorded.json").write_text(json.dumps(subjects.about(), indent=1) + "\n", encoding="utf-8")
     for name in sys.argv[1:] or every:
         with subjects.one_thread():
             record(name)

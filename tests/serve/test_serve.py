@@ -18,6 +18,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ from offaxis.errors import ArgumentError, ServerError
 from offaxis.networks.combine import AnyNetwork
 from offaxis.options import ServeOptions
 from offaxis.serve.queue import Limits
-from offaxis.serve.server import make_server, serve
+from offaxis.serve.server import Server, make_server, serve
 from offaxis.serve.service import describe_model
 from tests.models import World
 from tests.serve.serving import altered, png, running
@@ -282,7 +283,12 @@ def test_limits_that_contradict_each_other_are_refused(bundle: Path) -> None:
 
 def test_bodies_of_every_size_that_is_allowed_have_room(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[Limits] = []
-    monkeypatch.setattr("offaxis.cli.serve.make_server", lambda _, options, **__: limits.append(Limits.of(options)))
+
+    def made(model: Model, options: ServeOptions, **given: Any) -> Server:
+        limits.append(Limits.of(options))
+        return make_server(model, options, **given)
+
+    monkeypatch.setattr("offaxis.cli.serve.make_server", made)
     monkeypatch.setattr("offaxis.cli.serve.serve", lambda *_: None)
     for megabytes in ("16", "300"):
         assert (

@@ -67,7 +67,7 @@ class CORE(Detector):
         """Compute the residuals of the class means, and the mean and standard deviation of both terms."""
         self.mean = self._moments.mean()
         self.directions = F.normalize((self._moments.means() - self.mean) @ self.residual, dim=1)
-        agreement = torch.cat([self._agreement(part) for part in self._sample.rows().split(8192)])
+        agreement = torch.cat([self._agreement(accumulating(part)) for part in self._sample.rows().split(8192)])
         terms = torch.stack([self._energy.rows().squeeze(1).to(agreement), -agreement])
         self.centre, self.spread = terms.mean(1), terms.std(1, correction=0).clamp_min(1e-12)
         del self._moments, self._sample, self._energy

@@ -15,7 +15,7 @@ from offaxis.detectors.logit_scores import energy_score
 from offaxis.detectors.statistics import Reservoir
 from offaxis.errors import NotFittedError, at_least_one
 from offaxis.heads import Outputs
-from offaxis.networks.run import Network
+from offaxis.networks.run import Network, widest
 
 
 class NNGuide(Detector):
@@ -67,5 +67,6 @@ class NNGuide(Detector):
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) from the Outputs of N images."""
         x = unit(outputs.features).to(self.bank.dtype)
-        guidance = nearest(x, self.bank, self.k)[0].mean(1)
+        near = self.bank[nearest(x, self.bank, self.k)[1]]  # products of a batch round by its size, these do not
+        guidance = (widest(x).unsqueeze(1) * widest(near)).sum(2).mean(1)
         return energy_score(outputs.detection_logits).to(guidance.dtype) * guidance
