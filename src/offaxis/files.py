@@ -171,30 +171,39 @@ def read_json(
 
 
 def write_arrays(
-    path: Path, arrays: "Mapping[str, NDArray[Any]]", *, compress: bool = True, durable: bool = True
+    path: Path, arrays: "Mapping[str, NDArray[Any]]", *, name: str = "", compress: bool = True, durable: bool = True
 ) -> None:
-    """Write arrays by name as an npz file with a checksum, whole or not at all; see ``replacing`` for ``durable``."""
+    """Write arrays by name as an npz file with a checksum, whole or not at all; see ``replacing`` for ``durable``.
+
+    ``name`` tells the file from others of its kind, and ``read_arrays`` checks it.
+    """
     import numpy as np
 
     with sealed(path, durable=durable) as temporary:
         with temporary.open("wb") as file:
             (np.savez_compressed if compress else np.savez)(file, **dict(arrays))  # type: ignore[arg-type]
         with zipfile.ZipFile(temporary, "a") as pack:
-            pack.comment = UNSEALED.encode()
+            pack.comment = f"{UNSEALED} {name}".encode()
 
 
 def read_arrays(
-    path: Path, error: type[OffaxisError], remedy: str, *, required: bool = True
+    path: Path, error: type[OffaxisError], remedy: str, *, name: str = "", required: bool = True
 ) -> "dict[str, NDArray[Any]]":
-    """Read what ``write_arrays`` wrote; ``error``, ``remedy`` and ``required`` are those of ``check_seal``."""
+    """Read what ``write_arrays`` wrote, under the same name or, by older versions, none.
+
+    ``error``, ``remedy`` and ``required`` are those of ``check_seal``.
+    """
     import numpy as np
 
     check_seal(path, error, remedy, required=required)
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
+            stated, found = arrays.zip.comment.decode().partition(" ")[2], dict(arrays)
     except Exception as problem:  # whatever numpy and zipfile stumble over
         raise error(f"{path} is damaged ({str(problem)[:200] or type(problem).__name__}): {remedy}.") from problem
+    if name and stated not in ("", name):
+        raise error(f"{path} holds what was written as {stated}: {remedy}.")
+    return found
 
 
 def json_line(record: Mapping[str, Any]) -> str:

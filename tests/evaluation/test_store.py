@@ -8,13 +8,16 @@ import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from offaxis.errors import StoreError
+from offaxis.cli import app
+from offaxis.errors import OffaxisError, StoreError
 from offaxis.evaluation import NetworkRecord, Result, Store
 from offaxis.evaluation import store as store_module
 from offaxis.evaluation.records import SetRecord
@@ -269,3 +272,55 @@ def test_a_compact_copy_holds_the_same_results_in_few_files(tmp_path: Path) -> N
     assert quantise(np.array([0.5, 0.25])).dtype == np.float16
     whole = archive_store(store, tmp_path / "all")
     np.testing.assert_array_equal(whole.indices("l"), store.indices("l"))
+
+
+def shell(*words: object) -> Any:
+    forget_what_was_read()
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+def test_what_is_missing_or_damaged_is_computed_again(tmp_path: Path) -> None:
+    run, folder = Path(__file__).parents[1] / "frozen/kept/runs/cosine0", tmp_path / "store"
+    words = ["evaluate", run, "--ood", "gaussian", "--detectors", "cosine", "--images", 40, "--out", folder]
+    assert shell(*words).exit_code == 0
+    whole = {result.key: result.metrics for result in Store(folder).results()}
+    report = ("report", folder, "--out", tmp_path / "report", "--thumbnails", 1)
+    chance = random.Random(0)
+    for harm in (lambda file: file.write_bytes(flipped(file.read_bytes(), chance)), Path.unlink):
+        for pattern in ("results/*", "networks/*", "sets/*.json", "sets/*.npz", "scores/*/*/*"):
+            for file in folder.glob(pattern):
+                if not file.name.startswith("."):
+                    harm(file)
+            told = shell(*report)
+            assert isinstance(told.exception, OffaxisError), (pattern, told.exception)
+            assert "evaluate again" in str(told.exception) or pattern == "results/*"
+            done = shell(*words)
+            assert done.exit_code == 0, done.output
+            assert {result.key: result.metrics for result in Store(folder).results()} == whole
+            assert shell(*report).exit_code == 0
+    (folder / "store.json").unlink()  # nobody knows then which version wrote the files
+    assert shell(*words).exit_code == 0
+    assert {result.key: result.metrics for result in Store(folder).results()} == whole
+
+
+def test_files_of_a_store_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    names = [f"scores/w0/d/{name}.npz#scores" for name in "ab"]
+    for place, name in enumerate(names):
+        store.add_scores(name, np.full(3, float(place)))
+        store.add_set(f"set{place}", some_set(place))
+        store.add_network(replace(RECORD, weights=f"{place}" * 64))
+    for pattern in ("scores/*/*/*", "sets/*.json", "sets/*.npz", "networks/*"):
+        a, b = sorted(store.path.glob(pattern))
+        a.rename(tmp_path / "aside")
+        b.rename(a)
+        (tmp_path / "aside").rename(b)
+    swapped = Store(store.path)
+    readers = [partial(swapped.scores, names[0]), partial(swapped.indices, "set0"), swapped.sets, swapped.networks]
+    for read in readers:
+        with pytest.raises(StoreError, match="written as|record of another"):
+            read()
+    assert len(swapped.mend()) == 6
+    assert not swapped.has_scores(names[0])
+    swapped.add_scores(names[0], np.zeros(3))
+    assert Store(store.path).scores(names[0]).tolist() == [0, 0, 0]

@@ -162,9 +162,9 @@ def compute_results(
     done = _results_in_store(one, keys)
     todo = [test for key, test in keys.items() if key not in done]
     record = one.store.network(one.opened.key, one.sets.id.key)
+    for images in one.sets.every():
+        one.store.add_set(images.key, images.record)
     if todo or record is None:
-        for images in one.sets.every():
-            one.store.add_set(images.key, images.record)
         able = _fit(one, {test.run: None for test in todo})
         todo = [test for test in todo if test.run in able]
 
@@ -198,8 +198,9 @@ def _key(one: Evaluation, test: Test) -> str:
 
 
 def _results_in_store(one: Evaluation, keys: Mapping[str, Test]) -> dict[str, Result]:
-    """Return the results that are there already, in the group that their set is called now."""
-    found = {result.key: result for result in one.store.results() if result.key in keys}
+    """Return the results that are there already, with their scores, in the group that their set is called now."""
+    known = (result for result in one.store.results() if result.key in keys)
+    found = {result.key: result for result in known if all(map(one.store.has_scores, result.scores))}
     groups = {key: one.group_of(keys[key].tested.name) for key in found}
     moved = {key: replace(found[key], group=group) for key, group in groups.items() if group != found[key].group}
     one.store.add(moved.values())

@@ -124,6 +124,8 @@ def evaluate(
     training = _training_images(id, train, options["fitted_on"])
     named = {parse_detector(one)[0] if isinstance(one, str) else one.name for one in detectors} - set(FAMILIES)
     kept = Store(store.path if isinstance(store, Store) else store)
+    for text in kept.mend():
+        (options["note"] or warnings.warn)(text)
     notes: list[tuple[str, str]] = []
     results, records, wrong = list[Result](), list[NetworkRecord](), set[str]()
     about: dict[str, SetRecord] = {}

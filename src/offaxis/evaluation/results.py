@@ -65,7 +65,7 @@ class Results:
         Args:
             reference: one of ``Result.scores``: of the ID test images, or of the OOD test images.
         """
-        if not self.store.has_scores(reference):
+        if not any(reference in result.scores for result in self.results):
             raise ArgumentError(f"Expected a reference out of a Result of this evaluation but got {reference!r}.")
         return self.store.scores(reference)
 

@@ -10,15 +10,18 @@
       scores/NETWORK/SET/*.npz     the scores of the test images
       grid_scores/NETWORK/SET/*.npz   values from which a grid's settings are scored; may be deleted
 
-No file is ever appended to or replaced, and each gets its name only when it is complete. So any number of processes, on
-any number of machines that share the folder, can write at once, and an interrupted one leaves only whole files.
+No file is ever appended to, and each gets its name only when it is complete. So any number of processes, on any number of
+machines that share the folder, can write at once, and an interrupted one leaves only whole files. The checksum of arrays
+names their file, so that they are not taken for those of another. What is damaged is set aside by the next evaluation
+(``.NAME.damaged``) and, like what is missing, computed again.
 """
 
 import gzip
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,10 +35,11 @@ from offaxis.files import json_line, read_arrays, read_json, read_lines, write_a
 
 FORMAT, VERSION = "offaxis-results", 3
 UNCHECKED = 2
-"""The older version that is read too; its files have no checksums."""
+"""The older version that is read too; its files may have no checksums."""
+_FOLDERS = {"networks", "sets", "results", "scores", "grid_scores", "finished"}
 Array = NDArray[Any]
 Record = TypeVar("Record", NetworkRecord, Result)
-_AGAIN = "remove it and evaluate again"
+_AGAIN = "evaluate again, which computes what is damaged or missing"
 
 
 class Store:
@@ -58,18 +62,20 @@ class Store:
         self._checked = True
         if self.folder is None:
             return
-        foreign = self.folder.exists() and not self.folder.is_dir()
-        foreign = foreign or any(not file.name.endswith(".part") for file in self.folder.glob("*"))
+        found = {file.name for file in self.folder.glob("*") if not file.name.endswith(".part")}
         if (self.folder / "store.json").exists():  # another process may have begun it just now
             self._checked = self._read_version(self.folder / "store.json") == VERSION
-        elif foreign:
+        elif (self.folder.exists() and not self.folder.is_dir()) or found - _FOLDERS:
             raise StoreError(
                 f"Expected a results store or an empty folder but {path} holds something else. Name another."
             )
+        elif found:  # store.json was removed, and nobody knows which version wrote the files
+            self._checked = False
 
     @staticmethod
     def _read_version(file: Path) -> int:
-        about = read_json(file, StoreError, _AGAIN, required=lambda values: values.get("version") == VERSION)
+        again = "remove it and evaluate again"
+        about = read_json(file, StoreError, again, required=lambda values: values.get("version") == VERSION)
         version = about.get("version")
         if about.get("format") != FORMAT or version not in (VERSION, UNCHECKED):
             raise StoreError(
@@ -81,7 +87,7 @@ class Store:
     @classmethod
     def existing(cls, path: str | Path) -> "Store":
         """Open a store that must be there already."""
-        if not (Path(path) / "store.json").is_file():
+        if not (Path(path) / "store.json").is_file() and not (Path(path) / "results").is_dir():
             raise StoreError(
                 f"There are no results in {path}: name the folder that `offaxis evaluate --out` was given."
             )
@@ -92,6 +98,33 @@ class Store:
         """Return the folder, where there is one."""
         assert self.folder is not None
         return self.folder
+
+    def mend(self) -> list[str]:
+        """Set aside what is damaged of results and records, so that it is computed again; return what was wrong with it."""
+        readers: dict[str, Callable[[Path], object]] = {
+            "results/*.jsonl*": lambda file: _results(file, file.stat().st_mtime_ns, self._checked),
+            "networks/*.json": self._network,
+            "sets/*.json": self._set,
+            "sets/*.npz": lambda file: self.indices(file.stem),
+        }
+        wrong = []
+        for pattern, read in readers.items():
+            for file in self._whole(*pattern.split("/")):
+                try:
+                    read(file)
+                except StoreError as error:
+                    _set_aside(file)
+                    wrong.append(str(error))
+        return wrong
+
+    def check_complete(self, results: Iterable[Result]) -> None:
+        """Raise StoreError where a record that results refer to is missing."""
+        needed = {f"networks/{r.weights}-{r.id_data}.json": None for r in results}
+        for key in dict.fromkeys(key for r in results for key in (r.id_data, r.ood_data)):
+            needed |= {f"sets/{key}.json": None, f"sets/{key}.npz": None}
+        for name in needed:
+            if not self._is_there(name):
+                raise StoreError(f"{self.path / name} is missing: {_AGAIN}.")
 
     # records -----------------------------------------------------------------------------------------------------------
 
@@ -127,16 +160,25 @@ class Store:
         return sorted(latest.values(), key=lambda record: (record.id, record.label, record.seed))
 
     def _network(self, file: Path) -> NetworkRecord:
-        return _parsed(NetworkRecord, self._json(file), file)
+        record = _parsed(NetworkRecord, self._json(file), file)
+        if file.stem != f"{record.key}-{record.id_data}":
+            raise StoreError(f"{file} is the record of another network: {_AGAIN}.")
+        return record
+
+    def _set(self, file: Path) -> dict[str, Any]:
+        about = self._json(file)
+        if about.pop("key", file.stem) != file.stem:
+            raise StoreError(f"{file} is the record of another set: {_AGAIN}.")
+        return about
 
     def add_set(self, key: str, record: SetRecord) -> None:
         """Add the record of an image set."""
         self._add_arrays(f"sets/{key}.npz", {"validation": record.validation, "test": record.test})
-        self._add_json(f"sets/{key}.json", record.about)
+        self._add_json(f"sets/{key}.json", {**record.about, "key": key})
 
     def sets(self) -> dict[str, dict[str, Any]]:
         """Return what is recorded of every set, by key: name, images, fingerprint, rule."""
-        return {file.stem: self._json(file) for file in self._whole("sets", "*.json")}
+        return {file.stem: self._set(file) for file in self._whole("sets", "*.json")}
 
     def indices(self, key: str, part: str = "test") -> Array:
         """Return int64 (T,): which images of a set were tested, in the order of their scores (or "validation")."""
@@ -145,8 +187,16 @@ class Store:
     # scores, by reference: FILE#NAME -----------------------------------------------------------------------------------
 
     def has_scores(self, reference: str) -> bool:
-        """Return whether ``scores`` would find something."""
-        return reference in self.arrays or self._is_there(reference.partition("#")[0])
+        """Return whether there are whole scores; a damaged file is set aside."""
+        name = reference.partition("#")[0]
+        if reference in self.arrays or not self._is_there(name):
+            return reference in self.arrays
+        try:
+            self.scores(reference)
+        except StoreError:
+            _set_aside(self.path / name)
+            return False
+        return True
 
     def add_scores(self, reference: str, scores: Array) -> None:
         """Add the scores (T,) of a set's test images, or (N, S, ...) of all its images over a grid."""
@@ -180,7 +230,8 @@ class Store:
         if self.folder is None or self._is_there(name):
             return None
         if not self._is_there("store.json"):
-            write_json(self.folder / "store.json", {"format": FORMAT, "version": VERSION})
+            version = VERSION if self._checked else UNCHECKED
+            write_json(self.folder / "store.json", {"format": FORMAT, "version": version})
         return self.folder / name
 
     def _add_json(self, name: str, values: Mapping[str, Any]) -> None:
@@ -191,13 +242,13 @@ class Store:
     def _add_arrays(self, name: str, arrays: Mapping[str, Array]) -> None:
         file = self._new(name)
         if file is not None:
-            write_arrays(file, arrays, durable=False)  # hundreds of them, each with a checksum
+            write_arrays(file, arrays, name=name, durable=False)  # hundreds of them, each with a checksum
 
     def _json(self, file: Path) -> dict[str, Any]:
         return read_json(file, StoreError, _AGAIN, required=self._checked)
 
     def _array(self, name: str, array: str) -> Array:
-        found = _arrays(self.path / name, self._checked)
+        found = _arrays(self.path / name, name, self._checked)
         if array not in found:
             raise StoreError(f"{self.path / name} holds nothing named {array!r}: {_AGAIN}.")
         return found[array]
@@ -231,5 +282,10 @@ def _parsed(kind: type[Record], values: dict[str, Any], file: Path) -> Record:
 
 
 @lru_cache(maxsize=64)
-def _arrays(file: Path, checked: bool) -> dict[str, Array]:
-    return read_arrays(file, StoreError, _AGAIN, required=checked)
+def _arrays(file: Path, name: str, checked: bool) -> dict[str, Array]:
+    return read_arrays(file, StoreError, _AGAIN, name=name, required=checked)
+
+
+def _set_aside(file: Path) -> None:
+    with suppress(FileNotFoundError):  # by another process
+        file.replace(file.with_name(f".{file.name}.damaged"))

@@ -162,6 +162,7 @@ def write_tables(
         oracle: rank detectors that were tuned on the tested set itself among the others.
     """
     results = store.results()
+    store.check_complete(results)
     if "fpr_at_tpr95" in metrics:  # OpenOOD's stands beside it
         place = metrics.index("fpr_at_tpr95") + 1
         metrics = list(dict.fromkeys([*metrics[:place], "fpr_at_tpr95_openood", *metrics[place:]]))
