@@ -16,9 +16,10 @@ PAGES = tuple(
     Path(name)
     for name in (
         "docs/results.md",
+        "study/report/answers.md",
         "study/report/first.md",
         "study/report/second.md",
-        "docs/head-start.md",
+        "study/report/head-start.md",
         "README.md",
     )
 )

@@ -1,6 +1,7 @@
-"""The rows of the second study -> the four tables of docs/results.md: methods side by side on all that answers a question.
+"""The rows of the second study -> the tables of docs/results.md and study/report/answers.md.
 
-``python -m study.page`` puts them into the page. Each has a last column that is the mean of all; figures.py draws it.
+Methods stand side by side on all that answers a question; the last column is the mean of all, which figures.py draws. ``python
+-m study.page`` puts the tables into the pages; ``short`` ones are the site's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,6 +92,20 @@ COMPARED: tuple[Method, ...] = (
     ("isomax", "isomax"),
 )
 """What the page of answers compares: scores of cosine and linear heads, the rivals with the score of their papers."""
+SHORT: tuple[Method, ...] = tuple(m for m in COMPARED[:9] if m[1] != "mean-cosine")
+"""What the page on the site shows: no rivals' heads."""
+
+
+def compared(which: str) -> Sequence[Method]:
+    """Return what a table compares: ``short``, what the site shows, or everything."""
+    return SHORT if which == "short" else COMPARED
+
+
+def parts(columns: Mapping[str, Column], which: str) -> Mapping[str, Column]:
+    """Return the columns of a table: for ``short`` those of all sets alone, not of near and far ones."""
+    return {k: v for k, v in columns.items() if which != "short" or not k.endswith((": near", ": far"))}
+
+
 TWO: Method = ("cosine", "two-cosines")
 """What the others are compared with."""
 
@@ -131,15 +146,15 @@ def from_scratch_by_set() -> dict[Method, list[float]]:
     return {method: [column[method] for column in columns] for method in mean_of(columns)}
 
 
-def from_scratch(_: str = "") -> Table:
+def from_scratch(which: str = "") -> Table:
     """Return the table of ``from_scratch_columns``, with differences to the two cosines and the number of seeds."""
     values = from_scratch_by_set()
     seeds = [f"{title}: {seeds_in_words(_compared_rows(id_name))}" for id_name, title in NAMES.items()]
     return side_by_side(
-        from_scratch_columns(),
+        parts(from_scratch_columns(), which),
         name="from-scratch",
         title="Trained from scratch, mean AUROC (%) over eight OOD sets",
-        only=COMPARED,
+        only=compared(which),
         beside={f"to two cosines, 95 % interval over {len(values[TWO])} pairs of sets": gaps_to_two(values)},
         note=f"Seeds. {'; '.join(seeds)}.",
     )
@@ -156,11 +171,13 @@ def published_columns() -> dict[str, Column]:
     return {**columns, "both: all": mean_of([columns[f"{title}: all"] for title in titles.values()])}
 
 
-def published_both(_: str = "") -> Table:
+def published_both(which: str = "") -> Table:
     """Return the table of ``published_columns``."""
     only = [("keep", score) for score in (*PLAIN, "vim", "gen", "react")]
+    if which == "short":
+        only = [method for method in only if ("linear", method[1]) in SHORT]
     title = "Published networks, kept as they are, AUROC in percent"
-    return side_by_side(published_columns(), name="published", title=title, only=only)
+    return side_by_side(parts(published_columns(), which), name="published", title=title, only=only)
 
 
 def photograph_columns() -> dict[str, Column]:
@@ -172,10 +189,10 @@ def photograph_columns() -> dict[str, Column]:
     return {**columns, "mean": mean_of(list(columns.values()))}
 
 
-def photographs_both(_: str = "") -> Table:
+def photographs_both(which: str = "") -> Table:
     """Return the table of ``photograph_columns``."""
     title = "Other photographs beside fruit and beside clothing, frozen EfficientNet-lite0, AUROC in percent"
-    return side_by_side(photograph_columns(), name="photographs-both", title=title, only=COMPARED)
+    return side_by_side(photograph_columns(), name="photographs-both", title=title, only=compared(which))
 
 
 def unseen_by_choice() -> dict[str, dict[Method, list[float]]]:
@@ -204,13 +221,13 @@ def unseen_columns() -> dict[str, Column]:
     return {**columns, "all choices": {method: fmean(values) for method, values in all_choices().items()}}
 
 
-def unseen_everywhere(_: str = "") -> Table:
+def unseen_everywhere(which: str = "") -> Table:
     """Return the table of ``unseen_columns``, with the differences to the two cosines over all choices."""
     return side_by_side(
         unseen_columns(),
         name="unseen-everywhere",
         title="Unseen classes, AUROC in percent, mean over choices",
-        only=COMPARED,
+        only=compared(which),
         beside={"to two cosines, 95 % interval over all choices": gaps_to_two(all_choices())},
     )
 
