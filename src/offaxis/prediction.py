@@ -65,7 +65,7 @@ class Prediction:
         }
 
     def __str__(self) -> str:
-        return in_words(self.class_name, self.probability, self.verdict.value, self.p_value)
+        return in_words(self.class_name, self.probability, self.verdict, self.p_value)
 
     def _repr_html_(self) -> str:
         colour = {Verdict.IN: "#2e7d32", Verdict.OUT: "#c62828"}.get(self.verdict, "#616161")
@@ -82,9 +82,10 @@ class Prediction:
         return html_card(f"{escape(self.class_name)} {badge}", rows)
 
 
-def in_words(class_name: str, probability: float, verdict: str, p_value: float) -> str:
-    """Return a prediction as one line: ``apple (97 %): in-distribution, p = 0.62``."""
-    return f"{class_name} ({100 * probability:.0f} %): {verdict}, p = {p_value:.2g}"
+def in_words(class_name: str, probability: float, verdict: Verdict, p_value: float) -> str:
+    """Return a prediction as one line: ``apple (97 %), like the training images (p = 0.62)``."""
+    said = {Verdict.IN: "like the training images", Verdict.OUT: "unlike the training images"}.get(verdict, verdict)
+    return f"{class_name} ({100 * probability:.0f} %), {said} (p = {p_value:.2g})"
 
 
 def verdict(p_value: float, class_p_value: float | None, level: float, per_class: bool) -> Verdict:

@@ -24,7 +24,7 @@ def prediction(**changes: object) -> offaxis.Prediction:
 
 
 def test_a_prediction_is_one_line_and_a_card() -> None:
-    assert str(prediction(class_name="apple")) == "apple (97 %): in-distribution, p = 0.62"
+    assert str(prediction(class_name="apple")) == "apple (97 %), like the training images (p = 0.62)"
     shown = well_formed(prediction()._repr_html_())
     assert "<b>apple</b> in-distribution" in shown  # a name is text, not HTML
     assert "97.0%" in shown

@@ -28,7 +28,7 @@ from offaxis.options import ScoreOptions
 from offaxis.prediction import Verdict
 from offaxis.progress import CountProgress
 from offaxis.score.images import file_of, files, holds_several, score_sources, score_with_ray, sources
-from offaxis.score.rows import Journal, Row, StandardOutput, format_of, parts, readable
+from offaxis.score.rows import FIELDS, Journal, Row, StandardOutput, format_of, parts, readable, shortened
 
 SHOWN = ("path", "score", "class", "probability", "p_value", "verdict")
 """What the summary and its page show of an image."""
@@ -61,8 +61,9 @@ def score_images(model: Model, options: ScoreOptions, paths: Iterable[str] | Non
     kind = format_of(options.out, options.format)
     page, own = None, set[str]()
     journal: Journal | StandardOutput
+    fields = [name for name in FIELDS if name != "class_p_value" or model.calibration.per_class]
     if options.out == "-":
-        journal = StandardOutput(kind, options.fdr)
+        journal = StandardOutput(kind, options.fdr, fields)
     else:
         paths = tuple(paths)  # a list on standard input is read to its end, to know it again
         out = Path(options.out)
@@ -75,7 +76,7 @@ def score_images(model: Model, options: ScoreOptions, paths: Iterable[str] | Non
         run = {"bundle": bundle, "paths": _digest(paths), "format": kind, "fdr": options.fdr}
         run["alpha"] = model.calibration.alpha
         shows = options.top > 0 and isinstance(model.preprocessing, Preprocessing)
-        journal = Journal(out, run, page if shows else None)
+        journal = Journal(out, run, fields, page if shows else None)
         own = {os.path.abspath(file) for file in (out, journal.path, journal.summary, page)}  # noqa: PTH100 - as below
     counts, seen, p_values = RowCounts(options.top), set[bytes](), list[float]()
     with closing(journal), CountProgress(options.quiet or page is None) as counter:
@@ -169,10 +170,11 @@ class RowCounts:
             self._reasons[row["error"]] += 1
             return
         self._kinds[row["verdict"], row["class"], row["seen"]] += 1
+        score = shortened(row["score"])  # as a CSV file gives it back to a run that is resumed
         if len(self._highest) < self.top:
-            heapq.heappush(self._highest, (row["score"], -self.rows, row))
-        elif self._highest and row["score"] > self._highest[0][0]:
-            heapq.heapreplace(self._highest, (row["score"], -self.rows, row))
+            heapq.heappush(self._highest, (score, -self.rows, row))
+        elif self._highest and score > self._highest[0][0]:
+            heapq.heapreplace(self._highest, (score, -self.rows, row))
 
     def summary(self, model: Model) -> dict[str, Any]:
         """Return the counts, and the images with the highest scores, highest first."""
@@ -193,7 +195,7 @@ class RowCounts:
             "classes": dict(classes.most_common()),
             "reasons": dict(self._reasons.most_common(20)),
             "seen": {when: seen[when] for when in ("training", "calibration")},
-            "top": [{key: row[key] for key in SHOWN} for _, _, row in highest],
+            "top": [{key: shortened(row[key]) for key in SHOWN} for _, _, row in highest],
         }
 
 

@@ -13,12 +13,12 @@ from typing import IO, Any, TypeVar
 
 from offaxis.errors import ArgumentError, DataError, MissingPackageError, StorageError
 from offaxis.files import check_plain, lock, read_json, remove_left, replacing, write_json
-from offaxis.prediction import Prediction, in_words
+from offaxis.prediction import Prediction, Verdict, in_words
 from offaxis.progress import visible
 
 T = TypeVar("T")
 Row = dict[str, Any]
-FIELDS = ("path", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "seen", "error")
+FIELDS = ("path", "verdict", "class", "probability", "p_value", "class_p_value", "score", "cosine", "seen", "error")
 NUMBERS = frozenset({"probability", "cosine", "score", "p_value", "class_p_value"})
 FLAGGED = "flagged"
 """The column that follows where images are flagged together (``--fdr``)."""
@@ -49,16 +49,21 @@ def row_of(name: str, prediction: Prediction, seen: str | None = None) -> Row:
     """Return the row of an image with a prediction; ``seen`` tells that it was trained or calibrated on."""
     return {
         "path": readable(name),
+        "verdict": prediction.verdict.value,
         "class": prediction.class_name,
         "probability": prediction.probability,
-        "cosine": prediction.cosine,
-        "score": prediction.score,
         "p_value": prediction.p_value,
         "class_p_value": prediction.class_p_value,
-        "verdict": prediction.verdict.value,
+        "score": prediction.score,
+        "cosine": prediction.cosine,
         "seen": seen,
         "error": None,
     }
+
+
+def shortened(value: Any) -> Any:
+    """Return a number with four significant digits, as people read it, and anything else as it is."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def bad_row(name: str, reason: str) -> Row:
@@ -101,7 +106,7 @@ class RowWriter:
         """Write rows."""
         for row in rows:
             if self.csv is not None:
-                self.csv.writerow([_csv_cell(field, row[field]) for field in self.fields])
+                self.csv.writerow([_csv_cell(field, shortened(row[field])) for field in self.fields])
             else:
                 self.file.write(self.line(row))
 
@@ -125,7 +130,7 @@ def _line_for_people(row: Row) -> str:
     if row["error"] is not None:
         said = f"not scored, {row['error']}"
     else:
-        said = in_words(row["class"], row["probability"], row["verdict"], row["p_value"])
+        said = in_words(row["class"], row["probability"], Verdict(row["verdict"]), row["p_value"])
     line = f"{row['path']}: {said}{' (flagged)' if row.get(FLAGGED) else ''}"
     return visible(line).replace("\n", "\\n") + "\n"
 
@@ -133,8 +138,8 @@ def _line_for_people(row: Row) -> str:
 class StandardOutput:
     """Prints the rows of a run as they come; those that are flagged together at the end, as it depends on all of them."""
 
-    def __init__(self, kind: str, fdr: float | None) -> None:
-        self._writer = RowWriter(sys.stdout, kind, FIELDS if fdr is None else (*FIELDS, FLAGGED))
+    def __init__(self, kind: str, fdr: float | None, fields: Sequence[str] = FIELDS) -> None:
+        self._writer = RowWriter(sys.stdout, kind, fields if fdr is None else (*fields, FLAGGED))
         self._kept: list[Row] | None = None if fdr is None else []
 
     def begin(self, resume: bool, overwrite: bool) -> None:
@@ -180,11 +185,14 @@ class Journal:
     Args:
         out: the output; the journal is ``out`` with ``.journal`` appended.
         run: what the rows depend on, the keys of ``ANOTHER``: only the same run is resumed.
+        fields: the columns of a CSV file.
         page: where a page is to be written; None for none.
     """
 
-    def __init__(self, out: Path, run: Mapping[str, Any], page: Path | None = None) -> None:
-        self.out, self.page, self.run = out, page, {**run, "out": readable(out.name)}
+    def __init__(
+        self, out: Path, run: Mapping[str, Any], fields: Sequence[str] = FIELDS, page: Path | None = None
+    ) -> None:
+        self.out, self.fields, self.page, self.run = out, fields, page, {**run, "out": readable(out.name)}
         self.path, self.summary = out.with_name(out.name + ".journal"), out.with_suffix(".summary.json")
         self.kind = "csv" if run["format"] == "csv" and run["fdr"] is None else "jsonl"
         self._file: IO[str] | None = None
@@ -280,7 +288,7 @@ class Journal:
                     ) from problem
         os.truncate(self.path, end)
         assert self._file is not None
-        self._writer = RowWriter(self._file, self.kind, head=end == 0)
+        self._writer = RowWriter(self._file, self.kind, self.fields, head=end == 0)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append rows and flush them to the operating system."""
@@ -300,13 +308,13 @@ class Journal:
             if self.run["format"] == self.kind and flagged is None:
                 self.path.replace(temporary)
                 return
-            fields = FIELDS if flagged is None else (*FIELDS, FLAGGED)
+            more = () if flagged is None else (FLAGGED,)
             rows = self.rows() if flagged is None else flag_rows(self.rows(), flagged)
             if self.run["format"] == "parquet":
-                _write_parquet(rows, temporary, fields)
+                _write_parquet(rows, temporary, (*FIELDS, *more))
             else:
                 with temporary.open("w", encoding="utf-8", newline="") as file:
-                    RowWriter(file, self.run["format"], fields).add(rows)
+                    RowWriter(file, self.run["format"], (*self.fields, *more)).add(rows)
         self.path.unlink()
 
     def close(self) -> None:
@@ -317,12 +325,13 @@ class Journal:
 
 
 def _csv_rows(lines: Iterable[str]) -> Iterator[Row | None]:
-    """Yield None for the head of a CSV file, then the rows."""
-    for number, cells in enumerate(csv.reader(lines, strict=True)):
-        if number == 0 and cells == list(FIELDS):
-            yield None
-        else:
-            yield {name: _cell_value(name, cell) for name, cell in zip(FIELDS, cells, strict=True)}
+    """Yield None for the head of a CSV file, then the rows, with None for columns that it does not have."""
+    reader = csv.reader(lines, strict=True)
+    for head in reader:
+        yield None
+        for cells in reader:
+            row = {name: _cell_value(name, cell) for name, cell in zip(head, cells, strict=True)}
+            yield {**dict.fromkeys(FIELDS), **row}
 
 
 def _cell_value(field: str, cell: str) -> str | float | None:
