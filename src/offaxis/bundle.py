@@ -168,7 +168,8 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
     if given is not None and not must_be_given(meta["network"]):
         raise BundleError("it holds a network that it can build itself: leave out the network that was given.")
     weights = load_tensors(files["network.safetensors"])
-    network = build_checked(meta["network"], weights, given)
+    preprocessing = input_from_json(meta["preprocessing"])
+    network = build_checked(meta["network"], weights, preprocessing.shape, given)
     _restore_in_precision(network, weights)
     classes, promise = meta["classes"], meta["calibration"]
     names = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
@@ -188,7 +189,7 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
     examples = {name: tensors[f"examples.{name}"] for name in EXAMPLES if f"examples.{name}" in tensors}
     return Model(
         network=network,
-        preprocessing=input_from_json(meta["preprocessing"]),
+        preprocessing=preprocessing,
         classes=tuple(classes),
         detector=_rebuilt_detector(meta, files),
         calibration=calibration,

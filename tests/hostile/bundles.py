@@ -16,19 +16,21 @@ import torch
 
 import offaxis
 from offaxis import Model
-from offaxis.bundle import MANIFEST, write_files
+from offaxis.bundle import MANIFEST, read_files, write_files
 from offaxis.calibration import Calibration
 from offaxis.data import Normalise, Preprocessing, TensorSet
-from offaxis.detectors import KNN
+from offaxis.detectors import KNN, Energy
+from offaxis.detectors.registry import describe_detector
 from offaxis.errors import BundleError, CheckpointError, DataError, OffaxisError
 from offaxis.evaluation import Store
 from offaxis.evaluation import store as store_module
 from offaxis.networks import wide_resnet
-from offaxis.networks.saved import read_weights
+from offaxis.networks.saved import build_network, read_weights
 from offaxis.options import TrainOptions
 from offaxis.training import Recipe, load_run
 from offaxis.training.record import Checkpoint, RunFolder, load_checkpoint, save_checkpoint
 from tests.hostile.damage import Counts, damaged, flipped, picture, rewritten, try_inputs
+from tests.operators import import_library
 
 HUGE: tuple[Any, ...] = (
     10**9,
@@ -142,6 +144,7 @@ def hostile_bundles() -> dict[str, float]:
             "mean": {"preprocessing": {**manifest["preprocessing"], "mean": [float("nan")]}},
             "std": {"preprocessing": {**manifest["preprocessing"], "std": [float("inf")]}},
             "height": {"preprocessing": {**manifest["preprocessing"], "height": 10**9}},
+            "possible sides": {"preprocessing": {**manifest["preprocessing"], "height": 16384, "width": 16384}},
         }
         paths = {
             label: rewritten(folder / "one.oax", folder / f"{number}.oax", change)
@@ -162,14 +165,58 @@ def hostile_bundles() -> dict[str, float]:
         for dtype in ("int8", "complex64" if torch.complex64 in known else "int16", "float8_e4m3fn", "mixed"):
             paths[dtype] = retyped(folder / "one.oax", folder / f"{dtype}.oax", dtype)
         for label, path in paths.items():
-            started = time.process_time()
-            try:
+            seconds[label] = refused(path, label)
+    return seconds
+
+
+def refused(path: Path, label: str, reason: str = "") -> float:
+    """Try to load a bundle, which must be refused by its name; return the seconds of processor time that it took."""
+    started = time.process_time()
+    try:
+        offaxis.load(path)
+    except BundleError as error:
+        assert str(path) in str(error), error  # noqa: PT017
+        assert reason in str(error), error  # noqa: PT017
+        return time.process_time() - started
+    raise AssertionError(f"{label} was loaded")
+
+
+def large_buffers() -> dict[str, float]:
+    """Small weights of networks of timm whose buffers, attention or maps are huge; the last is as it should be and loads."""
+    import_library("torchvision")
+    swin = {"embed_dim": 4, "depths": [2], "num_heads": [1], "num_classes": 10}
+    kinds: dict[str, tuple[dict[str, Any], int]] = {
+        "window": ({**swin, "img_size": 512, "window_size": 128}, 512),
+        "many windows": ({**swin, "img_size": 256, "window_size": 64, "depths": [8]}, 256),
+        "maps": ({**swin, "img_size": 4096, "patch_size": 1, "window_size": 1}, 4096),
+        "ordinary": ({**swin, "img_size": 64, "window_size": 4}, 64),
+    }
+    seconds: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        small_model().save(folder / "one.oax")
+        head = {"name": "cosine", "scale": 16.0, "hidden": None, "start": "sizes"}
+        for label, (arguments, side) in kinds.items():
+            builder = {"library": "timm", "name": "swin_tiny_patch4_window7_224", "arguments": arguments}
+            plan = {"kind": "attached", "builder": builder, "layer": "head.fc", "head": head, "num_classes": 10}
+            plan |= {"layers": [], "channels_last": False}
+            with torch.device("meta"):
+                described = build_network(plan).state_dict()
+            files = read_files(folder / "one.oax")[1]
+            zeros = {key: torch.zeros_like(tensor, device="cpu") for key, tensor in described.items()}
+            files["network.safetensors"] = safetensors.torch.save(zeros)
+            manifest = read_files(folder / "one.oax")[0]
+            manifest["network"], manifest["detector"] = plan, describe_detector(Energy())
+            files["detector.safetensors"] = safetensors.torch.save({})
+            normalise = {"mean": [0.5] * 3, "std": [0.5] * 3}
+            manifest["preprocessing"] |= {"channels": 3, "height": side, "width": side, "colour": "RGB", **normalise}
+            path = folder / f"{label}.oax"
+            write_files(path, {k: v for k, v in manifest.items() if k not in ("files", "sha256")}, files)
+            if label == "ordinary":
                 offaxis.load(path)
-            except BundleError as error:
-                assert str(path) in str(error), error  # noqa: PT017
-                seconds[label] = time.process_time() - started
             else:
-                raise AssertionError(f"{label} was loaded")
+                assert path.stat().st_size < 2**20
+                seconds[label] = refused(path, label, "far larger than its weights")
     return seconds
 
 

@@ -8,8 +8,15 @@ from tests.hostile.child import LONG, PATIENCE, SEEDS, in_child, seed_of, times
 
 def test_hostile_bundles_are_refused_at_once_and_in_little_memory() -> None:
     seconds = in_child(bundles.hostile_bundles, megabytes=700)
-    assert len(seconds) == 18
+    assert len(seconds) == 19
     assert max(seconds.values()) < 60, seconds  # minutes before
+
+
+@pytest.mark.thirdparty
+def test_small_bundles_of_huge_buffers_and_maps_are_refused_at_once_and_in_little_memory() -> None:
+    seconds = in_child(bundles.large_buffers, megabytes=700)
+    assert len(seconds) == 3
+    assert max(seconds.values()) < 20, seconds  # gigabytes and 37 seconds before
 
 
 @pytest.mark.hostile

@@ -364,7 +364,7 @@ def test_networks_of_libraries_are_bundled_from_the_shell(tmp_path: Path) -> Non
     words = ["bundle", "timm:resnet10t", "--weights", str(tmp_path / "grey.pt"), "--calibrate", str(tmp_path / "new")]
     words += ["--fit", str(tmp_path / "train"), "--size", "64", "--out", str(tmp_path / "grey.oax")]
     images = torch.rand(2, 1, 64, 64)
-    for options in ([], ["--mean", "0.5", "--std", "0.25"]):  # those of the training images, or others
+    for options in ([], ["--overwrite", "--mean", "0.5", "--std", "0.25"]):  # those of the training images, or others
         done = run(app, [*words, *options])
         assert done.exit_code == 0, (done.output, done.exception)
         with torch.no_grad():

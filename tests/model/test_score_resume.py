@@ -276,7 +276,7 @@ def test_a_finished_run_of_other_paths_or_flags_is_not_taken_for_this_one(
     scored(bundle, paths, out, resume=True, fdr=0.2)
 
 
-@pytest.mark.parametrize("again", [{"resume": True}, {"overwrite": True}])
+@pytest.mark.parametrize("again", [{}, {"resume": True}, {"overwrite": True}])
 def test_a_journal_that_another_process_writes_is_refused(
     bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: dict[str, bool]
 ) -> None:

@@ -1,9 +1,8 @@
 """What files hold of a network: its description, of which it is built again, and its weights, whole and checked."""
 
 import hashlib
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from offaxis.errors import ArgumentError, BundleError, CheckpointError, OffaxisError
 from offaxis.files import UNSEALED, check_plain, check_seal, sealed
@@ -28,6 +27,7 @@ PAIR = ("classifier", "detector_network")
 UNCHECKED_FORMATS = ("offaxis-checkpoint-2", "offaxis-model-1")
 """Formats of older versions, whose files have no checksum."""
 _ANY_NUMBER = 2**20  # whole numbers up to this are never too large for a description
+_TOO_LARGE = "The bundle describes a network, or images, far larger than its weights are for."
 
 
 # network -> description -> network -------------------------------------------------------------------------------------
@@ -113,29 +113,48 @@ def _plans(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return list(plan["members"]) if plan["kind"] in ("ensemble", "leave-out") else []
 
 
-def build_checked(plan: dict[str, Any], weights: Mapping[str, Tensor], given: nn.Module | None = None) -> AnyNetwork:
+def build_checked(
+    plan: dict[str, Any], weights: Mapping[str, Tensor], shape: tuple[int, ...], given: nn.Module | None = None
+) -> AnyNetwork:
     """Make the network of a description that may be hostile, for these weights.
 
-    Nothing of another size than the weights is made: what is described is first built without memory (on PyTorch's meta
-    device) and compared with the weights, and building stops as soon as there are more parameters than weights.
+    Nothing much larger than the weights is made: what is described is first built without memory (on PyTorch's meta device),
+    compared with the weights, and run on one image.
+
+    Args:
+        plan: the description.
+        weights: by name.
+        shape: of an image (c, h, w), or of a vector (d,).
+        given: the network itself, where it must be given; it is trusted, and so is the size of its images.
 
     Raises:
-        BundleError: the description describes another network than the weights are of.
+        BundleError: the description describes another network than the weights are of, or a larger one.
     """
     elements = sum(tensor.numel() for tensor in weights.values())
     _check_numbers(plan, max(elements, _ANY_NUMBER))
-    with _building_at_most(len(weights), elements):
+    with _Bounded(weights):
         if given is not None:
             return build_network(plan, given)
         try:
             with torch.device("meta"):
-                described = build_network(plan).state_dict()
+                described = build_network(plan)
+        except NotImplementedError:  # of networks that compute their sizes with values
+            described = build_network(plan).to("meta")
+        if wrong := _compare_shapes(described.state_dict(), weights):
+            raise BundleError(f"The weights do not fit the network that the bundle describes: {_first_three(wrong)}.")
+        if sum(buffer.nbytes for buffer in described.buffers()) > _most_bytes(weights):
+            raise BundleError(_TOO_LARGE)
+    with _Bounded(weights), torch.no_grad():
+        try:
+            for part in described.eval().modules():
+                if isinstance(part, Classifier):
+                    part.features(torch.empty(1, *shape, device="meta"))
         except OffaxisError:
             raise
-        except Exception:  # some networks of other libraries compute with values while they are built
-            return build_network(plan)
-        if wrong := _compare_shapes(described, weights):
-            raise BundleError(f"The weights do not fit the network that the bundle describes: {_first_three(wrong)}.")
+        except Exception as error:  # of networks that compute with values
+            if math.prod(shape) > _ANY_NUMBER:
+                raise BundleError(f"What an image of {shape} takes in this network cannot be told: {error}") from error
+    with _Bounded(weights):
         return build_network(plan)
 
 
@@ -148,26 +167,31 @@ def _check_numbers(plan: Any, largest: int) -> None:
         _check_numbers(part, largest)
 
 
-@contextmanager
-def _building_at_most(tensors: int, elements: int) -> Iterator[None]:
-    """Stop with a BundleError where one network too many or too large is made by this thread inside the block.
+def _most_bytes(weights: Mapping[str, Tensor]) -> int:
+    """Return the most bytes that the buffers of a network, or a tensor of it for one image, may have beside its weights."""
+    return 2**29 + 4 * sum(tensor.nbytes for tensor in weights.values())
 
-    It is made twice, and an output layer that ``attach`` replaces is made and dropped.
+
+class _Bounded(TorchDispatchMode):
+    """Stop with a BundleError where operations are too many for some weights, or make a tensor that is too large for them.
+
+    On the meta device there is no memory in such a tensor; a number that is read of one there, such as a rate, is 0.
     """
-    made, owner = [0, 0], threading.get_ident()
 
-    def count(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and threading.get_ident() == owner:
-            made[0] += 1
-            made[1] += parameter.numel()
-            if made[0] > 4 * tensors + 16 or made[1] > 8 * elements + _ANY_NUMBER:
-                raise BundleError("The bundle describes a larger network than its weights are of.")
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.left, self.most = 200 * len(weights) + 2000, _most_bytes(weights)
 
-    hook = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        hook.remove()
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and check what it makes."""
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            return args[0].new_zeros((), device="cpu").item()
+        result = func(*args, **(kwargs or {}))
+        self.left -= 1
+        made = result if isinstance(result, (tuple, list)) else [result]
+        if self.left < 0 or any(isinstance(each, Tensor) and each.nbytes > self.most for each in made):
+            raise BundleError(_TOO_LARGE)
+        return result
 
 
 def build_network(plan: dict[str, Any], given: nn.Module | None = None) -> AnyNetwork:

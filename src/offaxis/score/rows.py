@@ -208,12 +208,13 @@ class Journal:
             StorageError: it cannot be written.
         """
         begun = self.path.exists()
-        if begun and not resume and not overwrite:
-            raise ArgumentError(
-                f"{self.path} was left by a run that stopped: add --resume to finish it, or --overwrite."
-            )
         try:
             check_plain(self.path)
+            if begun and not resume and not overwrite:
+                self._open()
+                raise ArgumentError(
+                    f"{self.path} was left by a run that stopped: add --resume to finish it, or --overwrite."
+                )
             if not overwrite and (begun or (resume and self.out.exists())):
                 summary = self._summary_of_this_run()
                 if not begun:
@@ -223,14 +224,10 @@ class Journal:
                 whose = "" if there[0] == self.out else f" and would be replaced beside {self.out.name}"
                 raise ArgumentError(f"{there[0]} is there already{whose}: {_ANEW}.")
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a", encoding="utf-8", newline="")
-            if not lock(self._file):  # the lock ends with the process, however it ends
-                raise ArgumentError(
-                    f"Another process is writing {self.path}: wait until it has finished, or name another --out."
-                )
+            file = self._open()
             remove_left(self.out)
             if overwrite:
-                self._file.truncate(0)
+                file.truncate(0)
             if overwrite or not begun:
                 write_json(self.summary, self.run, ensure_ascii=False)
         except StorageError:
@@ -238,6 +235,15 @@ class Journal:
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written ({error.strerror}).") from error
         return None
+
+    def _open(self) -> IO[str]:
+        """Open the journal for this process alone."""
+        self._file = self.path.open("a", encoding="utf-8", newline="")
+        if not lock(self._file):  # the lock ends with the process, however it ends
+            raise ArgumentError(
+                f"Another process is writing {self.path}: wait until it has finished, or name another --out."
+            )
+        return self._file
 
     def _summary_of_this_run(self) -> Row:
         """Return the summary beside the rows that are there; refuse one that is not of this run."""
