@@ -5,6 +5,7 @@ import os
 import struct
 import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,52 @@ def test_a_jpeg_of_thousands_of_scans_is_refused_before_it_is_decoded(tmp_path: 
         decode(tmp_path / "x.jpg")
     assert time.process_time() - began < 1
     assert decode(whole[:-2] + 5 * last + b"\xff\xd9").size == (4000, 4000)
+
+
+def _two_colours(kind: str) -> bytes:
+    """100 x 60 pixels, red above and blue below, to be shown turned by a quarter: red on the right."""
+    image = Image.new("RGB", (100, 60), "blue")
+    image.paste("red", (0, 0, 100, 30))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return _saved(image, kind, exif=exif.tobytes(), quality=95)
+
+
+@pytest.mark.thirdparty
+@pytest.mark.parametrize("kind", ["HEIF", "AVIF"])
+def test_photographs_of_telephones_are_read_upright(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    data = _two_colours(kind)
+    file = tmp_path / ("x.heic" if kind == "HEIF" else "x.avif")
+    file.write_bytes(data)
+    for shown in (decode(data), decode(file)):
+        assert (shown.size, shown.mode) == ((60, 100), "RGB")
+        left, right = (np.array(shown.getpixel(place)) for place in ((10, 50), (50, 50)))
+        assert left[2] > 200 > 60 > left[0]
+        assert right[0] > 200 > 60 > right[2]
+    assert size_of(file) == (60, 100)
+    assert load_images(tmp_path).shape == (3, 100, 60)
+    for length in range(0, len(data), 97):
+        with suppress(DataError):
+            decode(data[:length])
+    assert decode(file).size == (60, 100)
+
+
+@pytest.mark.parametrize(("brand", "advice"), [(b"heic", r"offaxis\[heic\]"), (b"avif", "upgrade pillow")])
+def test_formats_that_are_not_read_name_the_package(
+    brand: bytes, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suffix = f".{brand.decode()}"
+    monkeypatch.setattr("offaxis.data.decode.FORMATS", ["PNG", "JPEG"])
+    monkeypatch.setattr("offaxis.data.decode.OTHER_SUFFIXES", {suffix})
+    for name in ("decode", "folder"):
+        monkeypatch.setattr(f"offaxis.data.{name}.SUFFIXES", {".png"})
+    data = b"\0\0\0\x18ftyp" + brand + bytes(99)
+    (tmp_path / f"x{suffix}").write_bytes(data)
+    with pytest.raises(DataError, match=f"the image is an image of another format: pip install .*{advice}"):
+        decode(data)
+    with pytest.raises(DataError, match=f"not an image file that is read here.*pip install .*{advice}"):
+        load_images(tmp_path)
 
 
 def test_bytes_after_an_image_are_no_scans_of_it() -> None:

@@ -15,7 +15,8 @@ import torch
 
 from offaxis.data import CATALOGUE, get_images, load_images
 from offaxis.data.catalogue import Download, Npm
-from offaxis.data.download import fetch, unpack
+from offaxis.data.containers import unpack
+from offaxis.data.download import fetch
 from offaxis.errors import DataError
 from tests.data.support import Png, Site, write_idx
 

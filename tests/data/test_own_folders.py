@@ -21,8 +21,8 @@ from PIL import Image
 
 from offaxis.data import TensorSet, load_images
 from offaxis.data import load as own_module
+from offaxis.data.containers import unpack
 from offaxis.data.decode import decode, size_of
-from offaxis.data.download import unpack
 from offaxis.data.folder import FolderSet, walk
 from offaxis.data.load import has_mixed_sizes, own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
@@ -99,7 +99,7 @@ def test_any_folder_is_an_ood_set_matched_to_the_id_set(tmp_path: Path, save: Sa
         ("x.png", b"\x89PNG\r\n\x1a\n" + b"\x00" * 40, "damaged"),
         ("x.png", _bomb(), "too large|more than"),
         ("x.txt", b"hello", "not an image file"),
-        ("x.HEIC", b"ftypheic", "not an image file that is read here .*: convert it to JPEG"),
+        ("x.JXL", b"ftypheic", "not an image file that is read here .*: convert it to JPEG"),
         ("x.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image file"),
         ("x.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is none, or is damaged"),
     ],
@@ -360,14 +360,14 @@ def test_links_and_devices_are_refused(tmp_path: Path) -> None:
 
 def test_archives_that_grow_too_large_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _archive(tmp_path / "x.tar.gz", {f"{i}": bytes(1000) for i in range(5)})
-    monkeypatch.setattr("offaxis.data.download.MAX_BYTES", 4_999)
+    monkeypatch.setattr("offaxis.data.containers.MAX_UNPACKED", 4_999)
     with pytest.raises(DataError, match=r"more than 4,999 bytes"):
         unpack(path, tmp_path / "out")
-    monkeypatch.setattr("offaxis.data.download.MAX_BYTES", 5_000)
-    monkeypatch.setattr("offaxis.data.download.MAX_FILES", 4)
+    monkeypatch.setattr("offaxis.data.containers.MAX_UNPACKED", 5_000)
+    monkeypatch.setattr("offaxis.data.containers.MAX_FILES", 4)
     with pytest.raises(DataError, match=r"4 files"):
         unpack(path, tmp_path / "out")
-    monkeypatch.setattr("offaxis.data.download.MAX_FILES", 5)
+    monkeypatch.setattr("offaxis.data.containers.MAX_FILES", 5)
     unpack(path, tmp_path / "out")
     assert len(list((tmp_path / "out").iterdir())) == 5
     (tmp_path / "no.tar").write_bytes(b"nothing")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from offaxis.data.download import read_each, unpack
+from offaxis.data.containers import read_each, unpack
 from offaxis.data.publishers import read_cifar10_pickled, read_idx_pair, read_svhn
 from offaxis.errors import OffaxisError
 from tests.hostile.damage import Counts, damaged, try_inputs

@@ -44,7 +44,7 @@ def mixed(tmp_path: Path, world: World) -> Path:
         tar.add(inner[0], "one.png")
     (folder / "broken.png").write_bytes(inner[0].read_bytes()[:60])
     (folder / "notes.txt").write_text("hello")
-    (folder / "photo.heic").write_text("hello")
+    (folder / "photo.jxl").write_text("hello")
     (folder / ".hidden").write_text("ignored")
     return folder
 
@@ -62,12 +62,12 @@ def test_folders_archives_and_bad_files_give_rows_in_order(bundle: Path, mixed: 
         "c.zip::deep/bad.png",
         "d.tar.gz::one.png",
         "notes.txt",
-        "photo.heic",
+        "photo.jxl",
     ]
     by_name = dict(zip(names, rows, strict=True))
     assert "damaged or truncated" in by_name["broken.png"]["error"]
     assert by_name["notes.txt"]["error"] == "this is not an image file"
-    assert by_name["photo.heic"]["error"] == "images of this format are not read: convert it to JPEG"
+    assert by_name["photo.jxl"]["error"] == "images of this format are not read: convert it to JPEG"
     assert by_name["broken.png"]["verdict"] is None
     # one picture, one answer, wherever it came from; a batch of another size may round otherwise
     same = [by_name[name] for name in ("000.png", "b/000.png", "c.zip::deep/000.png", "d.tar.gz::one.png")]

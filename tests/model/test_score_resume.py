@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import Model
 from offaxis.cli import app
+from offaxis.data.containers import ImageSource
 from offaxis.errors import ArgumentError, DataError, StorageError
 from offaxis.options import ScoreOptions
 from offaxis.score import images, score_images
-from offaxis.score.images import ImageSource
 from offaxis.score.rows import Journal
 from tests.hostile.damage import flipped
 from tests.model.scored import rows_of, scored

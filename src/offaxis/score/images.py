@@ -9,18 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from offaxis.bundle import load
-from offaxis.data.decode import MAX_BYTES, OTHER_SUFFIXES, SUFFIXES
-from offaxis.data.download import is_archive, read_each
-from offaxis.data.folder import ignored, walk
+from offaxis.data.containers import INSIDE, ImageSource, holds_several, images_in
+from offaxis.data.decode import SUFFIXES, is_remote, other_format
+from offaxis.data.folder import walk
 from offaxis.data.images import hash_batch, unpack_hashes
-from offaxis.data.transforms import Preprocessing, read_rows
+from offaxis.data.transforms import Preprocessing
 from offaxis.errors import DataError, MissingPackageError
 from offaxis.files import is_regular
 from offaxis.model import Model
@@ -28,64 +28,21 @@ from offaxis.onnx import cores, with_engine
 from offaxis.options import EngineName, ScoreOptions
 from offaxis.score.rows import Row, bad_row, parts, row_of
 
-INSIDE = "::"  # between an archive and a file in it
 AHEAD = 3  # batches that are decoded in advance
 PIECE = 8  # images that a thread decodes at once
 Decoded = NDArray[Any] | str
 """Pixels (c, h, w) or a feature vector (d,), or the reason why the file could not be decoded."""
 
 
-class ImageSource(NamedTuple):
-    """One image before it is decoded.
-
-    Attributes:
-        name: the path in its row, or ``archive::path`` for a file in an archive, ``file.npy::number`` for a row of an array.
-        source: the path of the file, its bytes, or the row: feature vectors, or pixels.
-        reason: why it cannot be decoded, where that is known already.
-    """
-
-    name: str
-    source: str | bytes | NDArray[Any] | None
-    reason: str | None = None
-
-
 def files(paths: Iterable[str]) -> Iterator[str]:
     """Yield the files behind paths in order, those of folders by name."""
     for path in paths:
-        yield from walk(path) if os.path.isdir(path) else (path,)  # noqa: PTH112 - False for a name that no file can have
+        yield from walk(path) if is_remote(path) or os.path.isdir(path) else (path,)  # noqa: PTH112 - False for a name that no file can have
 
 
-def holds_several(file: str) -> bool:
-    """Return whether a file has the name of an archive, or of an array of NumPy."""
-    return is_archive(file) or file.lower().endswith(".npy")
-
-
-def sources(files: Iterable[str]) -> Iterator[ImageSource]:
-    """Yield the images of files: each by itself, or all that are in an archive or an array, without unpacking it."""
-    for file in files:
-        if not holds_several(file):
-            yield ImageSource(file, file)
-            continue
-        try:
-            yield from _archive_members(file) if is_archive(file) else _array_rows(file)
-        except (DataError, OSError) as error:
-            yield ImageSource(file, None, str(error))
-
-
-def _archive_members(archive: str) -> Iterator[ImageSource]:
-    for name, data in read_each(Path(archive), MAX_BYTES):
-        if not ignored(name.rpartition("/")[2]):
-            reason = f"it has more than {MAX_BYTES:,} bytes" if data is None else None
-            yield ImageSource(f"{archive}{INSIDE}{name}", data, reason)
-
-
-def _array_rows(file: str) -> Iterator[ImageSource]:
-    """Yield the rows of an array, numbered from 0, without reading it as a whole."""
-    number = -1
-    for number, row in enumerate(chain.from_iterable(read_rows(file))):
-        yield ImageSource(f"{file}{INSIDE}{number}", np.array(row))
-    if number < 0:
-        yield ImageSource(file, None, "it has no rows")
+def sources(files: Iterable[str], every: float = 1.0) -> Iterator[ImageSource]:
+    """Yield the images of files: each by itself, or all that are in an archive, a film, a table or an array."""
+    return chain.from_iterable(images_in(file, every) for file in files)
 
 
 def file_of(name: str) -> str:
@@ -162,9 +119,8 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
         is_file = isinstance(model.preprocessing, Preprocessing) and not isinstance(item.source, np.ndarray)
         if not is_file or unread or suffix in SUFFIXES:
             return str(error)
-        if suffix in OTHER_SUFFIXES:
-            return "images of this format are not read: convert it to JPEG"
-        return "this is not an image file"
+        advice = other_format(suffix)
+        return "this is not an image file" if advice is None else f"images of this format are not read: {advice}"
 
 
 class Scorer:
