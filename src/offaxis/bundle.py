@@ -26,7 +26,7 @@ from offaxis.data.transforms import input_from_json
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
 from offaxis.errors import BundleError, DetectorError, MissingPackageError, OffaxisError, StorageError
-from offaxis.files import check_plain, is_regular, replacing
+from offaxis.files import check_plain, is_regular, remove_left, replacing
 from offaxis.hub import PREFIX, download
 from offaxis.model import Examples, Model, Source
 from offaxis.networks.combine import AnyNetwork
@@ -278,6 +278,7 @@ def write_files(path: Path, meta: Mapping[str, Any], files: Mapping[str, bytes],
         return
     if path.is_dir():
         raise StorageError(f"{path} is a folder: name a file, or write a folder (folder=True, --folder).")
+    remove_left(path)
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as pack:
         for name, data in whole.items():
             pack.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)

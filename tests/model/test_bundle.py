@@ -183,6 +183,26 @@ def test_a_folder_that_cannot_be_replaced_stays(model: Model, tmp_path: Path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
+def test_what_a_killed_process_left_is_removed_with_the_next_bundle(bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.oax"
+    script = f"""import os, offaxis, zipfile
+model = offaxis.load({str(bundle)!r})
+zipfile.ZipFile = lambda *_: os.kill(os.getpid(), 9)
+model.save({str(path)!r})"""
+    subprocess.run([sys.executable, "-c", script], check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    offaxis.load(bundle).save(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.thirdparty
+@pytest.mark.usefixtures("torchvision_operators")
+def test_what_a_library_cannot_make_is_said_in_a_sentence() -> None:
+    builder = {"library": "timm", "name": "resnet18", "arguments": {"no_such_argument": 3}}
+    with pytest.raises(ArgumentError, match="timm cannot make 'resnet18' with .*no_such_argument"):
+        third_party.make_network(builder)
+
+
 def test_the_same_model_gives_the_same_bytes(model: Model, bundle: Path, tmp_path: Path) -> None:
     offaxis.load(bundle).save(tmp_path / "again.oax")
     assert (tmp_path / "again.oax").read_bytes() == bundle.read_bytes()

@@ -1,17 +1,19 @@
 """A training in a folder: it goes on where it stopped, with the same settings only, and loses nothing."""
 
-import json
 import os
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from offaxis import Classifier, attach, train
+from offaxis.cli import app
 from offaxis.data import Normalise
 from offaxis.errors import (
     CheckpointError,
@@ -33,15 +35,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:The network has learned next to 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("step", [1, 3, 4, 6])  # in the first epoch, at an epoch's end, in the last
 def test_stopped_anywhere_it_goes_on_to_the_same_weights(tmp_path: Path, step: int, how: int) -> None:
-    straight = train(network(dropout=0.2), few(), SHORT.replace(epochs=2), seed=1, quiet=True)
-    run = tmp_path / "run"
+    logged, run = RunFolder(tmp_path / "straight", options=TrainOptions(log_every=3)), tmp_path / "run"
+    straight = train(network(dropout=0.2), few(), SHORT, seed=1, out=logged, quiet=True)
     with pytest.raises(TrainingStopped, match="Its state is saved: resume it with") as stopped:
         train(
             network(dropout=0.2),
             few(),
             SHORT,
             seed=1,
-            out=RunFolder(run, options=TrainOptions(log_every=1)),
+            out=RunFolder(run, options=TrainOptions(log_every=3)),
             loss=stop_after(step, how),
             quiet=True,
         )
@@ -54,15 +56,38 @@ def test_stopped_anywhere_it_goes_on_to_the_same_weights(tmp_path: Path, step: i
         few(),
         SHORT,
         seed=1,
-        out=RunFolder(run, options=TrainOptions(log_every=1)),
+        out=RunFolder(run, options=TrainOptions(log_every=3)),
         resume=True,
         quiet=True,
     )
     assert same(weights(resumed.classifier), weights(straight.classifier))
-    steps = [r["step"] for r in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if r["kind"] == "step"]
-    assert steps == list(range(1, 9))
+    lines = [list(folder.log_records()) for folder in (logged, RunFolder(run))]
+    assert [(r["kind"], r["step"]) for r in lines[1]] == [(r["kind"], r["step"]) for r in lines[0]]
     for key in ("loss", "accuracy", "scale"):
-        assert [r[key] for r in resumed.history] == pytest.approx([r[key] for r in straight.history], rel=1e-6)
+        assert [r[key] for r in lines[1]] == pytest.approx([r[key] for r in lines[0]], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.safetensors"])
+def test_a_file_of_another_run_is_refused(tmp_path: Path, name: str) -> None:
+    for seed in (1, 2):
+        train(network(), few(), SHORT.replace(epochs=1), seed=seed, out=tmp_path / f"{seed}", quiet=True)
+    (tmp_path / "1" / name).write_bytes((tmp_path / "2" / name).read_bytes())
+    again: Any = {"seed": 1, "out": tmp_path / "1", "resume": True, "quiet": True}
+    read: Any = partial(train, network(), few(), SHORT.replace(epochs=1), **again)
+    with pytest.raises(CheckpointError, match=f"{name} is of another run than .*run.json"):
+        load_run(tmp_path / "1") if name.startswith("model") else read()
+
+
+def test_a_training_that_is_resumed_when_it_has_ended_logs_its_test_once(tmp_path: Path) -> None:
+    words = ["train", "--id", "small-digits", "--network", "wrn-10-1", "--recipe", "laptop", "--epochs", "1"]
+    words += ["--out", str(tmp_path / "run"), "--device", "cpu", "--quiet"]
+    kinds = []
+    for more in ([], ["--resume"]):
+        done = CliRunner().invoke(app, [*words, *more])
+        assert done.exit_code == 0, done.output
+        kinds.append([record["kind"] for record in RunFolder(tmp_path / "run").log_records()])
+    assert kinds[1] == kinds[0]
+    assert kinds[0].count("test") == 1
 
 
 def test_without_a_folder_a_stop_says_that_nothing_is_kept() -> None:

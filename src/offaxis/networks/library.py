@@ -136,11 +136,11 @@ def make_network(builder: Builder, pretrained: bool = False) -> nn.Module:
         ) from error
     try:
         return makers[library](package, name, arguments, pretrained)
-    except OffaxisError:
+    except (OffaxisError, NotImplementedError):  # the second where a network cannot be made without memory
         raise
     except Exception as error:  # of whatever the library downloads with
         if not pretrained:
-            raise
+            raise ArgumentError(f"{library} cannot make {name!r} with {arguments} ({_reason(error)}).") from error
         raise ArgumentError(
             f"The published weights of {library}:{name} could not be fetched ({_reason(error)}). Is there a network "
             "connection, and does the library publish weights for it? Else fetch them elsewhere and name the file: "

@@ -181,6 +181,11 @@ class _Training:
         self.every = (self.folder and self.folder.log_every) or max(1, min(50, steps // 10))
         self.scaled = getattr(classifier.head, "scale", None) is not None
         self.sums, self.seconds = [0.0] * 4, 0.0  # of the epoch so far
+        self.pending, self.reported, self.waiting = (
+            torch.zeros(4, device=self.fabric.device),
+            0,
+            0.0,
+        )  # since the last report
         self.history: list[dict[str, Any]] = []
         window = max(10, min(100, steps // 2))
         self.guard = CollapseGuard(classifier.num_classes, window, recipe.clip, recipe.learning_rate)
@@ -211,16 +216,17 @@ class _Training:
 
     def _steps(self, first: int, progress: Progress, received: list[int]) -> None:
         last = self.batches.steps
-        pending, since, begun = torch.zeros((), device=self.fabric.device), first, time.monotonic()
+        begun = time.monotonic()
         for step, share in zip(range(first, last), self.batches.read(first, last), strict=True):
-            pending = pending + self._step(step, share)
+            self.pending = self.pending + self._step(step, share)
             done = step + 1
             epoch_ends = done % self.batches.steps_per_epoch == 0
             reports = epoch_ends or done % self.every == 0
             stops = done < last and self._must_stop(received, reports)
             if reports or stops:
-                self._report(pending, done, done - since, time.monotonic() - begun, progress)
-                pending, since, begun = torch.zeros((), device=self.fabric.device), done, time.monotonic()
+                self.waiting, begun = self.waiting + time.monotonic() - begun, time.monotonic()
+            if reports:
+                self._report(done, progress)
             if epoch_ends:
                 self._end_epoch(done, progress)
                 begun = time.monotonic()
@@ -247,14 +253,14 @@ class _Training:
         measured: Tensor = sums
         return measured
 
-    def _report(self, pending: Tensor, done: int, steps: int, seconds: float, progress: Progress) -> None:
+    def _report(self, done: int, progress: Progress) -> None:
         """Log the last steps, show them, and check that nothing went wrong."""
-        total = self.fabric.all_reduce(pending, reduce_op="sum")
+        total = self.fabric.all_reduce(self.pending, reduce_op="sum")
         assert isinstance(total, Tensor)
         recent: list[float] = total.tolist()
         self.sums = [a + b for a, b in zip(self.sums, recent, strict=True)]
-        self.seconds += seconds
-        means = mean_values(recent, seconds, self.scaled)
+        self.seconds += self.waiting
+        means = mean_values(recent, self.waiting, self.scaled)
         record = self._record("step", done, means)
         shown = {
             "epoch": f"{record['epoch']}/{self.recipe.epochs}",
@@ -264,7 +270,8 @@ class _Training:
         }
         shown |= {"scale": f"{means['scale']:.2f}"} if self.scaled else {}
         progress.to(done, shown | {"images/s": f"{means['images_per_second'] or 0:.0f}"})
-        self.guard.check(done, steps, means["loss"], means["scale"])
+        self.guard.check(done, done - self.reported, means["loss"], means["scale"])
+        self.pending, self.reported, self.waiting = torch.zeros_like(total), done, 0.0
 
     def _end_epoch(self, done: int, progress: Progress) -> None:
         means = mean_values(self.sums, self.seconds, self.scaled) | {"seconds": round(self.seconds, 3)}
@@ -292,8 +299,12 @@ class _Training:
         """Write a checkpoint: all that the remaining steps depend on, after ``done`` steps."""
         if self.writes is not None:
             progress = {
+                "run": self.writes.key(),
                 "sums": self.sums,
                 "seconds": self.seconds,
+                "pending": self.pending.tolist(),
+                "reported": self.reported,
+                "waiting": self.waiting,
                 "history": self.history,
                 "precision": self.fabric.strategy.precision.state_dict(),
                 "relative_clip": None if self.clip is None else self.clip.state(),
@@ -319,6 +330,10 @@ class _Training:
         if self.clip is not None:
             self.clip.restore(progress["relative_clip"])
         self.sums, self.seconds, self.history = progress["sums"], progress["seconds"], progress["history"]
+        if "pending" in progress:  # those of older versions reported where they stopped
+            self.pending = torch.tensor(progress["pending"], device=self.fabric.device)
+            self.waiting = progress["waiting"]
+        self.reported = progress.get("reported", checkpoint.step)
         return checkpoint.step
 
     def _must_stop(self, received: list[int], reports: bool) -> bool:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from offaxis import __version__
 from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, CheckpointError, OffaxisError, RunError, StorageError
-from offaxis.files import json_line, lock, read_json, read_lines, unlock, write_json, write_text
+from offaxis.files import digest, json_line, lock, read_json, read_lines, unlock, write_json, write_text
 from offaxis.heads import Outputs, complete_description, describe_head
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
@@ -289,7 +289,8 @@ class RunFolder:
         if self.record.exists():
             checkpoint = self._find_checkpoint(record["settings"], resume)
             self._lock()
-            kept = [json_line(r) for r in self.log_records() if checkpoint and r["step"] <= checkpoint.step]
+            records = [r for r in self.log_records() if checkpoint and r["step"] <= checkpoint.step]
+            kept = [json_line(r) for r in records if r["kind"] != "test"]  # which is measured at the end of each start
             write_text(self.log_file, "".join(kept))
             return checkpoint
         if self.path.exists() and (self.path.is_file() or not all(map(_temporary, self.path.iterdir()))):
@@ -317,7 +318,9 @@ class RunFolder:
                 "another folder."
             )
         if self.checkpoint.exists():
-            return load_checkpoint(self.checkpoint)
+            checkpoint = load_checkpoint(self.checkpoint)
+            self.check_own(self.checkpoint, checkpoint.progress)
+            return checkpoint
         if self.model.exists():
             raise RunError(
                 f"The run in {self.path} is finished and has no checkpoint, so there is nothing to resume: open_network opens "
@@ -359,7 +362,19 @@ class RunFolder:
 
     def finish(self, classifier: Classifier) -> None:
         """Write the trained weights to model.safetensors."""
-        write_tensors(self.model, classifier.state_dict(), {"format": "offaxis-model-2"})
+        write_tensors(self.model, classifier.state_dict(), {"format": "offaxis-model-2", "run": self.key()})
+
+    def key(self) -> str:
+        """Return what the files of the run call it: the digest of its settings."""
+        return digest(read_run(self.path)["settings"])
+
+    def check_own(self, file: Path, head: Mapping[str, Any]) -> None:
+        """Raise CheckpointError where a file says that it belongs to a run of other settings; older ones do not say it."""
+        if head.get("run", self.key()) != self.key():
+            raise CheckpointError(
+                f"{file} is of another run than {self.record}: its checksum names one of other settings. Restore the file, or "
+                "train again in another folder."
+            )
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
@@ -469,7 +484,8 @@ def load_run(folder: str | Path, into: "Classifier | str | None" = None) -> Trai
     elif into is None:
         into = build(network) if "kind" not in network else build_network(network)  # type: ignore[assignment]
     assert isinstance(into, Classifier)
-    weights, _ = read_tensors(run.model, required=record["version"] == VERSION)
+    weights, head = read_tensors(run.model, required=record["version"] == VERSION)
+    run.check_own(run.model, head)
     restore(into, weights, run.model)
     into.frozen, into.unfrozen_from = settings["frozen"], settings.get("unfreeze")
     return Trained(
