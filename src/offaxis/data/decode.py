@@ -1,5 +1,6 @@
 """Image files -> pixels, or an error that names the file."""
 
+import base64
 import importlib.util
 import io
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageCms, ImageOps, features
 
 from offaxis.errors import DataError, MissingPackageError, OffaxisError
@@ -276,3 +278,11 @@ def _from_cmyk(image: Image.Image) -> Image.Image:
         if shown is not None:
             return shown
     return image.convert("RGB")
+
+
+def thumbnail_uri(pixels: NDArray[np.uint8], side: int = 128) -> str:
+    """Return pixels (c, h, w), one channel or three, as a data: URI of a JPEG file whose longer side is at most ``side``."""
+    image, out = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)), io.BytesIO()
+    image.thumbnail((side, side))
+    image.save(out, "JPEG", quality=80)
+    return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"

@@ -156,9 +156,9 @@ def _steps_per_epoch(rows: int, batch_size: int) -> int:
     return max(1, rows // batch_size + (rows % batch_size > 1))
 
 
-def with_enough_epochs(recipe: Recipe, rows: int) -> Recipe:
-    """Return the recipe with so many epochs that a head on ``rows`` features is trained for at least 1,000 steps."""
-    least = math.ceil(LEAST_STEPS / _steps_per_epoch(rows, recipe.batch_size))
+def with_enough_epochs(recipe: Recipe, rows: int, steps: int = LEAST_STEPS) -> Recipe:
+    """Return the recipe with so many epochs that a head on ``rows`` features is trained for at least so many steps."""
+    least = math.ceil(steps / _steps_per_epoch(rows, recipe.batch_size))
     return recipe.replace(epochs=max(recipe.epochs, least))
 
 
@@ -210,7 +210,7 @@ def extract_features(
                 batch, _ = batches.prepare(number * len(indices) + place, share, device)
             for part, _ in prepared_batches(classifier, [batch]):
                 parts.append(classifier.features(part).flatten(1).float().cpu())
-            progress.to(place + 1)
+            progress.to(int(rows[-1]) + 1)
         require_finite("the network's features", torch.cat(parts))
         return torch.cat(parts)
 
@@ -227,12 +227,12 @@ def extract_features(
         changes = [getattr(batches.recipe, name) for name in ("crop", "flip", "min_area", "jitter")]
         key |= {"view": number, "seed": batches.seed, "augmentation": changes}
     found, size = [], PART // BATCH
-    with Progress(title, len(indices), quiet) as progress, eval_mode(classifier), torch.no_grad():
+    with Progress(title, len(images), quiet) as progress, eval_mode(classifier), torch.no_grad():
         for first in range(0, len(indices), size):
             places = range(first, min(first + size, len(indices)))
             whole = json.dumps({**key, "images from": first * BATCH, "at most": PART}, sort_keys=True)
             found.append(_kept(cache, whole, partial(compute, places)))
-            progress.to(places.stop)
+            progress.to(min(places.stop * BATCH, len(images)))
     return torch.cat(found)
 
 

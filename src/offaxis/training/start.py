@@ -30,6 +30,7 @@ from offaxis.networks.run import accuracy, check_takes
 from offaxis.options import TrainOptions, flag_of
 from offaxis.progress import counting, print_note
 from offaxis.training.features import train_frozen, with_enough_epochs
+from offaxis.training.labels import label_report
 from offaxis.training.leave_out import MarginEntropyLoss
 from offaxis.training.loop import cross_entropy, fabric_on, launch, train
 from offaxis.training.recipe import recipe_of, usual_recipe
@@ -74,9 +75,9 @@ def train_by_options(options: TrainOptions, command: Sequence[str] | None = None
         "device": fabric,
         "quiet": options.quiet,
     }
+    kept = cache_folder() / "features"
     if options.freeze:
         recipe = with_enough_epochs(recipe, len(images) * options.views) if options.epochs is None else recipe
-        kept = cache_folder() / "features"
         trained = train_frozen(classifier, images, recipe, views=options.views, cache=kept, **run)
     else:
         if options.sync_bn:
@@ -90,8 +91,11 @@ def train_by_options(options: TrainOptions, command: Sequence[str] | None = None
                 torch.distributed.destroy_process_group()  # else its threads abort the process at exit
     if fabric.is_global_zero:
         left_out = {bad.path: bad for part in (images, held_out) if part is not None for bad in part.skipped}
-        lines = [_outcome(options, trained, held_out), *list_skipped(list(left_out.values()))]
-        note("\n".join([*lines, *(_near(images, held_out) if held_out is not None else ())]))
+        lines = [*list_skipped(list(left_out.values())), *(_near(images, held_out) if held_out is not None else ())]
+        if options.freeze and images.classes:
+            assert trained.normalise is not None  # as there is no DataLoader
+            lines += label_report(classifier, images, held_out, trained.normalise, kept, options.out)
+        note("\n".join([_outcome(options, trained, held_out), *lines]))
     return trained
 
 
@@ -182,14 +186,13 @@ def _check_frozen(options: TrainOptions) -> None:
 def _outcome(options: TrainOptions, trained: Trained, held_out: ImageSet | None) -> str:
     """Return the sentences that a training ends with; the accuracy on held-out images is logged."""
     last, epochs = trained.history[-1], trained.history[-1]["epoch"]
-    done = f"Trained for {epochs} epoch{'s' * (epochs != 1)}: loss {last['loss']:.3f}"
-    lines = [f"{done}, training accuracy {last['accuracy']:.2%}. The network is in {options.out}."]
+    done = f"The network is in {options.out}, trained for {epochs} epoch{'s' * (epochs != 1)}: loss {last['loss']:.3f}"
+    done += f", training accuracy {last['accuracy']:.2%}."
     if held_out is None:
-        lines.append(
+        return (
             "There are no held-out images: the training accuracy says little about new ones. Keep some of a folder apart, in a "
-            "folder test/ or with --holdout 0.2."
+            f"folder test/ or with --holdout 0.2.\n{done}"
         )
-        return "\n".join(lines)
     share = last.get("validation_accuracy")
     if share is None:
         network, normalise = trained.classifier, trained.normalise
@@ -197,7 +200,7 @@ def _outcome(options: TrainOptions, trained: Trained, held_out: ImageSet | None)
     if trained.folder is not None:
         test = {"kind": "test", "step": last["step"], "accuracy": share, "images": len(held_out)}
         RunFolder(trained.folder).log(test)
-    lines.append(f"Held-out accuracy: {share:.2%} on {len(held_out):,} images that it was not trained on.")
+    lines = [f"Held-out accuracy: {share:.2%} on {len(held_out):,} images that it was not trained on.", done]
     if held_out.labels is not None and held_out.classes:
         tested = set(held_out.labels.unique().tolist())
         untested = [name for label, name in enumerate(held_out.classes) if label not in tested]
